@@ -1,0 +1,51 @@
+# The whole developer interface. `make test` and `make demo` set everything up themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test lint types contracts check crash bench clean
+
+help:
+	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
+	@echo "make demo    embed a log, write to it, read it back, look at its files"
+	@echo "make test    set up and run the tests"
+	@echo "make check   what CI runs: lint, types, import contracts, tests"
+	@echo "make crash   at least 10,000 crash points over a simulated disk"
+	@echo "make bench   figures of this machine, as a table and as JSON"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt tools/dev_requirements.py
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' $$($(BIN)/python tools/dev_requirements.py)
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+contracts: setup
+	$(BIN)/lint-imports
+
+check: lint types contracts test
+
+crash: setup
+	$(BIN)/python -m tests.crash.enumerate_crashes --points 10000
+
+bench: setup
+	$(BIN)/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""Decides: topics, settings, groups, offsets. Synchronous and deterministic; never waits."""

@@ -1,0 +1,33 @@
+"""The only file that reads time.
+
+Everything below the server is handed a `Clock`; tests hand in one that stands still until told
+otherwise. Two readings: `now_ms` is the wall clock in Unix milliseconds (record timestamps, retention) and
+may jump; `monotonic_ms` only moves forward (deadlines, intervals) and has no meaning outside this process.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment; never goes back."""
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000

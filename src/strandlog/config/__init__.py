@@ -1,0 +1,1 @@
+"""Settings: declared once, validated here, read everywhere."""

@@ -1,0 +1,43 @@
+"""Sizes and times as people write them: `512MiB`, `7d`, and Kafka's bare integers.
+
+A bare integer is bytes or milliseconds. Sizes take B, KB/KiB, MB/MiB, GB/GiB (KB = 1000, KiB = 1024);
+times take ms, s, m, h, d. A negative bare integer passes through, for Kafka says -1 for "no limit".
+"""
+
+from __future__ import annotations
+
+import re
+
+_BYTES = {
+    "b": 1,
+    "kb": 1000,
+    "kib": 1024,
+    "mb": 1000**2,
+    "mib": 1024**2,
+    "gb": 1000**3,
+    "gib": 1024**3,
+}
+_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_QUANTITY = re.compile(r"^(-?\d+)\s*([A-Za-z]*)$")
+
+
+def parse_bytes(text: str) -> int:
+    """`"64MiB"` → 67108864; ValueError when it is not a size."""
+    return _parse(text, _BYTES)
+
+
+def parse_duration_ms(text: str) -> int:
+    """`"7d"` → 604800000; ValueError when it is not a time."""
+    return _parse(text, _MS)
+
+
+def _parse(text: str, units: dict[str, int]) -> int:
+    match = _QUANTITY.match(text.strip())
+    if match is None:
+        raise ValueError(text)
+    number, unit = int(match[1]), match[2].lower()
+    if not unit:
+        return number
+    if unit not in units or number < 0:
+        raise ValueError(text)
+    return number * units[unit]

@@ -1,0 +1,351 @@
+"""Every error that strandlog raises on purpose, as one tree.
+
+    StrandlogError
+    ├── TopicError
+    │   ├── TopicExistsError            create under another name, or use the topic that is there
+    │   ├── TopicNotFoundError          create the topic first
+    │   ├── TopicInUseError             close its consumers and producers, then delete it
+    │   ├── InvalidTopicError           choose a legal name
+    │   └── InvalidPartitionsError      choose a partition (count) in the range given
+    ├── GroupError
+    │   ├── InvalidGroupError           choose a legal group name
+    │   ├── GroupNotFoundError          no such group
+    │   ├── GroupNotEmptyError          stop its members first
+    │   ├── GroupFullError              raise group.max.size or use fewer members
+    │   ├── CoordinatorLoadingError     ask again in a moment                       (retriable)
+    │   ├── UnknownMemberError          join again
+    │   ├── MemberIdRequiredError       join again with the id that this error carries
+    │   ├── FencedInstanceError         another member runs under this group.instance.id
+    │   ├── IllegalGenerationError      the group moved on: join again
+    │   ├── RebalanceInProgressError    join again                                  (retriable)
+    │   ├── InconsistentProtocolError   share a protocol with the other members
+    │   ├── InvalidSessionTimeoutError  choose a time-out in the range given
+    │   ├── NotOwnerError               only the member that owns a partition commits for it
+    │   └── OffsetMetadataTooLargeError commit less metadata
+    ├── LogError
+    │   ├── OffsetOutOfRangeError       read inside the range that the message gives
+    │   ├── MessageTooLargeError        send smaller batches or raise max.message.bytes
+    │   ├── StorageError                the disk failed; see the message            (retriable)
+    │   │   └── DiskFullError           free some space                             (retriable)
+    │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
+    ├── DataError                       the bytes that were handed in are wrong
+    │   ├── CorruptRecordError          send again: the bytes were damaged on their way
+    │   ├── InvalidRecordError          the record breaks a rule of its topic
+    │   ├── InvalidTimestampError       the timestamp lies outside the allowed window
+    │   ├── UnsupportedCodecError       use one of none, gzip, snappy, lz4, zstd
+    │   └── DecompressedTooLargeError   the batch unpacks to more than the limit
+    ├── ProducerError
+    │   ├── OutOfOrderSequenceError     a batch of this producer is missing
+    │   ├── DuplicateSequenceError      the batch was written before and is no longer remembered
+    │   ├── InvalidProducerEpochError   a newer producer has taken over this id
+    │   └── UnknownProducerIdError      initialise the producer again
+    ├── SettingError
+    │   ├── UnknownSettingError         the message suggests the nearest name
+    │   └── InvalidSettingError         the message gives the allowed values
+    ├── FolderError
+    │   ├── AlreadyOpenError            close the other owner, or use strandlog.read
+    │   ├── UnknownLayoutError          point at another folder
+    │   └── CorruptStateError           a state file of the folder cannot be trusted
+    ├── ClosedError                     open it again
+    └── MissingExtraError               pip install the extra that the message names
+
+`kafka_code` is the error code that goes over Kafka's wire, `retriable` tells whether the very same call
+may succeed later. Messages name the thing, the allowed range and the way out. Mistakes inside strandlog
+itself are `AssertionError`s, never one of these.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StrandlogError(Exception):
+    """Root of the tree."""
+
+    kafka_code: ClassVar[int] = -1
+    retriable: ClassVar[bool] = False
+
+
+class TopicError(StrandlogError):
+    """About a topic as a whole."""
+
+
+class TopicExistsError(TopicError):
+    kafka_code = 36
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} exists already; delete it first or use another name")
+        self.topic = topic
+
+
+class TopicNotFoundError(TopicError):
+    kafka_code = 3
+
+    def __init__(self, topic: str, partition: int | None = None, partitions: int = 0) -> None:
+        if partition is None:
+            text = f"topic {topic!r} does not exist; create it first"
+        else:
+            text = f"topic {topic!r} has no partition {partition}; it has 0 to {partitions - 1}"
+        super().__init__(text)
+        self.topic = topic
+        self.partition = partition
+
+
+class TopicInUseError(TopicError):
+    kafka_code = 3
+
+    def __init__(self, topic: str, users: str) -> None:
+        super().__init__(f"topic {topic!r} is in use by {users}; close them before deleting it")
+        self.topic = topic
+
+
+class InvalidTopicError(TopicError):
+    kafka_code = 17
+
+    def __init__(self, topic: object, reason: str) -> None:
+        super().__init__(f"{topic!r} is not a topic name: {reason}")
+        self.topic = topic
+
+
+class InvalidPartitionsError(TopicError):
+    kafka_code = 37
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class GroupError(StrandlogError):
+    """About a consumer group or one of its members."""
+
+
+class InvalidGroupError(GroupError):
+    kafka_code = 24
+
+    def __init__(self, group: object, reason: str) -> None:
+        super().__init__(f"{group!r} is not a group name: {reason}")
+        self.group = group
+
+
+class GroupNotFoundError(GroupError):
+    kafka_code = 69
+
+    def __init__(self, group: str) -> None:
+        super().__init__(f"group {group!r} does not exist")
+        self.group = group
+
+
+class GroupNotEmptyError(GroupError):
+    kafka_code = 68
+
+    def __init__(self, group: str, members: int) -> None:
+        super().__init__(f"group {group!r} has {members} member(s); stop them first")
+        self.group = group
+
+
+class GroupFullError(GroupError):
+    kafka_code = 81
+
+
+class CoordinatorLoadingError(GroupError):
+    kafka_code = 14
+    retriable = True
+
+
+class UnknownMemberError(GroupError):
+    kafka_code = 25
+
+
+class MemberIdRequiredError(GroupError):
+    kafka_code = 79
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__(f"join again with member id {member_id!r}")
+        self.member_id = member_id
+
+
+class FencedInstanceError(GroupError):
+    kafka_code = 82
+
+
+class IllegalGenerationError(GroupError):
+    kafka_code = 22
+
+
+class RebalanceInProgressError(GroupError):
+    kafka_code = 27
+    retriable = True
+
+
+class InconsistentProtocolError(GroupError):
+    kafka_code = 23
+
+
+class InvalidSessionTimeoutError(GroupError):
+    kafka_code = 26
+
+
+class NotOwnerError(GroupError):
+    kafka_code = 25
+
+
+class OffsetMetadataTooLargeError(GroupError):
+    kafka_code = 12
+
+
+class LogError(StrandlogError):
+    """About the records of one partition."""
+
+
+class OffsetOutOfRangeError(LogError):
+    kafka_code = 1
+
+    def __init__(self, topic: str, partition: int, offset: int, start: int, end: int) -> None:
+        super().__init__(f"offset {offset} is outside {topic}-{partition} [{start}, {end})")
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.start_offset = start
+        self.end_offset = end
+
+
+class MessageTooLargeError(LogError):
+    kafka_code = 10
+
+    def __init__(self, size_bytes: int, limit_bytes: int, setting: str) -> None:
+        super().__init__(
+            f"a batch of {size_bytes} bytes is over the limit of {limit_bytes}; "
+            f"send smaller batches or raise {setting}"
+        )
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class StorageError(LogError):
+    kafka_code = 56
+    retriable = True
+
+
+class DiskFullError(StorageError):
+    """No space left for this write; nothing of it was kept."""
+
+
+class CorruptSegmentError(LogError):
+    kafka_code = 2
+
+    def __init__(self, path: str, position: int, reason: str, offset: int | None = None) -> None:
+        where = f" (after offset {offset})" if offset is not None else ""
+        super().__init__(
+            f"{path} is damaged at byte {position}{where}: {reason}; "
+            f"'strandlog log verify' shows what can still be read"
+        )
+        self.path = path
+        self.position = position
+        self.reason = reason
+        self.offset = offset
+
+
+class DataError(StrandlogError):
+    """The bytes that were handed in are wrong; nothing was kept of them."""
+
+
+class CorruptRecordError(DataError):
+    kafka_code = 2
+
+
+class InvalidRecordError(DataError):
+    kafka_code = 87
+
+
+class InvalidTimestampError(DataError):
+    kafka_code = 32
+
+
+class UnsupportedCodecError(DataError):
+    kafka_code = 76
+
+
+class DecompressedTooLargeError(DataError):
+    kafka_code = 10
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"the batch unpacks to more than the limit of {limit_bytes} bytes")
+        self.limit_bytes = limit_bytes
+
+
+class ProducerError(StrandlogError):
+    """About the sequence of batches of one producer id."""
+
+
+class OutOfOrderSequenceError(ProducerError):
+    kafka_code = 45
+
+
+class DuplicateSequenceError(ProducerError):
+    kafka_code = 46
+
+
+class InvalidProducerEpochError(ProducerError):
+    kafka_code = 47
+
+
+class UnknownProducerIdError(ProducerError):
+    kafka_code = 59
+
+
+class SettingError(StrandlogError):
+    """About a setting of the broker or of a topic."""
+
+    kafka_code = 40
+
+
+class UnknownSettingError(SettingError):
+    def __init__(self, name: str, nearest: str | None) -> None:
+        hint = f"; did you mean {nearest!r}?" if nearest else ""
+        super().__init__(f"there is no setting {name!r}{hint}")
+        self.name = name
+        self.nearest = nearest
+
+
+class InvalidSettingError(SettingError):
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        super().__init__(f"{name}={value!r} is not allowed: {allowed}")
+        self.name = name
+        self.value = value
+
+
+class FolderError(StrandlogError):
+    """About the data folder as a whole."""
+
+
+class AlreadyOpenError(FolderError):
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is owned by another process or by another open log in this one; "
+            f"close that one, or use strandlog.read({path!r}) to read beside it"
+        )
+        self.path = path
+
+
+class UnknownLayoutError(FolderError):
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path} is not a strandlog folder: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class CorruptStateError(FolderError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} cannot be trusted: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class ClosedError(StrandlogError):
+    def __init__(self, what: str) -> None:
+        super().__init__(f"this {what} is closed; open a new one")
+
+
+class MissingExtraError(StrandlogError):
+    def __init__(self, extra: str, module: str) -> None:
+        super().__init__(f"this needs {module}: pip install 'strandlog[{extra}]'")
+        self.extra = extra

@@ -1,0 +1,78 @@
+"""Value types that every layer speaks.
+
+They are plain tuples: immutable, cheap to make in large numbers, and comparable in tests. An *offset* is always
+logical, an *end* is always exclusive, a *timestamp* is always Unix milliseconds.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class TopicPartition(NamedTuple):
+    """One strand of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Record(NamedTuple):
+    """One record as a consumer sees it. A null key or value is None, an empty one is b""."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record went: what a producer gets back."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class TimestampType(IntEnum):
+    """Who set the timestamps of a batch."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class IsolationLevel(IntEnum):
+    """Whether a reader sees records of transactions that are still open or were aborted."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position of a group in one partition."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp: int = NO_TIMESTAMP
+
+
+class TimestampOffset(NamedTuple):
+    """An answer to a lookup by time: the first record at or after it."""
+
+    timestamp: int
+    offset: int

@@ -1,0 +1,1 @@
+"""The bytes of one record batch: pure functions and views, no files, no clock."""

@@ -1,0 +1,1 @@
+"""Doors in: whoever speaks to strandlog from outside the process comes through here."""

@@ -1,0 +1,1 @@
+"""Files: segments, indexes, recovery, retention and compaction of partition logs."""

@@ -1,0 +1,342 @@
+"""Every syscall that must survive a power cut; the one seam between strandlog and the disk.
+
+Two kinds of promise, and nothing in between:
+
+- *written*: the bytes are in the page cache. They survive the death of this process, not a power cut.
+  `LogFile.append`, `append_to`, `write_at`, `rename`, `remove`, `make_dir` promise this.
+- *durable*: the bytes survive a power cut. `LogFile.sync` and `sync_file` make contents durable, `sync_dir` makes
+  names durable (creations, renames and removals in that folder), `replace` does all of it in order:
+  temp file, fsync, rename, fsync of the folder.
+
+A crash therefore leaves each file with its durable bytes and any part of what came later, and each folder
+with its durable names and any part of what came later. `testing.simulated_files` enumerates those outcomes.
+
+`LogFile.append` is all or nothing while the process lives: when the disk is full or fails half-way, the file
+is cut back to its old size before the error is raised. Errors of the disk come out as `StorageError`
+(`DiskFullError` when space ran out); a missing file stays a `FileNotFoundError`, for callers ask about that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from strandlog.errors import DiskFullError, StorageError
+
+Buffer = bytes | bytearray | memoryview
+
+TEMP_SUFFIX = ".tmp"
+PREVIOUS_SUFFIX = ".previous"
+DIRECTORY = -1  # what list_dir tells as the size of a folder
+
+
+class LogFile(Protocol):
+    """An open file that grows at its end."""
+
+    size: int
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers at the end, or nothing."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; shorter at the end of the file."""
+
+    def overwrite(self, position: int, data: Buffer) -> None:
+        """Write over bytes that are there already, so that the next sync writes them out again."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def sync(self) -> None:
+        """Make everything written so far durable. May be called from another thread."""
+
+    def close(self) -> None:
+        """Let go of the file; idempotent."""
+
+
+class MappedFile(Protocol):
+    """A read-only view of a file that no longer changes."""
+
+    view: memoryview
+
+    def close(self) -> None:
+        """Let go of the mapping as soon as no reader holds a slice of it."""
+
+
+class Lock(Protocol):
+    """Ownership of a folder."""
+
+    def release(self) -> None:
+        """Give it up; idempotent."""
+
+
+class Files(Protocol):
+    """The disk, as strandlog sees it."""
+
+    def open_log(self, path: str) -> LogFile: ...
+    def map(self, path: str) -> MappedFile: ...
+    def read(self, path: str) -> bytes: ...
+    def size(self, path: str) -> int: ...
+    def exists(self, path: str) -> bool: ...
+    def list_dir(self, path: str) -> dict[str, int]: ...
+    def append_to(self, path: str, data: Buffer) -> None: ...
+    def write_at(self, path: str, position: int, data: Buffer) -> None: ...
+    def truncate(self, path: str, size: int) -> None: ...
+    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None: ...
+    def rename(self, source: str, target: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def make_dir(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None: ...
+    def sync_file(self, path: str) -> None: ...
+    def sync_dir(self, path: str) -> None: ...
+    def lock(self, path: str) -> Lock | None: ...
+    def free_bytes(self, path: str) -> int: ...
+
+
+@contextlib.contextmanager
+def _disk_errors(what: str, path: str) -> Iterator[None]:
+    """Turn what the kernel says into what the caller can act on."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise disk_error(what, path, error) from error
+
+
+def disk_error(what: str, path: str, error: OSError) -> StorageError:
+    """The typed error for a failed syscall."""
+    text = f"could not {what} {path}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{text}; free some space, nothing of this write was kept")
+    return StorageError(text)
+
+
+class DiskLogFile:
+    """`LogFile` on the real disk."""
+
+    __slots__ = ("_fd", "_path", "size")
+
+    def __init__(self, path: str) -> None:
+        with _disk_errors("open", path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.size = os.fstat(self._fd).st_size
+        self._path = path
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        expected = sum(map(len, buffers))
+        try:
+            written = os.pwritev(self._fd, buffers, self.size)
+            if written != expected:
+                self._append_rest(buffers, written, expected)
+        except OSError as error:
+            # What was written of it must not look like a torn tail to a reader that comes by.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self.size)
+            raise disk_error("append to", self._path, error) from error
+        self.size += expected
+
+    def _append_rest(self, buffers: Sequence[Buffer], written: int, expected: int) -> None:
+        rest = memoryview(b"".join(buffers))
+        while written < expected:
+            count = os.pwrite(self._fd, rest[written:], self.size + written)
+            if count == 0:
+                raise OSError(errno.EIO, "the disk took no bytes")
+            written += count
+
+    def read(self, position: int, length: int) -> bytes:
+        with _disk_errors("read", self._path):
+            return os.pread(self._fd, length, position)
+
+    def overwrite(self, position: int, data: Buffer) -> None:
+        with _disk_errors("write", self._path):
+            rest = memoryview(data)
+            while rest:
+                count = os.pwrite(self._fd, rest, position)
+                rest = rest[count:]
+                position += count
+
+    def truncate(self, size: int) -> None:
+        with _disk_errors("truncate", self._path):
+            os.ftruncate(self._fd, size)
+        self.size = size
+
+    def sync(self) -> None:
+        with _disk_errors("sync", self._path):
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class DiskMap:
+    """`MappedFile` on the real disk, with the hint that it is read from front to back."""
+
+    __slots__ = ("_map", "view")
+
+    def __init__(self, path: str) -> None:
+        self._map: mmap.mmap | None = None
+        self.view = memoryview(b"")
+        with _disk_errors("map", path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if os.fstat(fd).st_size:  # an empty file cannot be mapped
+                    self._map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+                    self._map.madvise(mmap.MADV_SEQUENTIAL)
+                    self.view = memoryview(self._map)
+            finally:
+                os.close(fd)
+
+    def close(self) -> None:
+        self.view = memoryview(b"")
+        mapping, self._map = self._map, None
+        if mapping is not None:
+            # A reader may still hold a slice: then the mapping goes when the slice goes.
+            with contextlib.suppress(BufferError):
+                mapping.close()
+
+
+class DiskLock:
+    """An advisory lock that the kernel drops when the process dies, however it dies."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class DiskFiles:
+    """`Files` on the real disk."""
+
+    __slots__ = ()
+
+    def open_log(self, path: str) -> LogFile:
+        return DiskLogFile(path)
+
+    def map(self, path: str) -> MappedFile:
+        return DiskMap(path)
+
+    def read(self, path: str) -> bytes:
+        with _disk_errors("read", path), open(path, "rb") as file:  # noqa: PTH123
+            return file.read()
+
+    def size(self, path: str) -> int:
+        with _disk_errors("look at", path):
+            return os.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def list_dir(self, path: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        with _disk_errors("list", path), os.scandir(path) as entries:
+            for entry in entries:
+                try:
+                    found[entry.name] = DIRECTORY if entry.is_dir() else entry.stat().st_size
+                except FileNotFoundError:  # it went while we looked
+                    continue
+        return found
+
+    def append_to(self, path: str, data: Buffer) -> None:
+        with _disk_errors("append to", path):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                _write_all(fd, data)
+            finally:
+                os.close(fd)
+
+    def write_at(self, path: str, position: int, data: Buffer) -> None:
+        with _disk_errors("write", path):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.pwrite(fd, data, position)
+            finally:
+                os.close(fd)
+
+    def truncate(self, path: str, size: int) -> None:
+        with _disk_errors("truncate", path):
+            os.truncate(path, size)
+
+    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
+        temp = path + TEMP_SUFFIX
+        with _disk_errors("write", temp):
+            fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                _write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if keep_previous and os.path.lexists(path):
+            self.rename(path, path + PREVIOUS_SUFFIX)
+        self.rename(temp, path)
+        self.sync_dir(os.path.dirname(path))
+
+    def rename(self, source: str, target: str) -> None:
+        with _disk_errors("rename", source):
+            os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def make_dir(self, path: str) -> None:
+        with _disk_errors("create", path):
+            os.makedirs(path, exist_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def sync_file(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY)
+
+    def sync_dir(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _sync(self, path: str, flags: int) -> None:
+        with _disk_errors("sync", path):
+            fd = os.open(path, flags | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def lock(self, path: str) -> Lock | None:
+        """Take the lock, or None when another owner has it (in this process or another)."""
+        with _disk_errors("lock", path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            except OSError:
+                os.close(fd)
+                raise
+        return DiskLock(fd)
+
+    def free_bytes(self, path: str) -> int:
+        with _disk_errors("look at", path):
+            return shutil.disk_usage(path).free
+
+
+def _write_all(fd: int, data: Buffer) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

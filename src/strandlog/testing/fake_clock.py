@@ -1,0 +1,35 @@
+"""A clock that stands still until told otherwise.
+
+`advance` moves wall clock and monotonic clock together, as time does. `set_wall` moves the wall
+clock alone, in either direction, as an administrator or a time server does; the monotonic clock
+does not notice. The monotonic clock starts at zero, so that code which takes "no time yet" for
+"not set" shows itself.
+"""
+
+from __future__ import annotations
+
+
+class FakeClock:
+    """`Clock` for tests."""
+
+    __slots__ = ("_monotonic_ms", "_wall_ms")
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._wall_ms = now_ms
+        self._monotonic_ms = 0
+
+    def now_ms(self) -> int:
+        return self._wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        assert ms >= 0, f"time does not run backwards by {-ms} ms; set_wall moves the wall clock"
+        self._wall_ms += ms
+        self._monotonic_ms += ms
+
+    def set_wall(self, now_ms: int) -> None:
+        """Put the wall clock right, or wrong."""
+        self._wall_ms = now_ms

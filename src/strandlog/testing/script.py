@@ -1,0 +1,157 @@
+"""What a simulated disk does, step by step, and what is going to go wrong with it.
+
+Every change and every sync is one numbered step, counted from 1 and kept in `trace`:
+
+    create orders-0/0000.log          append orders-0/0000.log +120     sync orders-0/0000.log
+    overwrite orders-0/0000.log @40+8  truncate orders-0/0000.log =120   sync_dir orders-0
+    mkdir orders-0                    rename a -> b                     remove orders-0/0000.log
+
+`crash_at=N` stops the world with `PowerCut` at step N: before it, after it, or inside it, which
+for a step that writes bytes means after the first `torn_bytes` of them (half, unless told) and
+else the same as before. From then on the disk answers everything with `PowerCut`, so whatever the
+code under test does in its `finally` blocks comes too late, as it would.
+
+A fault makes one operation fail as the kernel would report it. A failing step has a number, too.
+One that writes bytes has written some of them, as a full disk does. Reads (`read`, `map`, `list`)
+and `lock` and `open` can fail as well but are no steps, for they leave the disk as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Operation = Literal[
+    "create", "append", "overwrite", "truncate", "mkdir", "rename", "remove", "sync", "sync_dir",
+    "open", "read", "map", "list", "lock",
+]  # fmt: skip
+Moment = Literal["before", "inside", "after"]
+
+
+class Step(NamedTuple):
+    """One thing that was done to the disk."""
+
+    number: int
+    operation: Operation
+    path: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.path} {self.detail}".rstrip()
+
+
+class PowerCut(BaseException):
+    """The machine stopped. No `Exception`: nothing under test may take it for one of its own."""
+
+
+class Interruption(NamedTuple):
+    """What stops a step, and how many of its bytes were written before that (None: half)."""
+
+    error: OSError | PowerCut
+    written_bytes: int | None = None
+
+    def written_of(self, size: int) -> int:
+        if self.written_bytes is None:
+            return size // 2
+        return min(self.written_bytes, size)
+
+
+@dataclass(slots=True)
+class Fault:
+    """An operation that is going to fail `count` times, after it worked `skip` times."""
+
+    operation: Operation
+    path_substring: str
+    count: int
+    skip: int
+    error: int
+    written_bytes: int | None
+
+    def strikes(self, operation: Operation, path: str) -> bool:
+        if operation != self.operation or self.path_substring not in path or self.count <= 0:
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.count -= 1
+        return True
+
+
+class Script:
+    """The steps so far and the accidents to come of one simulated disk."""
+
+    __slots__ = (
+        "_before_step",
+        "_crash_at",
+        "_faults",
+        "_moment",
+        "_power",
+        "_torn_bytes",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        crash_at: int | None,
+        moment: Moment,
+        torn_bytes: int | None,
+        before_step: Callable[[Step], None] | None,
+    ) -> None:
+        self.trace: list[Step] = []
+        self._crash_at = crash_at
+        self._moment = moment
+        self._torn_bytes = torn_bytes
+        self._before_step = before_step
+        self._faults: list[Fault] = []
+        self._power = True
+
+    def add_fault(self, fault: Fault) -> None:
+        self._faults.append(fault)
+
+    def clear_faults(self) -> None:
+        self._faults.clear()
+
+    def check_power(self) -> None:
+        """Nothing can be asked of a machine that is off."""
+        if not self._power:
+            raise PowerCut("the power is off")
+
+    def cut_power(self) -> PowerCut:
+        """Switch the machine off; whoever asked raises what this returns."""
+        self._power = False
+        return PowerCut(
+            f"power cut at step {len(self.trace)}: {self.trace[-1] if self.trace else ''}"
+        )
+
+    def begin(self, operation: Operation, path: str, detail: str = "") -> Interruption | None:
+        """Count a step; tells what stops it, if anything does. `end` follows when it is done."""
+        self.check_power()
+        step = Step(len(self.trace) + 1, operation, path, detail)
+        if self._before_step is not None:
+            self._before_step(step)
+        self.trace.append(step)
+        if step.number == self._crash_at and self._moment != "after":
+            written = 0 if self._moment == "before" else self._torn_bytes
+            return Interruption(self.cut_power(), written)
+        return self.fault(operation, path)
+
+    def end(self) -> None:
+        """The step has been done."""
+        if len(self.trace) == self._crash_at:
+            raise self.cut_power()
+
+    def fault(self, operation: Operation, path: str) -> Interruption | None:
+        """The fault that is due now, if one is."""
+        for fault in self._faults:
+            if fault.strikes(operation, path):
+                error = OSError(fault.error, os.strerror(fault.error), path)
+                return Interruption(error, fault.written_bytes)
+        return None
+
+
+def no_space(path: str, room: int) -> Interruption:
+    """The disk is full after `room` more bytes."""
+    return Interruption(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path), room)

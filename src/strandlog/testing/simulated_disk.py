@@ -1,0 +1,213 @@
+"""The disk below `SimulatedFiles`: a tree of nodes, and the few things that can be done to it.
+
+Everything here fails with `OSError`, as a syscall does; what the product sees of that is decided
+above. Each change and each sync is one step of the `Script`, which may stop it (see
+`testing.script`): a write that is stopped has written its first bytes, a sync that fails loses
+what it should have saved.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import count
+
+from strandlog.testing.script import Operation, Script, no_space
+from strandlog.testing.simulated_nodes import (
+    Cut,
+    FileNode,
+    FolderNode,
+    NameChange,
+    Node,
+    Write,
+    possible_nodes,
+)
+
+MAX_NAME_BYTES = 255  # NAME_MAX of every Linux file system
+ROOT_NUMBER = 0
+
+
+class SimulatedDisk:
+    """The nodes, the steps taken on them, and how much fits."""
+
+    __slots__ = (
+        "_numbers",
+        "_sync_mutex",
+        "capacity_bytes",
+        "root",
+        "script",
+        "sync_persists_name",
+    )
+
+    def __init__(
+        self,
+        root: FolderNode | None,
+        script: Script,
+        *,
+        sync_persists_name: bool,
+        capacity_bytes: int | None,
+    ) -> None:
+        self.root = root if root is not None else FolderNode(ROOT_NUMBER, "")
+        self.script = script
+        self.capacity_bytes = capacity_bytes
+        self.sync_persists_name = sync_persists_name
+        self._sync_mutex = threading.Lock()
+        taken = (node.number for node in possible_nodes(self.root)) if root else (ROOT_NUMBER,)
+        self._numbers = count(max(taken) + 1)
+
+    def find(self, path: str) -> Node:
+        """What has this name."""
+        self.script.check_power()
+        node: Node = self.root
+        for name in split_path(path):
+            if not isinstance(node, FolderNode):
+                raise os_error(errno.ENOTDIR, path)
+            child = node.names.get(name)
+            if child is None:
+                raise os_error(errno.ENOENT, path)
+            node = child
+        return node
+
+    def find_file(self, path: str) -> FileNode:
+        node = self.find(path)
+        if isinstance(node, FolderNode):
+            raise os_error(errno.EISDIR, path)
+        return node
+
+    def find_folder(self, path: str) -> FolderNode:
+        node = self.find(path)
+        if isinstance(node, FileNode):
+            raise os_error(errno.ENOTDIR, path)
+        return node
+
+    def find_place(self, path: str) -> tuple[FolderNode, str]:
+        """The folder and the name in it, whether or not something has that name."""
+        parts = split_path(path)
+        if not parts:
+            raise os_error(errno.EBUSY, path)
+        folder = self.find_folder("/".join(parts[:-1]))
+        if len(parts[-1].encode()) > MAX_NAME_BYTES:
+            raise os_error(errno.ENAMETOOLONG, path)
+        return folder, parts[-1]
+
+    def open(self, path: str) -> FileNode:
+        """The file of this name; made if there is none."""
+        folder, name = self.find_place(path)
+        self.may_fail("open", path)
+        node = folder.names.get(name)
+        if isinstance(node, FolderNode):
+            raise os_error(errno.EISDIR, path)
+        if node is None:
+            node = FileNode(next(self._numbers), path)
+            self.rename_in(folder, "create", path, "", NameChange(None, name, node))
+        return node
+
+    def make_folder(self, folder: FolderNode, name: str, path: str) -> FolderNode:
+        made = FolderNode(next(self._numbers), path)
+        self.rename_in(folder, "mkdir", path, "", NameChange(None, name, made))
+        return made
+
+    def rename_in(
+        self, folder: FolderNode, operation: Operation, path: str, detail: str, change: NameChange
+    ) -> None:
+        """One step that changes the names of one folder."""
+        self.step(operation, path, detail, lambda: folder.change(change))
+
+    def step(
+        self, operation: Operation, path: str, detail: str, effect: Callable[[], None]
+    ) -> None:
+        """Take a step that happens as a whole or not at all."""
+        stopped = self.script.begin(operation, path, detail)
+        if stopped is not None:
+            raise stopped.error
+        effect()
+        self.script.end()
+
+    def write(
+        self, operation: Operation, path: str, node: FileNode, position: int, data: bytes
+    ) -> None:
+        """Write all of it, or its first bytes and fail."""
+        detail = f"+{len(data)}" if operation == "append" else f"@{position}+{len(data)}"
+        stopped = self.script.begin(operation, path, detail)
+        if stopped is None and self.capacity_bytes is not None:
+            # Bytes written over take no new room; the rest does.
+            old = max(len(node.contents) - position, 0)
+            room = old + max(self.capacity_bytes - self.used_bytes(), 0)
+            if len(data) > room:
+                stopped = no_space(path, room)
+        if stopped is not None:
+            written = stopped.written_of(len(data))
+            if written:
+                node.change(Write(position, data[:written]))
+            raise stopped.error
+        node.change(Write(position, data))
+        self.script.end()
+
+    def cut(self, path: str, node: FileNode, size: int) -> None:
+        """Make the file `size` bytes long."""
+        assert size >= len(node.contents) or not node.mappings, (
+            f"{path} is cut while it is mapped, which kills a real process; close the map first"
+        )
+        self.step("truncate", path, f"={size}", lambda: node.change(Cut(size)))
+
+    def sync(self, path: str, node: FileNode) -> None:
+        stopped = self.script.begin("sync", path)
+        with self._sync_mutex:
+            if stopped is not None:
+                if isinstance(stopped.error, OSError):
+                    node.fail_sync()
+                raise stopped.error
+            node.sync()
+            if self.sync_persists_name:
+                self._persist_names_of(node)
+        self.script.end()
+
+    def sync_folder(self, path: str, folder: FolderNode) -> None:
+        # A refused sync of names leaves them unsynced: a journal is not the page cache.
+        self.step("sync_dir", path, "", folder.sync)
+
+    def may_fail(self, operation: Operation, path: str) -> None:
+        """Where an operation that is no step asks whether it works."""
+        self.script.check_power()
+        stopped = self.script.fault(operation, path)
+        if stopped is not None:
+            raise stopped.error
+
+    def used_bytes(self) -> int:
+        waiting = [self.root]
+        used = 0
+        while waiting:
+            for node in waiting.pop().names.values():
+                if isinstance(node, FolderNode):
+                    waiting.append(node)
+                else:
+                    used += len(node.contents)
+        return used
+
+    def sync_everything(self) -> None:
+        for node in possible_nodes(self.root):
+            node.sync()
+
+    def _persist_names_of(self, node: Node) -> None:
+        for folder in possible_nodes(self.root):
+            if not isinstance(folder, FolderNode):
+                continue
+            added = [place for place, change in enumerate(folder.unsynced) if change.node is node]
+            if added:
+                folder.sync_first(added[-1] + 1)
+                self._persist_names_of(folder)
+
+
+@lru_cache(maxsize=4096)
+def split_path(path: str) -> tuple[str, ...]:
+    """The names on the way from the root."""
+    return tuple(part for part in posixpath.normpath(path).split("/") if part not in ("", "."))
+
+
+def os_error(number: int, path: str) -> OSError:
+    """The error that the kernel would give, of the class that Python gives it."""
+    return OSError(number, os.strerror(number), path)

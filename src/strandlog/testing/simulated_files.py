@@ -1,0 +1,355 @@
+"""A disk in memory that behaves as `storage.files` promises and no better.
+
+It is `storage.files.Files`, so anything that is handed a disk can be handed this one. Beside that
+it can
+
+- lose power: `crash_states()` enumerates what a power cut right now may leave,
+  `after_crash(choice)` is the disk that comes back; `after_kill()` is the disk after `kill -9`,
+  where all that was written is still there;
+- stop at a step: `crash_at=N` raises `PowerCut`, see `testing.script` for steps, moments and the
+  trace; `before_step` is called before each step, so that one run can look at the crash states of
+  every moment;
+- fail: `fail_next`, `fail_on`, `capacity_bytes`; errors have the types that `DiskFiles` raises;
+- rot: `flip_bit`.
+
+It is as unkind as POSIX allows. A new file has no durable name before `sync_dir` of its folder,
+and that folder none before `sync_dir` of its own parent (`sync_persists_name=True` grants what
+journaling file systems do: syncing a file makes its names durable as well). A rename is atomic
+within one folder; between two folders the old name may stay or the new one fail to come.
+`list_dir` tells names in no useful order.
+
+Paths are POSIX paths; a leading slash makes no difference, the root is there and durable from the
+start. A removed file lives on for those who have it open or mapped, but its space counts as free
+at once. Cutting a file while it is mapped is an `AssertionError`: the real process would die of
+SIGBUS. One writer; `sync` may be called from other threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+import random
+import zlib
+from collections.abc import Callable, Iterator
+
+from strandlog.storage.files import (
+    DIRECTORY,
+    PREVIOUS_SUFFIX,
+    TEMP_SUFFIX,
+    Buffer,
+    Lock,
+    LogFile,
+    MappedFile,
+)
+from strandlog.testing import crash_states
+from strandlog.testing.crash_choice import CrashChoice, crashed_tree, describe
+from strandlog.testing.script import Fault, Moment, Operation, Script, Step
+from strandlog.testing.simulated_disk import SimulatedDisk, os_error, split_path
+from strandlog.testing.simulated_handles import (
+    SimulatedLock,
+    SimulatedLogFile,
+    SimulatedMap,
+    disk_errors,
+)
+from strandlog.testing.simulated_nodes import (
+    FolderNode,
+    NameChange,
+    Node,
+    copy_tree,
+    possible_nodes,
+)
+
+ENDLESS_BYTES = 1 << 50  # what is free on a disk without capacity_bytes
+FOLDER_BYTES = 4096  # what stat tells as the size of a folder
+
+
+class SimulatedFiles:
+    """`Files` in memory, with every accident that a disk can have."""
+
+    __slots__ = ("_disk",)
+
+    def __init__(
+        self,
+        *,
+        crash_at: int | None = None,
+        crash_moment: Moment = "before",
+        torn_bytes: int | None = None,
+        before_step: Callable[[Step], None] | None = None,
+        sync_persists_name: bool = False,
+        capacity_bytes: int | None = None,
+        _root: FolderNode | None = None,
+    ) -> None:
+        self._disk = SimulatedDisk(
+            _root,
+            Script(crash_at, crash_moment, torn_bytes, before_step),
+            sync_persists_name=sync_persists_name,
+            capacity_bytes=capacity_bytes,
+        )
+
+    # ---- Files ----
+
+    def open_log(self, path: str) -> LogFile:
+        with disk_errors("open", path):
+            return SimulatedLogFile(self._disk, path, self._disk.open(path))
+
+    def map(self, path: str) -> MappedFile:
+        with disk_errors("map", path):
+            node = self._disk.find_file(path)
+            self._disk.may_fail("map", path)
+            return SimulatedMap(node)
+
+    def read(self, path: str) -> bytes:
+        with disk_errors("read", path):
+            node = self._disk.find_file(path)
+            self._disk.may_fail("read", path)
+            return node.frozen_contents()
+
+    def size(self, path: str) -> int:
+        with disk_errors("look at", path):
+            node = self._disk.find(path)
+            return FOLDER_BYTES if isinstance(node, FolderNode) else len(node.contents)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._disk.find(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def list_dir(self, path: str) -> dict[str, int]:
+        with disk_errors("list", path):
+            folder = self._disk.find_folder(path)
+            self._disk.may_fail("list", path)
+        # The same order every time, but one that nobody can take for sorted.
+        names = sorted(folder.names.items(), key=lambda item: zlib.crc32(item[0].encode()))
+        return {
+            name: DIRECTORY if isinstance(node, FolderNode) else len(node.contents)
+            for name, node in names
+        }
+
+    def append_to(self, path: str, data: Buffer) -> None:
+        with disk_errors("append to", path):
+            node = self._disk.open(path)
+            if data:
+                self._disk.write("append", path, node, len(node.contents), bytes(data))
+
+    def write_at(self, path: str, position: int, data: Buffer) -> None:
+        with disk_errors("write", path):
+            node = self._disk.open(path)
+            if data:
+                self._disk.write("overwrite", path, node, position, bytes(data))
+
+    def truncate(self, path: str, size: int) -> None:
+        with disk_errors("truncate", path):
+            self._disk.cut(path, self._disk.find_file(path), size)
+
+    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
+        temp = path + TEMP_SUFFIX
+        with disk_errors("write", temp):
+            node = self._disk.open(temp)
+            if node.contents:
+                self._disk.cut(temp, node, 0)
+            if data:
+                self._disk.write("append", temp, node, 0, bytes(data))
+            self._disk.sync(temp, node)
+        if keep_previous and self.exists(path):
+            self.rename(path, path + PREVIOUS_SUFFIX)
+        self.rename(temp, path)
+        self.sync_dir(posixpath.dirname(path))
+
+    def rename(self, source: str, target: str) -> None:
+        with disk_errors("rename", source):
+            node = self._disk.find(source)
+            source_folder, old = self._disk.find_place(source)
+            target_folder, new = self._disk.find_place(target)
+            replaced = target_folder.names.get(new)
+            if replaced is node:
+                return
+            _check_rename(node, replaced, source, target)
+
+            def move() -> None:
+                node.label = target
+                if source_folder is target_folder:
+                    source_folder.change(NameChange(old, new, node))
+                else:
+                    target_folder.change(NameChange(None, new, node))
+                    source_folder.change(NameChange(old, None, None))
+
+            self._disk.step("rename", source, f"-> {target}", move)
+
+    def remove(self, path: str) -> None:
+        with disk_errors("remove", path):
+            if not self.exists(path):
+                return
+            self._disk.find_file(path)
+            self._drop(path)
+
+    def make_dir(self, path: str) -> None:
+        with disk_errors("create", path):
+            parts = split_path(path)
+            folder = self._disk.root
+            for depth, name in enumerate(parts, start=1):
+                here = "/".join(parts[:depth])
+                node = folder.names.get(name)
+                if node is None:
+                    self._disk.find_place(here)  # it may be too long for a name
+                    node = self._disk.make_folder(folder, name, here)
+                if not isinstance(node, FolderNode):
+                    last = depth == len(parts)
+                    raise os_error(errno.EEXIST if last else errno.ENOTDIR, path)
+                folder = node
+
+    def remove_tree(self, path: str) -> None:
+        with disk_errors("remove", path):
+            if not self.exists(path):
+                return
+            folder = self._disk.find_folder(path)
+            for name, node in list(folder.names.items()):
+                child = f"{path}/{name}"
+                if isinstance(node, FolderNode):
+                    self.remove_tree(child)
+                else:
+                    self._drop(child)
+            self._drop(path)
+
+    def sync_file(self, path: str) -> None:
+        with disk_errors("sync", path):
+            node = self._disk.find(path)
+            if isinstance(node, FolderNode):
+                self._disk.sync_folder(path, node)
+            else:
+                self._disk.sync(path, node)
+
+    def sync_dir(self, path: str) -> None:
+        with disk_errors("sync", path):
+            self._disk.sync_folder(path, self._disk.find_folder(path))
+
+    def lock(self, path: str) -> Lock | None:
+        with disk_errors("lock", path):
+            node = self._disk.open(path)
+            self._disk.may_fail("lock", path)
+            return None if node.locked else SimulatedLock(node)
+
+    def free_bytes(self, path: str) -> int:
+        with disk_errors("look at", path):
+            self._disk.find(path)
+        if self._disk.capacity_bytes is None:
+            return ENDLESS_BYTES
+        return max(self._disk.capacity_bytes - self._disk.used_bytes(), 0)
+
+    # ---- accidents ----
+
+    @property
+    def trace(self) -> list[Step]:
+        """Every step so far; the number of the last is the length."""
+        return self._disk.script.trace
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """How much fits; may be set at any time, also below what is there already."""
+        return self._disk.capacity_bytes
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, capacity: int | None) -> None:
+        self._disk.capacity_bytes = capacity
+
+    def crash_states(
+        self, budget: int | None = None, rng: random.Random | None = None
+    ) -> Iterator[CrashChoice]:
+        """What a power cut right now may leave: see `testing.crash_states` for the order."""
+        return crash_states.crash_states(self._disk.root, budget, rng)
+
+    def random_crash(self, rng: random.Random) -> CrashChoice:
+        """One outcome of a power cut right now, any of them."""
+        return crash_states.random_choice(self._disk.root, rng)
+
+    def describe(self, choice: CrashChoice) -> str:
+        """The choice in words."""
+        return describe(choice, possible_nodes(self._disk.root))
+
+    def after_crash(self, choice: CrashChoice) -> SimulatedFiles:
+        """The disk that comes back; this one stays as it is."""
+        return self._successor(crashed_tree(self._disk.root, choice))
+
+    def after_kill(self) -> SimulatedFiles:
+        """The disk after `kill -9`: all that was written is there, and is as unsynced as it was.
+
+        Also the way to fork a disk: the copy shares all bytes until one of the two changes them.
+        """
+        return self._successor(copy_tree(self._disk.root))
+
+    def sync_everything(self) -> None:
+        """Make all that is there durable; no step, for it is a test that does it."""
+        self._disk.sync_everything()
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file and what a reader sees in it."""
+        found: dict[str, bytes] = {}
+        _collect(self._disk.root, "", found)
+        return found
+
+    def fail_next(self, operation: Operation, error: int = errno.EIO) -> None:
+        """Let the next operation of this kind fail."""
+        self.fail_on(operation, error=error)
+
+    def fail_on(
+        self,
+        operation: Operation,
+        path_substring: str = "",
+        *,
+        count: int = 1,
+        skip: int = 0,
+        error: int = errno.EIO,
+        written_bytes: int | None = None,
+    ) -> None:
+        """Let `count` operations on matching paths fail, once `skip` of them have worked.
+
+        One that writes has written `written_bytes` (half of it, if None) when it fails.
+        """
+        fault = Fault(operation, path_substring, count, skip, error, written_bytes)
+        self._disk.script.add_fault(fault)
+
+    def clear_faults(self) -> None:
+        """Let nothing fail any more."""
+        self._disk.script.clear_faults()
+
+    def flip_bit(self, path: str, bit: int) -> None:
+        """Let bit number `bit` of a file rot; bit 0 is the lowest of the first byte."""
+        node = self._disk.find_file(path)
+        assert 0 <= bit < 8 * len(node.contents), f"{path} has {8 * len(node.contents)} bits"
+        node.flip_bit(bit)
+
+    def _drop(self, path: str) -> None:
+        folder, name = self._disk.find_place(path)
+        self._disk.rename_in(folder, "remove", path, "", NameChange(name, None, None))
+
+    def _successor(self, root: FolderNode) -> SimulatedFiles:
+        return SimulatedFiles(
+            sync_persists_name=self._disk.sync_persists_name,
+            capacity_bytes=self._disk.capacity_bytes,
+            _root=root,
+        )
+
+
+def _check_rename(node: Node, replaced: Node | None, source: str, target: str) -> None:
+    """What rename(2) refuses."""
+    parts = split_path(source)
+    if split_path(target)[: len(parts)] == parts:
+        raise os_error(errno.EINVAL, source)
+    if replaced is None:
+        return
+    if isinstance(replaced, FolderNode):
+        if not isinstance(node, FolderNode):
+            raise os_error(errno.EISDIR, target)
+        if replaced.names:
+            raise os_error(errno.ENOTEMPTY, target)
+    elif isinstance(node, FolderNode):
+        raise os_error(errno.ENOTDIR, target)
+
+
+def _collect(folder: FolderNode, prefix: str, found: dict[str, bytes]) -> None:
+    for name, node in sorted(folder.names.items()):
+        if isinstance(node, FolderNode):
+            _collect(node, f"{prefix}{name}/", found)
+        else:
+            found[prefix + name] = node.frozen_contents()

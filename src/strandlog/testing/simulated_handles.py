@@ -1,0 +1,120 @@
+"""What `SimulatedFiles` hands out: open files, mappings and locks.
+
+They hold a node, not a name, so they outlive rename and removal of the file. As with the real
+ones, the size of an open file is what this handle has seen: another handle's appends do not move
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Sequence
+
+from strandlog.storage.files import Buffer, disk_error
+from strandlog.testing.simulated_disk import SimulatedDisk, os_error
+from strandlog.testing.simulated_nodes import FileNode
+
+
+@contextlib.contextmanager
+def disk_errors(what: str, path: str) -> Iterator[None]:
+    """Turn what the simulated kernel says into what `DiskFiles` raises."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise disk_error(what, path, error) from error
+
+
+class SimulatedLogFile:
+    """`LogFile` on a simulated disk."""
+
+    __slots__ = ("_disk", "_node", "_path", "size")
+
+    def __init__(self, disk: SimulatedDisk, path: str, node: FileNode) -> None:
+        self._disk = disk
+        self._path = path
+        self._node: FileNode | None = node
+        self.size = len(node.contents)
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        data = b"".join(buffers)
+        with disk_errors("append to", self._path):
+            node = self._open_node()
+            if not data:
+                return
+            try:
+                self._disk.write("append", self._path, node, self.size, data)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._disk.cut(self._path, node, self.size)
+                raise
+        self.size += len(data)
+
+    def read(self, position: int, length: int) -> bytes:
+        with disk_errors("read", self._path):
+            node = self._open_node()
+            self._disk.may_fail("read", self._path)
+            return bytes(node.contents[position : position + length])
+
+    def overwrite(self, position: int, data: Buffer) -> None:
+        end = position + len(data)
+        assert position >= 0 and end <= self.size, f"overwrite ends at {end} of {self.size} bytes"
+        with disk_errors("write", self._path):
+            node = self._open_node()
+            if data:
+                self._disk.write("overwrite", self._path, node, position, bytes(data))
+
+    def truncate(self, size: int) -> None:
+        with disk_errors("truncate", self._path):
+            self._disk.cut(self._path, self._open_node(), size)
+        self.size = size
+
+    def sync(self) -> None:
+        with disk_errors("sync", self._path):
+            self._disk.sync(self._path, self._open_node())
+
+    def close(self) -> None:
+        self._node = None
+
+    def _open_node(self) -> FileNode:
+        self._disk.script.check_power()
+        if self._node is None:
+            raise os_error(errno.EBADF, self._path)
+        return self._node
+
+
+class SimulatedMap:
+    """`MappedFile` on a simulated disk: the bytes at the time of mapping."""
+
+    __slots__ = ("_node", "view")
+
+    def __init__(self, node: FileNode) -> None:
+        self._node: FileNode | None = node
+        self.view = memoryview(node.frozen_contents())
+        node.mappings += 1
+
+    def close(self) -> None:
+        self.view = memoryview(b"")
+        node, self._node = self._node, None
+        if node is not None:
+            node.mappings -= 1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class SimulatedLock:
+    """`Lock` on a simulated disk; gone when the machine or the process is."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: FileNode) -> None:
+        node.locked = True
+        self._node: FileNode | None = node
+
+    def release(self) -> None:
+        if self._node is not None:
+            self._node.locked = False
+            self._node = None

@@ -124,6 +124,7 @@ class DiskLogFile:
     __slots__ = ("_fd", "_path", "size")
 
     def __init__(self, path: str) -> None:
+        self._fd = -1  # for __del__, when there is nothing to open
         with _disk_errors("open", path):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self.size = os.fstat(self._fd).st_size
@@ -156,11 +157,7 @@ class DiskLogFile:
 
     def overwrite(self, position: int, data: Buffer) -> None:
         with _disk_errors("write", self._path):
-            rest = memoryview(data)
-            while rest:
-                count = os.pwrite(self._fd, rest, position)
-                rest = rest[count:]
-                position += count
+            _write_all_at(self._fd, position, data)
 
     def truncate(self, size: int) -> None:
         with _disk_errors("truncate", self._path):
@@ -169,6 +166,8 @@ class DiskLogFile:
 
     def sync(self) -> None:
         with _disk_errors("sync", self._path):
+            if self._fd < 0:  # Python answers this one with a ValueError
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             os.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -265,7 +264,7 @@ class DiskFiles:
         with _disk_errors("write", path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.pwrite(fd, data, position)
+                _write_all_at(fd, position, data)
             finally:
                 os.close(fd)
 
@@ -285,7 +284,7 @@ class DiskFiles:
         if keep_previous and os.path.lexists(path):
             self.rename(path, path + PREVIOUS_SUFFIX)
         self.rename(temp, path)
-        self.sync_dir(os.path.dirname(path))
+        self.sync_dir(os.path.dirname(path) or ".")
 
     def rename(self, source: str, target: str) -> None:
         with _disk_errors("rename", source):
@@ -340,3 +339,12 @@ def _write_all(fd: int, data: Buffer) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def _write_all_at(fd: int, position: int, data: Buffer) -> None:
+    # A disk that is nearly full takes a part and says so only in the count.
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(fd, rest, position)
+        rest = rest[count:]
+        position += count

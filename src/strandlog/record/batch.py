@@ -1,0 +1,167 @@
+"""`BatchView`: a lazy look at the bytes of one record batch.
+
+A view copies nothing until records are asked for; the header is read once, on first use. The
+buffer may hold more than this batch: the view looks at `size_bytes` bytes from `position`.
+
+    is_intact, check   magic, length and checksum: what must hold before bytes are trusted
+    records            the records from an offset on, as model tuples
+    find_timestamp     the first record at or after a time
+
+`records` does not verify the checksum, since whoever took the bytes in did that already, but no
+bytes make it raise anything else than a DataError, or return a record that is not there.
+
+A batch whose last bytes are missing is *torn*; `iter_batches` ends in front of it, because the end
+of a fetched or half-written range is no damage. `check` on such a batch raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from strandlog.errors import CorruptRecordError
+from strandlog.model import Record, TimestampOffset
+from strandlog.record.batch_header import (
+    APPEND_TIME_BIT,
+    CODEC_MASK,
+    CRC_START,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    BatchHeader,
+    read_header,
+)
+from strandlog.record.checksum import crc32c
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Bytes, decompress
+from strandlog.record.record import Frame, decode_records
+
+_NOWHERE: Final = ""
+
+
+class BatchView:
+    """One batch at `position` in `buffer`."""
+
+    __slots__ = ("_header", "buffer", "position")
+
+    def __init__(self, buffer: Bytes, position: int = 0) -> None:
+        self.buffer = buffer
+        self.position = position
+        self._header: BatchHeader | None = None
+
+    def __repr__(self) -> str:
+        return f"BatchView(position={self.position}, {self.header})"
+
+    @property
+    def header(self) -> BatchHeader:
+        """The header as it stands; see `check`."""
+        header = self._header
+        if header is None:
+            header = self._header = read_header(self.buffer, self.position)
+        return header
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole batch, as its header tells."""
+        return LOG_OVERHEAD + self.header.batch_length
+
+    def data(self) -> memoryview:
+        """The bytes of this batch alone, without a copy."""
+        return memoryview(self.buffer)[self.position : self.position + self.size_bytes]
+
+    def is_intact(self) -> bool:
+        """Whether `check` would pass."""
+        return self._damage() is None
+
+    def check(self) -> None:
+        """Raise if the magic, the length or the checksum is wrong."""
+        damage = self._damage()
+        if damage is not None:
+            raise CorruptRecordError(f"batch at offset {self.header.base_offset}: {damage}")
+
+    def records(
+        self,
+        topic: str,
+        partition: int,
+        from_offset: int = 0,
+        limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
+    ) -> list[Record]:
+        """The records at `from_offset` and after, in the order of their offsets."""
+        header = self.header
+        is_append_time = header.attributes & APPEND_TIME_BIT != 0
+        frame = Frame(
+            topic,
+            partition,
+            header.base_offset,
+            header.last_offset_delta,
+            header.max_timestamp if is_append_time else header.base_timestamp,
+            is_append_time,
+        )
+        try:
+            payload = self._unpacked(limit_bytes)
+            records = decode_records(payload, header.record_count, frame)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from None
+        if from_offset <= header.base_offset:
+            return records
+        return [record for record in records if record.offset >= from_offset]
+
+    def find_timestamp(
+        self, timestamp_ms: int, limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
+    ) -> TimestampOffset | None:
+        """The first record whose timestamp is `timestamp_ms` or later."""
+        if self.header.max_timestamp < timestamp_ms:
+            return None
+        for record in self.records(_NOWHERE, 0, limit_bytes=limit_bytes):
+            if record.timestamp >= timestamp_ms:
+                return TimestampOffset(record.timestamp, record.offset)
+        return None
+
+    def _damage(self) -> str | None:
+        header = self.header
+        if header.magic != MAGIC:
+            return f"magic is {header.magic} and must be {MAGIC}"
+        misfit = self._misfit()
+        if misfit is not None:
+            return misfit
+        start = self.position + CRC_START
+        end = self.position + LOG_OVERHEAD + header.batch_length
+        actual = crc32c(memoryview(self.buffer)[start:end])
+        if actual != header.crc:
+            return f"checksum is {actual:#010x} and the header says {header.crc:#010x}"
+        return None
+
+    def _misfit(self) -> str | None:
+        length = self.header.batch_length
+        if length < MIN_BATCH_LENGTH:
+            return f"length {length} is under the minimum of {MIN_BATCH_LENGTH}"
+        left = len(self.buffer) - self.position
+        if LOG_OVERHEAD + length > left:
+            return f"takes {LOG_OVERHEAD + length} bytes and {left} are left"
+        return None
+
+    def _unpacked(self, limit_bytes: int) -> bytes:
+        header = self.header
+        misfit = self._misfit()
+        if misfit is not None:
+            raise CorruptRecordError(misfit)
+        start = self.position + HEADER_SIZE
+        packed = memoryview(self.buffer)[start : start - MIN_BATCH_LENGTH + header.batch_length]
+        # Compaction can empty a batch; there is nothing to unpack then, whatever the codec.
+        if header.attributes & CODEC_MASK == 0 or not packed:
+            return bytes(packed)
+        return bytes(decompress(header.codec, packed, limit_bytes))
+
+
+def iter_batches(buffer: Bytes, position: int = 0) -> Iterator[BatchView]:
+    """The whole batches in `buffer` one after the other; a torn one at the end is left out."""
+    end = len(buffer)
+    while position + HEADER_SIZE <= end:
+        view = BatchView(buffer, position)
+        size_bytes = view.size_bytes
+        if size_bytes < HEADER_SIZE:
+            view.check()
+        position += size_bytes
+        if position > end:
+            return
+        yield view

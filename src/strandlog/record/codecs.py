@@ -1,0 +1,218 @@
+"""The five ways to pack the records of a batch, in Kafka's framings, with a cap on what comes out.
+
+    id  name    framing
+    0   none    the records as they are
+    1   gzip    one gzip member; several in a row are read as one
+    2   snappy  written as xerial blocks, as Java does; read as xerial blocks or as one raw block
+    3   lz4     LZ4 frame with independent blocks (Java refuses linked ones)
+    4   zstd    zstd frame, with or without its content size
+
+Xerial framing: `82 'SNAPPY' 00`, version int32 = 1, compatible int32 = 1, then for each 32 KiB of
+input an int32 size and one raw snappy block. The two versions are not checked: some writers get
+their byte order wrong.
+
+A few hundred bytes can unpack to gigabytes, so `decompress` never makes more than `limit_bytes` of
+output: sizes that the bytes declare are checked first, and a codec that declares none unpacks into
+a buffer of fixed size that grows step by step up to the limit. Over the limit is
+DecompressedTooLargeError; whatever the codec does not understand is CorruptRecordError.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+
+from strandlog.errors import CorruptRecordError, DecompressedTooLargeError, UnsupportedCodecError
+
+Bytes = bytes | bytearray | memoryview
+
+DEFAULT_DECOMPRESSED_LIMIT_BYTES: Final = 128 * 1024 * 1024
+XERIAL_BLOCK_BYTES: Final = 32 * 1024
+
+_GZIP_LEVEL: Final = 6
+_GZIP_WINDOW: Final = 31  # zlib's way to say "gzip header and trailer"
+_LZ4_LEVEL: Final = 1  # the library's default is eight times slower
+_ZSTD_LEVEL: Final = 3
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_INT32: Final = struct.Struct(">i")
+
+_FIRST_GUESS_BYTES: Final = 16 * 1024
+_GROWTH: Final = 4
+
+
+class Codec(IntEnum):
+    """How the records of a batch are packed; the value is bits 0-2 of the batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def codec_named(name: str) -> Codec:
+    """The codec of a setting such as `compression.type`."""
+    folded = name.lower()
+    if folded == "uncompressed":
+        return Codec.NONE
+    for codec in Codec:
+        if codec.name.lower() == folded:
+            return codec
+    choices = ", ".join(codec.name.lower() for codec in Codec)
+    raise UnsupportedCodecError(f"there is no codec {name!r}; choose one of {choices}")
+
+
+def compress(codec: Codec, data: Bytes) -> bytes:
+    """`data` packed in Kafka's framing for `codec`."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            return packer.compress(data) + packer.flush()
+        case Codec.SNAPPY:
+            return _compress_snappy(data)
+        case Codec.LZ4:
+            frame = cramjam.lz4.Compressor(_LZ4_LEVEL, content_checksum=False, block_linked=False)
+            frame.compress(data)
+            return bytes(frame.finish())
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+
+
+def decompress(codec: Codec, data: Bytes, limit_bytes: int) -> bytes | memoryview:
+    """What `compress` was given; never more than `limit_bytes`."""
+    match codec:
+        case Codec.NONE:
+            if len(data) > limit_bytes:
+                raise DecompressedTooLargeError(limit_bytes)
+            return memoryview(data)
+        case Codec.GZIP:
+            return _decompress_gzip(data, limit_bytes)
+        case Codec.SNAPPY:
+            return _decompress_snappy(data, limit_bytes)
+        case Codec.LZ4:
+            return _unpack_growing(cramjam.lz4.decompress_into, data, limit_bytes, 0)
+        case Codec.ZSTD:
+            declared = _zstd_content_size(data)
+            if declared > limit_bytes:
+                raise DecompressedTooLargeError(limit_bytes)
+            return _unpack_growing(cramjam.zstd.decompress_into, data, limit_bytes, declared)
+
+
+def max_compressed_size(codec: Codec, size_bytes: int) -> int:
+    """No input of `size_bytes` packs to more than this."""
+    if codec is Codec.NONE:
+        return size_bytes
+    # Snappy has the worst case of the five: n + n/6 + 32 a block, and four bytes of xerial framing.
+    blocks = size_bytes // XERIAL_BLOCK_BYTES + 1
+    return size_bytes + size_bytes // 6 + 36 * blocks + 64
+
+
+def _decompress_gzip(data: Bytes, limit_bytes: int) -> bytes:
+    members: list[bytes] = []
+    room = limit_bytes
+    rest: Bytes = data
+    while rest or not members:
+        unpacker = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            # One byte over the limit tells "too much" from "exactly enough".
+            member = unpacker.decompress(rest, room + 1)
+        except zlib.error as error:
+            raise CorruptRecordError(f"gzip: {error}") from None
+        room -= len(member)
+        if room < 0:
+            raise DecompressedTooLargeError(limit_bytes)
+        if not unpacker.eof:
+            raise CorruptRecordError("gzip: the packed bytes end too early")
+        members.append(member)
+        rest = unpacker.unused_data
+    return members[0] if len(members) == 1 else b"".join(members)
+
+
+def _compress_snappy(data: Bytes) -> bytes:
+    parts: list[bytes] = [_XERIAL_HEADER]
+    view = memoryview(data)
+    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Bytes, limit_bytes: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unpack_snappy_block(view, limit_bytes, limit_bytes)
+    parts: list[bytes] = []
+    room = limit_bytes
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        try:
+            (size,) = _INT32.unpack_from(view, position)
+        except struct.error:
+            raise CorruptRecordError("snappy: the size of a block is cut off") from None
+        start = position + _INT32.size
+        position = start + size
+        if size <= 0 or position > len(view):
+            raise CorruptRecordError(f"snappy: a block of {size} bytes does not fit")
+        block = _unpack_snappy_block(view[start:position], room, limit_bytes)
+        room -= len(block)
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _unpack_snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
+    try:
+        if cramjam.snappy.decompress_raw_len(block) > room:
+            raise DecompressedTooLargeError(limit_bytes)
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CorruptRecordError(f"snappy: {error}") from None
+
+
+def _unpack_growing(
+    unpack_into: Callable[[Bytes, bytearray], int], data: Bytes, limit_bytes: int, hint: int
+) -> memoryview:
+    """Unpack into a fixed buffer, four times larger on each try, up to the limit."""
+    size = min(max(_FIRST_GUESS_BYTES, hint or _GROWTH * len(data)), limit_bytes)
+    while True:
+        unpacked = bytearray(size)
+        try:
+            return memoryview(unpacked)[: unpack_into(data, unpacked)]
+        except cramjam.DecompressionError as error:
+            if str(error) != _BUFFER_IS_FULL:
+                raise CorruptRecordError(str(error)) from None
+        if size >= limit_bytes:
+            raise DecompressedTooLargeError(limit_bytes)
+        size = min(size * _GROWTH, limit_bytes)
+
+
+def _zstd_content_size(frame: Bytes) -> int:
+    """The size that the first zstd frame declares, 0 if it declares none (RFC 8878 §3.1.1.1)."""
+    if len(frame) < 6:
+        return 0
+    descriptor = frame[4]
+    is_single_segment = descriptor >> 5 & 1
+    start = 5 + (1 - is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    width = (is_single_segment, 2, 4, 8)[descriptor >> 6]
+    declared = int.from_bytes(frame[start : start + width], "little")
+    return declared + 256 if width == 2 else declared
+
+
+def _message_of_a_full_buffer() -> str:
+    """How cramjam says that output does not fit; it has one exception for that and for garbage."""
+    try:
+        cramjam.zstd.decompress_into(bytes(cramjam.zstd.compress(b"two")), bytearray(1))
+    except cramjam.DecompressionError as error:
+        return str(error)
+    raise AssertionError("cramjam wrote three bytes into one")
+
+
+_BUFFER_IS_FULL: Final = _message_of_a_full_buffer()

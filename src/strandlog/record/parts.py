@@ -1,0 +1,170 @@
+"""The records of one batch as a list of byte strings, to be joined once.
+
+The parts of one record, in order:
+
+    lead     the header count 0 that ends the record before; this record's length; attributes 0
+    time     timestamp delta                            (only if timestamps differ)
+    head     timestamp delta 0 if they do not; offset delta; null key length if there are no keys
+    key      length, bytes                              (only with keys)
+    value    length, bytes
+    tail     header count and headers                   (only with headers; the lead then has none)
+
+The list is filled column by column: each part of all records is one `map` over a cache, so that
+almost no Python code runs per record. Every part but the users' own bytes is cached. The caches
+fill with the numbers that are met and are emptied when they reach CACHE_LIMIT; losing an entry
+costs only the time to make it again, so threads may share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from operator import add, sub
+from typing import Final, Generic, TypeVar
+
+from strandlog.errors import InvalidTimestampError
+from strandlog.model import Headers
+from strandlog.record.record import encode_headers
+from strandlog.record.varint import MAX_INT64, MIN_INT64, encode_varint, varint_size
+
+CACHE_LIMIT: Final = 1 << 16
+
+_ATTRIBUTES: Final = b"\0"
+_NO_HEADERS: Final = b"\0"
+_ZERO: Final = encode_varint(0)
+_NULL: Final = encode_varint(-1)
+_ZERO_TIME_AND_OFFSET: Final = _ZERO + _ZERO
+
+T = TypeVar("T")
+
+
+class _Cache(dict[int, T], Generic[T]):
+    """A function of a number, remembered for the numbers that were asked for."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, number: int) -> T:
+        if len(self) >= CACHE_LIMIT:
+            self.clear()
+        made = self[number] = self._make(number)
+        return made
+
+
+_VARINTS: Final = _Cache(encode_varint)
+_VARINT_SIZES: Final = _Cache(varint_size)
+# What a key or a value of this many bytes takes with its length; -1 is null.
+_FIELD_SIZES: Final = _Cache(lambda size: varint_size(size) + max(size, 0))
+_LEADS: Final = _Cache(lambda size: _NO_HEADERS + encode_varint(size + 2) + _ATTRIBUTES)
+_LEADS_ALONE: Final = _Cache(lambda size: encode_varint(size + 1) + _ATTRIBUTES)
+
+
+class _Heads:
+    """The `head` parts for offset deltas 0, 1, 2 … and their sizes."""
+
+    __slots__ = ("_after", "_before", "_parts", "_sizes")
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before = before
+        self._after = after
+        self._parts: list[bytes] = []
+        self._sizes: list[int] = []
+
+    def first(self, count: int) -> tuple[list[bytes], list[int]]:
+        if count > CACHE_LIMIT:
+            parts = self._made(range(count))
+            return parts, list(map(len, parts))
+        if count > len(self._parts):
+            # Rounded up, and swapped in whole: another thread may be looking.
+            parts = self._made(range(min(CACHE_LIMIT, count * 2)))
+            self._sizes = list(map(len, parts))
+            self._parts = parts
+        return self._parts[:count], self._sizes[:count]
+
+    def _made(self, deltas: Iterable[int]) -> list[bytes]:
+        return [self._before + encode_varint(delta) + self._after for delta in deltas]
+
+
+# (has timestamps, has keys)
+_HEADS: Final = {
+    (False, False): _Heads(_ZERO, _NULL),
+    (False, True): _Heads(_ZERO, b""),
+    (True, False): _Heads(b"", _NULL),
+    (True, True): _Heads(b"", b""),
+}
+
+
+def batch_parts(
+    base_timestamp: int,
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[Headers] | None,
+    timestamps: Sequence[int] | None,
+) -> list[bytes]:
+    """All records of a batch as parts, column by column."""
+    count = len(values)
+    heads, sizes = _HEADS[timestamps is not None, keys is not None].first(count)
+    columns = [heads]
+    if timestamps is not None:
+        deltas = _deltas(timestamps, base_timestamp)
+        columns.insert(0, list(map(_VARINTS.__getitem__, deltas)))
+        sizes = list(map(add, sizes, map(_VARINT_SIZES.__getitem__, deltas)))
+    for fields in (values,) if keys is None else (keys, values):
+        assert len(fields) == count, "all columns of a batch are equally long"
+        lengths, contents = _fields(fields)
+        columns += (list(map(_VARINTS.__getitem__, lengths)), contents)
+        sizes = list(map(add, sizes, map(_FIELD_SIZES.__getitem__, lengths)))
+    if headers is None:
+        leads = list(map(_LEADS.__getitem__, sizes))
+        leads[0] = leads[0][1:]
+    else:
+        tails = list(map(encode_headers, headers))
+        assert len(tails) == count, "all columns of a batch are equally long"
+        columns.append(tails)
+        leads = list(map(_LEADS_ALONE.__getitem__, map(add, sizes, map(len, tails))))
+    columns.insert(0, leads)
+    return _interleaved(columns, count, is_open=headers is None)
+
+
+def _interleaved(columns: list[list[bytes]], count: int, *, is_open: bool) -> list[bytes]:
+    width = len(columns)
+    parts = [_NO_HEADERS] * (count * width + is_open)
+    for index, column in enumerate(columns):
+        parts[index : count * width : width] = column
+    return parts
+
+
+def _fields(fields: Sequence[bytes | None]) -> tuple[list[int], list[bytes]]:
+    """The lengths of keys or values, -1 for null, and their bytes."""
+    try:
+        return list(map(len, fields)), fields  # type: ignore[arg-type, return-value]
+    except TypeError:
+        lengths = [-1 if field is None else len(field) for field in fields]
+        return lengths, [field or b"" for field in fields]
+
+
+def _deltas(timestamps: Sequence[int], base_timestamp: int) -> list[int]:
+    deltas = list(map(sub, timestamps, repeat(base_timestamp)))
+    if min(deltas) < MIN_INT64 or max(deltas) > MAX_INT64:
+        raise InvalidTimestampError("the timestamps of a batch do not fit in 64 bits")
+    return deltas
+
+
+def single_parts(value: bytes | None, key: bytes | None, headers: Headers) -> list[bytes]:
+    """The parts of a batch of one record; both of its deltas are 0."""
+    key_size = -1 if key is None else len(key)
+    value_size = -1 if value is None else len(value)
+    tail = encode_headers(headers) if headers else _NO_HEADERS
+    size = 2 + _FIELD_SIZES[key_size] + _FIELD_SIZES[value_size] + len(tail)
+    return [
+        _LEADS_ALONE[size],
+        _ZERO_TIME_AND_OFFSET,
+        _VARINTS[key_size],
+        key or b"",
+        _VARINTS[value_size],
+        value or b"",
+        tail,
+    ]

@@ -1,0 +1,225 @@
+"""The records inside a batch: encode one, decode many.
+
+    length           varint   bytes that follow this field
+    attributes       int8     0, not used
+    timestamp_delta  varint   from the batch's base_timestamp
+    offset_delta     varint   from the batch's base_offset
+    key              varint length, bytes; length -1 is null
+    value            varint length, bytes; length -1 is null
+    header_count     varint
+      name           varint length, UTF-8; never null
+      value          varint length, bytes; length -1 is null
+
+Invariants that `decode_records` enforces, each with a CorruptRecordError: a record ends exactly
+where its length says; nothing runs over the end of the payload; there are exactly as many records
+as the batch header counts and no byte after the last; offsets rise from record to record and stay
+within the batch. Timestamps wrap around as Java's 64-bit numbers do. Null and empty are different
+things and stay so. Header names that are no UTF-8 keep their bytes as surrogate escapes, so they
+can be written back.
+
+Two readers share the work. The quick one takes *plain* records: no headers, no nulls but the key,
+varints of at most two bytes (keys under 64 bytes, values under 8 KiB, less than eight seconds
+after the base timestamp). It stops in front of everything else, damage included. The careful one
+then reads that record, or finds the words for what is wrong with it. Only the careful one raises,
+so the quick one can stay small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from strandlog.errors import CorruptRecordError, InvalidRecordError
+from strandlog.model import Headers, Record
+from strandlog.record.varint import MAX_INT64, MIN_INT64, decode_varint, encode_varint
+
+# Zig-zag: bit 0 is the sign; a two-byte varint holds 14 bits.
+_NOT_PLAIN: Final = ~0x3FFE
+_NULL: Final = 1
+_MIN_LENGTH: Final = 6  # one byte for each field
+_MAX_PLAIN_BASE: Final = MAX_INT64 - 0x1FFF
+_NULL_FIELD: Final = encode_varint(-1)
+
+_new_tuple: Final = tuple.__new__
+
+
+class Frame(NamedTuple):
+    """What the records of one batch take from outside their own bytes."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    last_offset_delta: int
+    base_timestamp: int
+    is_append_time: bool  # then base_timestamp is the timestamp of every record
+
+
+def encode_record(
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> bytes:
+    """One record with its length in front."""
+    body = b"".join(
+        (
+            b"\0",
+            encode_varint(timestamp_delta),
+            encode_varint(offset_delta),
+            _NULL_FIELD if key is None else encode_varint(len(key)),
+            key or b"",
+            _NULL_FIELD if value is None else encode_varint(len(value)),
+            value or b"",
+            encode_headers(headers) if headers else b"\0",
+        )
+    )
+    return encode_varint(len(body)) + body
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """The header count and the headers."""
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
+        try:
+            encoded = name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise InvalidRecordError(f"header name {name!r} is no text: {error.reason}") from None
+        parts += (encode_varint(len(encoded)), encoded)
+        if value is None:
+            parts.append(_NULL_FIELD)
+        else:
+            parts += (encode_varint(len(value)), value)
+    return b"".join(parts)
+
+
+def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
+    """All `count` records of an unpacked payload."""
+    if not 0 <= count <= len(payload):
+        raise CorruptRecordError(f"{len(payload)} bytes cannot hold {count} records")
+    records: list[Record] = []
+    position = 0
+    # Where every record has headers, the quick reader fails each time; the careful reader's turn
+    # doubles for as long as the quick one gets nowhere.
+    turn = 1
+    plain_count = count if frame.base_timestamp <= _MAX_PLAIN_BASE else 0
+    while len(records) < count:
+        read_before = len(records)
+        position = _read_plain(payload, position, plain_count, frame, records)
+        turn = 1 if len(records) > read_before else turn * 2
+        for _ in range(min(turn, count - len(records))):
+            position = _read_careful(payload, position, frame, records)
+    if position != len(payload):
+        raise CorruptRecordError(f"{len(payload) - position} bytes follow the last record")
+    if records and records[-1].offset > frame.base_offset + frame.last_offset_delta:
+        raise CorruptRecordError(f"offset {records[-1].offset} lies after the end of its batch")
+    return records
+
+
+def _read_plain(
+    data: bytes, position: int, count: int, frame: Frame, records: list[Record]
+) -> int:
+    """Append plain records until one is not plain; return where that one starts."""
+    topic, partition, base_offset, _, base_timestamp, is_append_time = frame
+    # Plain deltas have 14 bits: shifting by more drops them, which is what append times need.
+    shift = 14 if is_append_time else 1
+    last = (records[-1].offset - base_offset) << 1 if records else -1
+    start = position
+    try:
+        for _ in range(count - len(records)):
+            length = data[position]
+            position += 1
+            if length > 127:
+                length += (data[position] << 7) - 128
+                position += 1
+            body = position
+            timestamp, position = data[position + 1], position + 2
+            if timestamp > 127:
+                timestamp += (data[position] << 7) - 128
+                position += 1
+            offset = data[position]
+            position += 1
+            if offset > 127:
+                offset += (data[position] << 7) - 128
+                position += 1
+            size = data[position]
+            position += 1
+            key = None
+            if size != _NULL:
+                if size > 127:
+                    return start
+                key = data[position : (position := position + (size >> 1))]
+            size = data[position]
+            position += 1
+            if size > 127:
+                size += (data[position] << 7) - 128
+                position += 1
+            value = data[position : (position := position + (size >> 1))]
+            if (
+                (timestamp | offset | size) & _NOT_PLAIN
+                or offset <= last
+                or data[position]
+                or (position + 1 - body) << 1 != length
+            ):
+                return start
+            offset_and_time = base_offset + (offset >> 1), base_timestamp + (timestamp >> shift)
+            records.append(_new_tuple(Record, (topic, partition, *offset_and_time, key, value, ())))
+            last = offset
+            start = position = position + 1
+    except IndexError:
+        pass  # the careful reader knows what is missing
+    return start
+
+
+def _read_careful(data: bytes, position: int, frame: Frame, records: list[Record]) -> int:
+    """Append the record at `position`, whatever it holds; return where the next one starts."""
+    length, body = decode_varint(data, position)
+    end = body + length
+    if length < _MIN_LENGTH or end > len(data):
+        raise CorruptRecordError(
+            f"record {len(records)} claims {length} of the {len(data) - body} bytes that are left"
+        )
+    timestamp_delta, position = decode_varint(data, body + 1)
+    offset_delta, position = decode_varint(data, position)
+    key, position = _read_field(data, position, end)
+    value, position = _read_field(data, position, end)
+    headers, position = _read_headers(data, position, end)
+    if position != end:
+        raise CorruptRecordError(
+            f"record {len(records)} takes {position - body} bytes and claims {length}"
+        )
+    offset = frame.base_offset + offset_delta
+    last_offset = records[-1].offset if records else frame.base_offset - 1
+    if offset <= last_offset:
+        raise CorruptRecordError(f"offset {offset} follows offset {last_offset}")
+    timestamp = frame.base_timestamp + (0 if frame.is_append_time else timestamp_delta)
+    if not MIN_INT64 <= timestamp <= MAX_INT64:
+        timestamp = (timestamp - MIN_INT64) % (1 << 64) + MIN_INT64
+    records.append(Record(frame.topic, frame.partition, offset, timestamp, key, value, headers))
+    return position
+
+
+def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    """A key or a value with its length in front."""
+    size, start = decode_varint(data, position)
+    if size == -1:
+        return None, start
+    position = start + size
+    if size < 0 or position > end:
+        raise CorruptRecordError(f"a field of {size} bytes does not fit into its record")
+    return data[start:position], position
+
+
+def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    count, position = decode_varint(data, position)
+    # Two lengths a header: a count that cannot be true must not drive the loop.
+    if not 0 <= count * 2 <= end - position:
+        raise CorruptRecordError(f"{count} headers do not fit into their record")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, position = _read_field(data, position, end)
+        if name is None:
+            raise CorruptRecordError("a header has no name")
+        value, position = _read_field(data, position, end)
+        headers.append((name.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), position

@@ -1,0 +1,68 @@
+"""Zig-zag varints: the integers inside a record.
+
+    zig-zag   0, -1, 1, -2, 2 …  become  0, 1, 2, 3, 4 …, so small numbers of either sign stay short
+    varint    seven bits a byte, the lowest first; the top bit says that another byte follows
+
+The 32-bit and the 64-bit kinds of Kafka share this encoding and differ only in their range. A
+64-bit value takes at most ten bytes.
+
+Invariants: `decode_varint(encode_varint(n), 0) == (n, varint_size(n))` for every 64-bit `n`. Longer
+encodings than needed are read (other writers may pad), but never more than ten bytes and never a
+value over 64 bits.
+
+The loops that read and write whole batches inline or cache the short cases; everything else comes
+here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from strandlog.errors import CorruptRecordError
+
+MAX_VARINT_BYTES: Final = 10
+MIN_INT64: Final = -(1 << 63)
+MAX_INT64: Final = (1 << 63) - 1
+
+_SINGLE_BYTES: Final = tuple(bytes((raw,)) for raw in range(128))
+
+
+def encode_varint(value: int) -> bytes:
+    """The bytes of `value`, which must fit in 64 bits."""
+    raw = value << 1 if value >= 0 else ~(value << 1)
+    if raw < 128:
+        return _SINGLE_BYTES[raw]
+    if raw < 16384:
+        return bytes((raw & 127 | 128, raw >> 7))
+    assert raw >> 64 == 0, f"{value} does not fit in 64 bits"
+    encoded = bytearray()
+    while raw > 127:
+        encoded.append(raw & 127 | 128)
+        raw >>= 7
+    encoded.append(raw)
+    return bytes(encoded)
+
+
+def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """The value at `position` and the position after it."""
+    raw = 0
+    shift = 0
+    try:
+        while (byte := buffer[position]) > 127:
+            raw |= (byte & 127) << shift
+            shift += 7
+            position += 1
+            if shift == 7 * MAX_VARINT_BYTES:
+                raise CorruptRecordError(f"a varint runs over {MAX_VARINT_BYTES} bytes")
+    except IndexError:
+        raise CorruptRecordError("the bytes end in the middle of a varint") from None
+    raw |= byte << shift
+    if raw >> 64:
+        raise CorruptRecordError("a varint does not fit in 64 bits")
+    return (raw >> 1) ^ -(raw & 1), position + 1
+
+
+def varint_size(value: int) -> int:
+    """How many bytes `encode_varint(value)` takes."""
+    raw = value << 1 if value >= 0 else ~(value << 1)
+    return (raw.bit_length() + 6) // 7 or 1

@@ -3,14 +3,15 @@
 Order of `crash_states`:
 
 1. everything lost, everything kept, names without contents, contents without names;
-2. each folder with each prefix of its unsynced name changes, and each file with
+2. each folder with each prefix of its unsynced name changes, while the names in all other folders
+   are kept, and again while they are lost; and each file with
    - each prefix of its unsynced changes,
    - the next change torn in the middle, after its first byte, before its last, at a sector, at a
      page,
    - all of it there, but one change, one sector or one page of it stale, or the whole of it (a
      file that has its new size and only zeros),
    - its last sector garbage, and a torn sector garbage,
-   while the contents of all other files are kept, and again while they are lost;
+   in both cases while the contents of all other files are kept, and again while they are lost;
 3. if a `random.Random` is given, combinations of all of it.
 
 The nodes take turns and each list is walked in bisection order (last, first, middle, quarters),
@@ -95,18 +96,23 @@ def _systematic_choices(files: list[FileNode], folders: list[FolderNode]) -> Ite
     if files and folders:
         yield CrashChoice(names_kept=True)
         yield CrashChoice(rest_kept=True)
-    turns = [_folder_choices(folder, bool(files)) for folder in folders]
+    turns = [_folder_choices(folder, len(folders) > 1, bool(files)) for folder in folders]
     turns.extend(_file_choices(file, len(files) > 1) for file in files)
     yield from _in_turns(turns)
 
 
-def _folder_choices(folder: FolderNode, others: bool) -> Iterator[CrashChoice]:
-    # Zero and all are among the first four already.
-    for count in _bisected(range(1, len(folder.unsynced))):
+def _folder_choices(
+    folder: FolderNode, other_folders: bool, other_files: bool
+) -> Iterator[CrashChoice]:
+    # None and all of the only folder are among the first four already.
+    most = len(folder.unsynced)
+    counts = range(most + 1) if other_folders else range(1, most)
+    for count in _bisected(counts):
         names = ((folder.number, count),)
-        yield CrashChoice(folders=names, rest_kept=True, names_kept=True)
-        if others:
-            yield CrashChoice(folders=names, names_kept=True)
+        for names_kept in (True, False) if other_folders else (True,):
+            yield CrashChoice(folders=names, rest_kept=True, names_kept=names_kept)
+            if other_files:
+                yield CrashChoice(folders=names, rest_kept=False, names_kept=names_kept)
 
 
 def _file_choices(file: FileNode, others: bool) -> Iterator[CrashChoice]:

@@ -84,29 +84,27 @@ class Script:
     """The steps so far and the accidents to come of one simulated disk."""
 
     __slots__ = (
-        "_before_step",
         "_crash_at",
         "_faults",
         "_moment",
         "_power",
         "_torn_bytes",
+        "before_step",
         "trace",
     )
 
-    def __init__(
-        self,
-        crash_at: int | None,
-        moment: Moment,
-        torn_bytes: int | None,
-        before_step: Callable[[Step], None] | None,
-    ) -> None:
+    def __init__(self) -> None:
         self.trace: list[Step] = []
-        self._crash_at = crash_at
-        self._moment = moment
-        self._torn_bytes = torn_bytes
-        self._before_step = before_step
+        self.before_step: Callable[[Step], None] | None = None
         self._faults: list[Fault] = []
         self._power = True
+        self.stop_at(None, "before", None)
+
+    def stop_at(self, number: int | None, moment: Moment, torn_bytes: int | None) -> None:
+        """Arrange the power cut, or call it off."""
+        self._crash_at = number
+        self._moment = moment
+        self._torn_bytes = torn_bytes
 
     def add_fault(self, fault: Fault) -> None:
         self._faults.append(fault)
@@ -130,8 +128,8 @@ class Script:
         """Count a step; tells what stops it, if anything does. `end` follows when it is done."""
         self.check_power()
         step = Step(len(self.trace) + 1, operation, path, detail)
-        if self._before_step is not None:
-            self._before_step(step)
+        if self.before_step is not None:
+            self.before_step(step)
         self.trace.append(step)
         if step.number == self._crash_at and self._moment != "after":
             written = 0 if self._moment == "before" else self._torn_bytes

@@ -149,8 +149,10 @@ class SimulatedDisk:
 
     def cut(self, path: str, node: FileNode, size: int) -> None:
         """Make the file `size` bytes long."""
-        assert size >= len(node.contents) or not node.mappings, (
-            f"{path} is cut while it is mapped, which kills a real process; close the map first"
+        mapped = max(node.mapped_sizes, default=0)
+        assert size >= mapped, (
+            f"{path} is cut to {size} bytes while {mapped} are mapped: a real process dies of "
+            f"SIGBUS when it reads them; close the map first"
         )
         self.step("truncate", path, f"={size}", lambda: node.change(Cut(size)))
 

@@ -20,8 +20,9 @@ within one folder; between two folders the old name may stay or the new one fail
 
 Paths are POSIX paths; a leading slash makes no difference, the root is there and durable from the
 start. A removed file lives on for those who have it open or mapped, but its space counts as free
-at once. Cutting a file while it is mapped is an `AssertionError`: the real process would die of
-SIGBUS. One writer; `sync` may be called from other threads.
+at once. Cutting off bytes that are mapped is an `AssertionError`, as is overwriting past the end:
+the first would kill a real process, the second break the promise of `LogFile.size` in silence.
+One writer; `sync` may be called from other threads.
 """
 
 from __future__ import annotations
@@ -81,10 +82,12 @@ class SimulatedFiles:
     ) -> None:
         self._disk = SimulatedDisk(
             _root,
-            Script(crash_at, crash_moment, torn_bytes, before_step),
+            Script(),
             sync_persists_name=sync_persists_name,
             capacity_bytes=capacity_bytes,
         )
+        self.stop_at(crash_at, crash_moment, torn_bytes)
+        self.watch(before_step)
 
     # ---- Files ----
 
@@ -253,10 +256,24 @@ class SimulatedFiles:
     def capacity_bytes(self, capacity: int | None) -> None:
         self._disk.capacity_bytes = capacity
 
+    def stop_at(
+        self, step: int | None, moment: Moment = "before", torn_bytes: int | None = None
+    ) -> None:
+        """Raise `PowerCut` at this step of this disk, as `crash_at` does; None calls it off."""
+        self._disk.script.stop_at(step, moment, torn_bytes)
+
+    def watch(self, before_step: Callable[[Step], None] | None) -> None:
+        """Call this before each step, when the disk is as the step before has left it."""
+        self._disk.script.before_step = before_step
+
     def crash_states(
         self, budget: int | None = None, rng: random.Random | None = None
     ) -> Iterator[CrashChoice]:
-        """What a power cut right now may leave: see `testing.crash_states` for the order."""
+        """What a power cut right now may leave: see `testing.crash_states` for the order.
+
+        Random choices fill up the budget, so `rng` without a budget adds none. The disk must not
+        be changed while the iteration goes on.
+        """
         return crash_states.crash_states(self._disk.root, budget, rng)
 
     def random_crash(self, rng: random.Random) -> CrashChoice:

@@ -93,13 +93,13 @@ class SimulatedMap:
     def __init__(self, node: FileNode) -> None:
         self._node: FileNode | None = node
         self.view = memoryview(node.frozen_contents())
-        node.mappings += 1
+        node.mapped_sizes.append(len(self.view))
 
     def close(self) -> None:
-        self.view = memoryview(b"")
         node, self._node = self._node, None
         if node is not None:
-            node.mappings -= 1
+            node.mapped_sizes.remove(len(self.view))
+        self.view = memoryview(b"")
 
     def __del__(self) -> None:
         self.close()

@@ -82,7 +82,7 @@ class NameChange(NamedTuple):
 class FileNode:
     """One file, with or without a name."""
 
-    __slots__ = ("contents", "durable", "label", "locked", "mappings", "number", "unsynced")
+    __slots__ = ("contents", "durable", "label", "locked", "mapped_sizes", "number", "unsynced")
 
     def __init__(self, number: int, label: str, contents: bytes = b"") -> None:
         self.number = number
@@ -91,7 +91,7 @@ class FileNode:
         self.durable: bytes | bytearray = contents
         self.unsynced: list[Write | Cut] = []
         self.locked = False
-        self.mappings = 0
+        self.mapped_sizes: list[int] = []
 
     def change(self, change: Write | Cut) -> None:
         contents = self.contents

@@ -1,0 +1,35 @@
+"""The clock of the tests stands still, and only its wall goes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandlog.clock import Clock
+from strandlog.testing import FakeClock
+
+
+def test_it_stands_still() -> None:
+    clock: Clock = FakeClock(now_ms=5)
+    assert [clock.now_ms(), clock.now_ms()] == [5, 5]
+    assert clock.monotonic_ms() == clock.monotonic_ms()
+
+
+def test_advance_moves_both() -> None:
+    clock = FakeClock()
+    wall, monotonic = clock.now_ms(), clock.monotonic_ms()
+    clock.advance(250)
+    assert clock.now_ms() == wall + 250
+    assert clock.monotonic_ms() == monotonic + 250
+
+
+def test_the_wall_clock_may_jump_back_and_the_monotonic_one_does_not_notice() -> None:
+    clock = FakeClock(now_ms=1_000_000)
+    clock.advance(10)
+    clock.set_wall(3)
+    assert clock.now_ms() == 3
+    assert clock.monotonic_ms() == 10
+
+
+def test_time_does_not_run_backwards() -> None:
+    with pytest.raises(AssertionError, match="set_wall"):
+        FakeClock().advance(-1)

@@ -1,0 +1,255 @@
+"""Every setting of the broker core, under Kafka's name and with Kafka's default if it has one.
+
+`BROKER_SETTINGS` is the table; `BrokerSettings` is the same as typed attributes. All are read
+once, when the broker opens, so none is dynamic. Where strandlog departs from Kafka's default, the
+help says why. Settings that Kafka does not know: log.durability, log.segment.cache.size,
+log.min.free.bytes, decompressed.max.bytes and max.partitions.per.topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from strandlog.config.setting import MAX_INT, MAX_LONG, Setting, SettingTable, Value
+
+MIB = 1024 * 1024
+
+BROKER_SETTINGS = SettingTable(
+    (
+        Setting(
+            name="group.min.session.timeout.ms",
+            kind="ms",
+            default=6_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="The shortest session time-out that a group member may ask for.",
+        ),
+        Setting(
+            name="group.max.session.timeout.ms",
+            kind="ms",
+            default=1_800_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="The longest session time-out that a group member may ask for.",
+        ),
+        Setting(
+            name="group.max.size",
+            kind="int",
+            default=MAX_INT,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="The most members that one group takes.",
+        ),
+        Setting(
+            name="group.initial.rebalance.delay.ms",
+            kind="ms",
+            default=3_000,
+            minimum=0,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="An empty group waits this long for more members before its first rebalance ends.",
+        ),
+        Setting(
+            name="offsets.retention.minutes",
+            kind="int",
+            default=10_080,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="Committed offsets are kept this long after their group became empty.",
+        ),
+        Setting(
+            name="offsets.retention.check.interval.ms",
+            kind="ms",
+            default=600_000,
+            minimum=1,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help="How often committed offsets are looked through for expired ones.",
+        ),
+        Setting(
+            name="offset.metadata.max.bytes",
+            kind="bytes",
+            default=4_096,
+            minimum=0,
+            maximum=32_767,
+            dynamic=False,
+            help="The longest metadata text that may be committed with an offset.",
+        ),
+        Setting(
+            name="offsets.topic.num.partitions",
+            kind="int",
+            default=1,
+            minimum=1,
+            maximum=10_000,
+            dynamic=False,
+            help=(
+                "Partitions of __consumer_offsets. Kafka has 50 to spread groups over brokers; one "
+                "node has one coordinator, so 50 folders would buy nothing."
+            ),
+        ),
+        Setting(
+            name="offsets.topic.segment.bytes",
+            kind="bytes",
+            default=100 * MIB,
+            minimum=1024,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="segment.bytes of __consumer_offsets; small, so that it is soon compacted.",
+        ),
+        Setting(
+            name="num.partitions",
+            kind="int",
+            default=1,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="Partitions of a topic that is created without a number of them.",
+        ),
+        Setting(
+            name="auto.create.topics.enable",
+            kind="bool",
+            default=True,
+            dynamic=False,
+            help="Whether a topic is created when a client first asks for it.",
+        ),
+        Setting(
+            name="max.partitions.per.topic",
+            kind="int",
+            default=10_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="The most partitions that a topic may have.",
+        ),
+        Setting(
+            name="log.durability",
+            kind="choice",
+            default="fsync",
+            choices=("fsync", "page_cache"),
+            dynamic=False,
+            help=(
+                "What the high watermark follows: fsync, what was fsynced (survives a power cut); "
+                "page_cache, what was written (survives a crash of the process)."
+            ),
+        ),
+        Setting(
+            name="log.retention.check.interval.ms",
+            kind="ms",
+            default=300_000,
+            minimum=1,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help="How often partitions are looked through for segments to delete.",
+        ),
+        Setting(
+            name="log.cleaner.backoff.ms",
+            kind="ms",
+            default=15_000,
+            minimum=0,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help="How long compaction rests when there was nothing to compact.",
+        ),
+        Setting(
+            name="log.cleaner.dedupe.buffer.size",
+            kind="bytes",
+            default=128 * MIB,
+            minimum=1024,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help="The most memory that compaction uses to remember the last offset of each key.",
+        ),
+        Setting(
+            name="log.flush.offset.checkpoint.interval.ms",
+            kind="ms",
+            default=60_000,
+            minimum=0,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help="How often recovery points are saved; start-up scans only what is after them.",
+        ),
+        Setting(
+            name="log.segment.cache.size",
+            kind="int",
+            default=128,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="How many sealed segments are kept memory-mapped for readers.",
+        ),
+        Setting(
+            name="log.min.free.bytes",
+            kind="bytes",
+            default=64 * MIB,
+            minimum=0,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help="Appends are refused while the disk has less free space; 0 never refuses.",
+        ),
+        Setting(
+            name="decompressed.max.bytes",
+            kind="bytes",
+            default=64 * MIB,
+            minimum=1024,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="A compressed batch that unpacks to more than this is refused.",
+        ),
+        Setting(
+            name="producer.id.expiration.ms",
+            kind="ms",
+            default=86_400_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="The sequence numbers of a producer that is silent for this long are forgotten.",
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The broker settings as attributes."""
+
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_initial_rebalance_delay_ms: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    offset_metadata_max_bytes: int
+    offsets_topic_num_partitions: int
+    offsets_topic_segment_bytes: int
+    num_partitions: int
+    auto_create_topics_enable: bool
+    max_partitions_per_topic: int
+    log_durability: str
+    log_retention_check_interval_ms: int
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_segment_cache_size: int
+    log_min_free_bytes: int
+    decompressed_max_bytes: int
+    producer_id_expiration_ms: int
+
+    @property
+    def fsyncs(self) -> bool:
+        return self.log_durability == "fsync"
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * 60_000
+
+
+def broker_settings(overrides: Mapping[str, Value] | None = None) -> BrokerSettings:
+    """Typed settings out of validated overrides (names with dots) and the defaults."""
+    values = BROKER_SETTINGS.resolve(overrides or {})
+    chosen = {field.name: values[field.name.replace("_", ".")] for field in fields(BrokerSettings)}
+    return BrokerSettings(**chosen)  # type: ignore[arg-type]

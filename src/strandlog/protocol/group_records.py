@@ -1,0 +1,210 @@
+"""Keys and values of `__consumer_offsets`, byte for byte as Apache Kafka writes them.
+
+Each begins with an int16 version; the version of a key also says what the record is about.
+
+    key                                  value (null = forget it)
+    v0, v1  offset                       offset
+      string group                         int64   offset
+      string topic                         int32   leader epoch              v3+
+      int32  partition                     string  metadata
+                                           int64   commit timestamp
+                                           int64   expire timestamp          v1 only
+    v2      group                        group
+      string group                         string  protocol type
+                                           int32   generation
+                                           string? protocol
+                                           string? leader
+                                           int64   current state timestamp   v2+
+                                           []      member:
+                                             string  member id
+                                             string? group instance id       v3+
+                                             string  client id
+                                             string  client host
+                                             int32   rebalance time-out      v1+
+                                             int32   session time-out
+                                             bytes   subscription
+                                             bytes   assignment
+
+Version 4 of both values is the same with compact lengths and tagged fields. We read values of
+versions 0 to 4 and write version 3, which every Kafka since 2.3 reads. A key of another version
+belongs to a kind of record that we do not keep: `decode_key` answers None. A value of a newer
+version, or one that is cut short, is a `DataError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strandlog.errors import DataError
+from strandlog.model import NO_TIMESTAMP, OffsetAndMetadata
+from strandlog.protocol.primitives import Reader, Writer
+
+OFFSET_KEY_VERSION = 1
+GROUP_KEY_VERSION = 2
+VALUE_VERSION = 3
+NEWEST_READABLE_VALUE = 4
+
+_FLEXIBLE_VERSION = 4
+_MEMBER_MIN_BYTES = 10
+
+
+class OffsetKey(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    group: str
+
+
+class MemberValue(NamedTuple):
+    """One member of a persisted group."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupValue(NamedTuple):
+    """A group as of its last completed rebalance."""
+
+    protocol_type: str
+    generation: int
+    protocol_name: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[MemberValue, ...]
+
+
+def encode_key(key: OffsetKey | GroupKey) -> bytes:
+    writer = Writer()
+    if isinstance(key, OffsetKey):
+        writer.int16(OFFSET_KEY_VERSION)
+        writer.string(key.group)
+        writer.string(key.topic)
+        writer.int32(key.partition)
+    else:
+        writer.int16(GROUP_KEY_VERSION)
+        writer.string(key.group)
+    return writer.to_bytes()
+
+
+def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
+    """What the record is about; None for a kind of record that is not ours."""
+    reader = Reader(data)
+    version = reader.int16()
+    if 0 <= version <= OFFSET_KEY_VERSION:
+        return OffsetKey(reader.string(), reader.string(), reader.int32())
+    if version == GROUP_KEY_VERSION:
+        return GroupKey(reader.string())
+    return None
+
+
+def encode_offset(value: OffsetAndMetadata) -> bytes:
+    writer = Writer()
+    writer.int16(VALUE_VERSION)
+    writer.int64(value.offset)
+    writer.int32(value.leader_epoch)
+    writer.string(value.metadata)
+    writer.int64(value.commit_timestamp)
+    return writer.to_bytes()
+
+
+def decode_offset(data: bytes) -> OffsetAndMetadata:
+    reader = Reader(data)
+    version = _read_version(reader)
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= 3 else -1
+    metadata = _text(reader, version)()
+    # What follows (expire timestamp of v1, tagged fields of v4) changes nothing for us.
+    return OffsetAndMetadata(offset, leader_epoch, metadata, reader.int64())
+
+
+def encode_group(value: GroupValue) -> bytes:
+    writer = Writer()
+    writer.int16(VALUE_VERSION)
+    writer.string(value.protocol_type)
+    writer.int32(value.generation)
+    writer.nullable_string(value.protocol_name)
+    writer.nullable_string(value.leader)
+    writer.int64(value.state_timestamp_ms)
+
+    def write_member(member: MemberValue) -> None:
+        writer.string(member.member_id)
+        writer.nullable_string(member.group_instance_id)
+        writer.string(member.client_id)
+        writer.string(member.client_host)
+        writer.int32(member.rebalance_timeout_ms)
+        writer.int32(member.session_timeout_ms)
+        writer.byte_string(member.subscription)
+        writer.byte_string(member.assignment)
+
+    writer.array(value.members, write_member)
+    return writer.to_bytes()
+
+
+def decode_group(data: bytes) -> GroupValue:
+    reader = Reader(data)
+    version = _read_version(reader)
+    protocol_type = _text(reader, version)()
+    generation = reader.int32()
+    protocol_name = _nullable_text(reader, version)()
+    leader = _nullable_text(reader, version)()
+    state_timestamp_ms = reader.int64() if version >= 2 else NO_TIMESTAMP
+    read_array = reader.compact_array if version >= _FLEXIBLE_VERSION else reader.array
+    members = read_array(lambda: _read_member(reader, version), _MEMBER_MIN_BYTES)
+    return GroupValue(
+        protocol_type, generation, protocol_name, leader, state_timestamp_ms, tuple(members)
+    )
+
+
+def _read_member(reader: Reader, version: int) -> MemberValue:
+    text = _text(reader, version)
+    flexible = version >= _FLEXIBLE_VERSION
+    byte_string = reader.compact_byte_string if flexible else reader.byte_string
+    member_id = text()
+    group_instance_id = _nullable_text(reader, version)() if version >= 3 else None
+    client_id, client_host = text(), text()
+    first_timeout_ms = reader.int32()
+    # Version 0 knew one time-out only; it served for rebalances as well.
+    session_timeout_ms = reader.int32() if version >= 1 else first_timeout_ms
+    subscription, assignment = byte_string(), byte_string()
+    if flexible:
+        reader.skip_tagged_fields()
+    return MemberValue(
+        member_id,
+        group_instance_id,
+        client_id,
+        client_host,
+        first_timeout_ms,
+        session_timeout_ms,
+        subscription,
+        assignment,
+    )
+
+
+def _read_version(reader: Reader) -> int:
+    version = reader.int16()
+    if not 0 <= version <= NEWEST_READABLE_VALUE:
+        raise DataError(
+            f"a value of version {version} cannot be read; "
+            f"this release knows versions 0 to {NEWEST_READABLE_VALUE}"
+        )
+    return version
+
+
+def _text(reader: Reader, version: int) -> Callable[[], str]:
+    return reader.compact_string if version >= _FLEXIBLE_VERSION else reader.string
+
+
+def _nullable_text(reader: Reader, version: int) -> Callable[[], str | None]:
+    if version >= _FLEXIBLE_VERSION:
+        return reader.compact_nullable_string
+    return reader.nullable_string

@@ -1,0 +1,243 @@
+"""One classic consumer group: what its members may ask for, and what they hear in each state.
+
+    state       join of a known member       sync            heartbeat       commit by a member
+    Empty       UnknownMember                UnknownMember   UnknownMember   UnknownMember
+    Preparing   waits                        Rebalance…      Rebalance…      of its old share
+    Completing  unchanged: its generation    waits           ok              Rebalance…
+                changed: a new rebalance
+    Stable      unchanged follower: its      its assignment  ok              of its share
+                generation; else rebalance
+
+Rebalance… is RebalanceInProgressError. A request of another generation is an IllegalGenerationError
+in every state. The states and how one follows another are drawn in rebalance.py.
+
+Rules, as Kafka has them:
+
+- A newcomer may be sent away with an id first (MEMBER_ID_REQUIRED). The promise holds for one
+  session time-out.
+- A member whose request names a static member's instance id but not its member id is fenced.
+- A static member that comes back without its id gets its place under a new one; whoever still waits
+  under the old id is fenced. In Stable this needs no rebalance if the protocol stays the same and
+  (here we are stricter than Kafka, which would hand it partitions that it gave up) the topics do.
+- While the group has members, only they may commit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from strandlog.broker.group_member import (
+    NO_MEMBER_ID,
+    JoinRequest,
+    JoinResult,
+    Member,
+    SyncRequest,
+    SyncResult,
+)
+from strandlog.broker.pending import Pending
+from strandlog.broker.rebalance import (
+    COMPLETING,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    RebalancingGroup,
+)
+from strandlog.broker.roster import fenced
+from strandlog.errors import (
+    GroupFullError,
+    IllegalGenerationError,
+    InconsistentProtocolError,
+    MemberIdRequiredError,
+    UnknownMemberError,
+)
+
+# A client that gives up during its first join cannot say so; Kafka forgets it after five minutes.
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+
+class Group(RebalancingGroup):
+    """One group as its members and its coordinator see it."""
+
+    # What members ask for.
+
+    def join(self, request: JoinRequest) -> Pending[JoinResult]:
+        """A place in the next generation, or in this one when nothing changed."""
+        with self._outbox:
+            self._check_joiner(request)
+            if request.member_id == NO_MEMBER_ID:
+                pending = self._join_first(request)
+            else:
+                pending = self._join_again(request)
+            self._end_join_if_all_are_here()
+            return pending
+
+    def sync(self, request: SyncRequest) -> Pending[SyncResult]:
+        """The member's assignment, as soon as the leader has brought it."""
+        with self._outbox:
+            member = self._member_of_generation(
+                request.member_id, request.group_instance_id, request.generation
+            )
+            self._check_agreed(request)
+            if self.state is PREPARING:
+                raise self._rebalancing()
+            self._unsynced.discard(member.member_id)
+            if self.state is STABLE:
+                self._restart_session(member)
+                self._stop_phase_timer_if_all_synced()
+                return Pending.of(self._sync_result(member))
+            if member.sync is None:
+                assert self._phase_timer is not None
+                member.sync = Pending(self._phase_timer.deadline_ms)
+            pending = member.sync
+            if member.member_id == self.roster.leader_id:
+                self._adopt(request)
+            return pending
+
+    def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None) -> None:
+        """The member is alive; the error tells it to join again."""
+        member = self._member_of_generation(member_id, instance_id, generation)
+        self._restart_session(member)
+        if self.state is PREPARING:
+            raise self._rebalancing()
+
+    def leave(self, member_id: str, instance_id: str | None = None) -> None:
+        """The member goes now. A static one may be named by its instance id alone."""
+        with self._outbox:
+            if member_id in self._promised and instance_id is None:
+                self._promised.pop(member_id).cancel()
+                self._end_join_if_all_are_here()
+                return
+            member = self.roster.static_member(instance_id) if not member_id else None
+            member = member or self._member(member_id, instance_id)
+            self._remove(member, f"member {member_id!r} left group {self.group_id!r}")
+
+    def committer(self, member_id: str, generation: int, instance_id: str | None) -> Member | None:
+        """The member that may commit now; None for a simple consumer of an empty group."""
+        if generation < 0 and self.state is EMPTY:
+            return None
+        if generation < 0 and member_id == NO_MEMBER_ID and instance_id is None:
+            raise UnknownMemberError(
+                f"group {self.group_id!r} has members, and only they may commit; "
+                f"join the group or use another group id"
+            )
+        member = self._member_of_generation(member_id, instance_id, generation)
+        if self.state is COMPLETING:
+            raise self._rebalancing()
+        self._restart_session(member)
+        return member
+
+    # What the coordinator asks for.
+
+    @property
+    def is_idle(self) -> bool:
+        """No members, and nobody was promised a place."""
+        return self.state is EMPTY and not self._promised
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Topics of the members' subscriptions; None when they are not known."""
+        return self.roster.subscribed_topics(self.protocol_name)
+
+    # Joining.
+
+    def _check_joiner(self, request: JoinRequest) -> None:
+        known = self.roster.get(request.member_id)
+        known = known or self.roster.static_member(request.group_instance_id)
+        if self.state is PREPARING:
+            # Whoever rejoins first keeps its place, in case group.max.size was lowered.
+            is_welcome = known is not None and known.join is not None
+            places_taken = len(self.roster.joined)
+        else:
+            is_welcome, places_taken = known is not None, len(self.roster)
+        places_taken += len(self._promised.keys() - {request.member_id})
+        limit = self._context.settings.group_max_size
+        if not is_welcome and places_taken >= limit:
+            raise GroupFullError(
+                f"group {self.group_id!r} is full: raise group.max.size ({limit}) or join another"
+            )
+        self.roster.check_protocols(request, known, self.protocol_type)
+
+    def _join_first(self, request: JoinRequest) -> Pending[JoinResult]:
+        new_id = f"{request.group_instance_id or request.client_id}-{self._context.new_id()}"
+        returning = self.roster.static_member(request.group_instance_id)
+        if returning is not None:
+            return self._take_over(returning, new_id, request)
+        if request.require_member_id and request.group_instance_id is None:
+            deadline_ms = self._now() + request.session_timeout_ms
+            self._promised[new_id] = self._context.timers.schedule(
+                deadline_ms, partial(self._on_promise_expired, new_id)
+            )
+            raise MemberIdRequiredError(new_id)
+        return self._add(new_id, request)
+
+    def _join_again(self, request: JoinRequest) -> Pending[JoinResult]:
+        if request.member_id in self._promised and request.group_instance_id is None:
+            self._promised.pop(request.member_id).cancel()
+            return self._add(request.member_id, request)
+        member = self._member(request.member_id, request.group_instance_id)
+        is_leader = member.member_id == self.roster.leader_id
+        is_changed = member.protocols != request.protocols
+        # A leader that joins again in Stable wants a rebalance: it saw partitions come or go.
+        if is_changed or self.state is PREPARING or (is_leader and self.state is STABLE):
+            member.update(request)
+            return self._wait_for_join(member)
+        self._restart_session(member)
+        return Pending.of(self._join_result(member))
+
+    def _add(self, member_id: str, request: JoinRequest) -> Pending[JoinResult]:
+        member = Member.joining(member_id, request)
+        if not len(self.roster):
+            self.protocol_type = request.protocol_type
+        self.roster.add(member)
+        self._has_newcomer = True
+        self._restart_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        return self._wait_for_join(member)
+
+    def _take_over(self, member: Member, new_id: str, request: JoinRequest) -> Pending[JoinResult]:
+        """A static member came back without its id: fence the old id, keep the place."""
+        old_leader, old_id = self.roster.leader_id, member.member_id
+        old_topics = self.roster.subscribed_topics(self.protocol_name)
+        self._turn_away(member, fenced(member.group_instance_id))
+        self.roster.rename(member, new_id)
+        member.update(request)
+        if old_id in self._unsynced:
+            self._unsynced = self._unsynced - {old_id} | {new_id}
+        self._restart_session(member)
+        is_same = (
+            self.state is STABLE
+            and self.roster.select_protocol() == self.protocol_name
+            and self.roster.subscribed_topics(self.protocol_name) == old_topics
+        )
+        if not is_same or not self._try_save():
+            return self._wait_for_join(member)
+        result = self._join_result(member)
+        if request.supports_skip_assignment:
+            return Pending.of(result._replace(skip_assignment=result.is_leader))
+        # Older clients would assign when told that they lead, so they are told of the old id.
+        return Pending.of(result._replace(leader=old_leader or "", members=()))
+
+    def _on_promise_expired(self, member_id: str) -> None:
+        with self._outbox:
+            del self._promised[member_id]
+            self._end_join_if_all_are_here()
+
+    def _member(self, member_id: str, instance_id: str | None) -> Member:
+        return self.roster.find(member_id, instance_id, self.group_id)
+
+    def _member_of_generation(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> Member:
+        member = self._member(member_id, instance_id)
+        if generation != self.generation:
+            raise IllegalGenerationError(
+                f"group {self.group_id!r} is at generation {self.generation}, "
+                f"not {generation}; join it again"
+            )
+        return member
+
+    def _check_agreed(self, request: SyncRequest) -> None:
+        agreed = {self.protocol_type, self.protocol_name, None}
+        if request.protocol_type not in agreed or request.protocol_name not in agreed:
+            raise InconsistentProtocolError(
+                f"group {self.group_id!r} agreed on {self.protocol_type!r} with "
+                f"{self.protocol_name!r}; join it again"
+            )

@@ -1,0 +1,386 @@
+"""Finds, creates, keeps and expires consumer groups and their offsets.
+
+    join ─▶ Group ─▶ Pending          one `Group` per name, made by the first join or commit
+    commit ─▶ rules ─▶ log ─▶ store   the log first, so that memory never promises more than it
+    load ◀─ log                       groups and offsets as of the last completed write
+    tick ─▶ timers                    sessions, rebalances, and every
+                                      offsets.retention.check.interval.ms a look for what expired
+
+Errors come at once as exceptions; a `Pending` fails only with what happened while it was open.
+
+Names are checked when they come in (group_rules.py); names in the log are taken as they are.
+
+Who may commit:
+
+- Nobody in particular (no member id, generation -1: a simple consumer) while the group is empty.
+- A member of the current generation, except while that generation has no assignment yet
+  (RebalanceInProgressError). In a "consumer" group only for what it owns (NotOwnerError):
+  so a member with a stale position can never move the group back. This is stricter than Kafka;
+  `Roster.may_commit` says what a cooperative member may do.
+
+`commit_offsets` keeps all or nothing and raises; `try_commit_offsets` keeps what it may and
+returns the rest with reasons, as Kafka's wire wants it.
+
+A write that fails while time passes (an emptied group, expired offsets) is counted in
+`failed_writes` and tried again at the next look. Everything waits for `load()`:
+CoordinatorLoadingError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from strandlog.broker.group import Group
+from strandlog.broker.group_member import (
+    NO_MEMBER_ID,
+    CommitRequest,
+    GroupDescription,
+    GroupListing,
+    JoinRequest,
+    JoinResult,
+    Member,
+    SyncRequest,
+    SyncResult,
+)
+from strandlog.broker.group_rules import (
+    check_group_name,
+    check_join,
+    ownership_error,
+    unknown_member,
+)
+from strandlog.broker.group_view import (
+    description,
+    expiry_rule,
+    group_value,
+    listing,
+    restore_group,
+)
+from strandlog.broker.internal_topic import Entry, InternalLog, latest_values
+from strandlog.broker.offset_store import (
+    OffsetStore,
+    commit_records,
+    expired_partitions,
+    refusal,
+    tombstones,
+)
+from strandlog.broker.pending import Pending
+from strandlog.broker.rebalance import EMPTY, GroupContext, RebalancingGroup
+from strandlog.broker.timers import Timers
+from strandlog.clock import Clock
+from strandlog.config.broker_settings import BrokerSettings
+from strandlog.errors import (
+    CoordinatorLoadingError,
+    DataError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    IllegalGenerationError,
+    StrandlogError,
+)
+from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.group_records import (
+    GroupKey,
+    GroupValue,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_group,
+    encode_key,
+)
+
+
+class LoadReport(NamedTuple):
+    """What `load` found; `skipped` records are of another kind or cannot be read."""
+
+    groups: int
+    offsets: int
+    skipped: int
+
+
+class GroupCoordinator:
+    """All groups of one broker."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        clock: Clock,
+        log: InternalLog,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.failed_writes = 0
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._timers = Timers()
+        self._context = GroupContext(settings, clock, self._timers, new_id, self._save)
+        self._groups: dict[str, Group] = {}
+        self._offsets = OffsetStore()
+        self._is_loaded = False
+
+    def load(self) -> LoadReport:
+        """Restores what the log holds and starts the sessions anew."""
+        assert not self._is_loaded, "a coordinator loads once"
+        values: dict[str, GroupValue] = {}
+        skipped = 0
+        for key, value in latest_values(self._log).items():
+            try:
+                skipped += self._load_record(key, value, values)
+            except DataError:
+                skipped += 1
+        for name in dict.fromkeys([*values, *self._offsets.groups()]):
+            self._groups[name] = group = Group(name, self._context)
+            try:
+                if name in values:
+                    restore_group(group, values[name])
+            except DataError:
+                skipped += 1
+        self._is_loaded = True
+        self._plan_next_look()
+        offsets = sum(len(self._offsets.of_group(name)) for name in self._offsets.groups())
+        return LoadReport(len(self._groups), offsets, skipped)
+
+    def tick(self, now_ms: int) -> None:
+        """Does what is due at `now_ms` on the monotonic clock."""
+        self._timers.run_due(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        return self._timers.next_deadline_ms()
+
+    # Members.
+
+    def join(self, request: JoinRequest) -> Pending[JoinResult]:
+        self._check_name(request.group_id)
+        check_join(request, self._settings)
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.member_id != NO_MEMBER_ID:
+                raise unknown_member(request.group_id, request.member_id)
+            group = self._create(request.group_id)
+        try:
+            return group.join(request)
+        finally:
+            self._drop_if_blank(group)
+
+    def sync(self, request: SyncRequest) -> Pending[SyncResult]:
+        return self._group_of_member(request.group_id, request.member_id).sync(request)
+
+    def heartbeat(
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        group_instance_id: str | None = None,
+    ) -> None:
+        group = self._group_of_member(group_id, member_id)
+        group.heartbeat(member_id, generation, group_instance_id)
+
+    def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
+        group = self._group_of_member(group_id, member_id)
+        group.leave(member_id, group_instance_id)
+        self._drop_if_blank(group)
+
+    # Offsets.
+
+    def commit_offsets(self, request: CommitRequest) -> None:
+        """Keeps every offset of the request, or none and says why."""
+        group, refused = self._judge(request)
+        for error in refused.values():
+            raise error
+        self._commit(group, request, refused)
+
+    def try_commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, StrandlogError]:
+        """Keeps what may be kept; what was refused comes back with the reason."""
+        group, refused = self._judge(request)
+        self._commit(group, request, refused)
+        return refused
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Committed offsets, None where there is none; without `partitions` all there are."""
+        self._check_name(group_id)
+        wanted = self._offsets.of_group(group_id) if partitions is None else partitions
+        return self._offsets.fetch(group_id, wanted)
+
+    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        """Forgets offsets that no member is using."""
+        group = self._existing(group_id)
+        if group.state is not EMPTY:
+            topics = group.subscribed_topics()
+            if topics is None or any(partition.topic in topics for partition in partitions):
+                raise GroupNotEmptyError(group_id, len(group.roster))
+        self._append(tombstones(group_id, partitions))
+        self._offsets.forget(group_id, partitions)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forgets every group's offsets in a topic that is deleted."""
+        self._check_loaded()
+        found = self._offsets.with_topic(topic)
+        self._append([entry for group, held in found.items() for entry in tombstones(group, held)])
+        for group, held in found.items():
+            self._offsets.forget(group, held)
+
+    # Groups.
+
+    def describe(self, group_id: str) -> GroupDescription:
+        return description(self._existing(group_id))
+
+    def list_groups(self) -> list[GroupListing]:
+        self._check_loaded()
+        return [listing(self._groups[name]) for name in sorted(self._groups)]
+
+    def groups_subscribed_to(self, topic: str) -> list[str]:
+        """The groups that have a member with this topic in its subscription."""
+        self._check_loaded()
+        return sorted(
+            group.group_id
+            for group in self._groups.values()
+            if topic in (group.subscribed_topics() or ())
+        )
+
+    def delete(self, group_id: str) -> None:
+        """Forgets an empty group and its offsets."""
+        group = self._existing(group_id)
+        if group.state is not EMPTY:
+            raise GroupNotEmptyError(group_id, len(group.roster))
+        self._bury(group, list(self._offsets.of_group(group_id)))
+
+    # Rules.
+
+    def _check_loaded(self) -> None:
+        if not self._is_loaded:
+            raise CoordinatorLoadingError("the groups are being loaded; ask again in a moment")
+
+    def _check_name(self, group_id: str) -> None:
+        self._check_loaded()
+        if group_id not in self._groups:
+            check_group_name(group_id)
+
+    def _existing(self, group_id: str) -> Group:
+        self._check_name(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            raise GroupNotFoundError(group_id)
+        return group
+
+    def _group_of_member(self, group_id: str, member_id: str) -> Group:
+        self._check_name(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            raise unknown_member(group_id, member_id)
+        return group
+
+    def _judge(
+        self, request: CommitRequest
+    ) -> tuple[Group | None, dict[TopicPartition, StrandlogError]]:
+        """Raises when the committer may commit nothing at all; else says what may not be kept."""
+        self._check_name(request.group_id)
+        group = self._groups.get(request.group_id)
+        member: Member | None = None
+        if group is not None:
+            member = group.committer(
+                request.member_id, request.generation, request.group_instance_id
+            )
+        elif request.generation >= 0:
+            raise IllegalGenerationError(
+                f"group {request.group_id!r} has no generation {request.generation}; join it first"
+            )
+        refused: dict[TopicPartition, StrandlogError] = {}
+        for partition, value in request.offsets.items():
+            error = refusal(partition, value, self._settings.offset_metadata_max_bytes)
+            if error is None and group is not None and member is not None:
+                error = ownership_error(group, member, partition)
+            if error is not None:
+                refused[partition] = error
+        return group, refused
+
+    # Effects.
+
+    def _create(self, group_id: str) -> Group:
+        group = Group(group_id, self._context)
+        self._groups[group_id] = group
+        return group
+
+    def _drop_if_blank(self, group: Group) -> None:
+        """A group that never had a generation nor an offset leaves no trace."""
+        is_blank = group.is_idle and group.generation == 0
+        if is_blank and not self._offsets.has_offsets(group.group_id):
+            group.kill()
+            del self._groups[group.group_id]
+
+    def _commit(
+        self,
+        group: Group | None,
+        request: CommitRequest,
+        refused: dict[TopicPartition, StrandlogError],
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        offsets = {
+            partition: value._replace(commit_timestamp=now_ms)
+            for partition, value in request.offsets.items()
+            if partition not in refused
+        }
+        if not offsets:
+            return
+        self._append(commit_records(request.group_id, offsets))
+        if group is None:
+            self._create(request.group_id)
+        self._offsets.put(request.group_id, offsets)
+
+    def _append(self, records: list[Entry]) -> None:
+        if records:
+            self._log.append(records, self._clock.now_ms())
+
+    def _save(self, group: RebalancingGroup) -> None:
+        self._append([(encode_key(GroupKey(group.group_id)), encode_group(group_value(group)))])
+        group.is_saved = True
+
+    def _bury(self, group: Group, partitions: list[TopicPartition]) -> None:
+        """Removes a group for good, the log first."""
+        records = tombstones(group.group_id, partitions)
+        if group.generation > 0:
+            records.append((encode_key(GroupKey(group.group_id)), None))
+        self._append(records)
+        self._offsets.forget(group.group_id, partitions)
+        group.kill()
+        del self._groups[group.group_id]
+
+    def _load_record(self, key: bytes, value: bytes, values: dict[str, GroupValue]) -> int:
+        """Takes in one record; 1 when it is of a kind that we do not keep."""
+        match decode_key(key):
+            case None:
+                return 1
+            case GroupKey(group=name):
+                values[name] = decode_group(value)
+            case offset_key:
+                partition = TopicPartition(offset_key.topic, offset_key.partition)
+                self._offsets.put(offset_key.group, {partition: decode_offset(value)})
+        return 0
+
+    # Expiry.
+
+    def _plan_next_look(self) -> None:
+        interval_ms = self._settings.offsets_retention_check_interval_ms
+        self._timers.schedule(self._clock.monotonic_ms() + interval_ms, self._look_for_expired)
+
+    def _look_for_expired(self) -> None:
+        self._plan_next_look()
+        for group in list(self._groups.values()):
+            try:
+                self._expire(group)
+            except StrandlogError:
+                self.failed_writes += 1
+
+    def _expire(self, group: Group) -> None:
+        if not group.is_saved and group.state is EMPTY:
+            self._save(group)
+        held = self._offsets.of_group(group.group_id)
+        expired = expired_partitions(
+            held, expiry_rule(group), self._clock.now_ms(), self._settings.offsets_retention_ms
+        )
+        if group.is_idle and len(expired) == len(held):
+            self._bury(group, expired)
+        elif expired:
+            self._append(tombstones(group.group_id, expired))
+            self._offsets.forget(group.group_id, expired)

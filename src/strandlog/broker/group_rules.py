@@ -1,0 +1,77 @@
+"""What a group and its members may be called and ask for: checks without effects.
+
+- Group names have 1 to 255 characters, any printable one ("|" and "/" too). Control characters and
+  lone surrogates, which no console can show and no log can hold, are refused.
+- Session time-outs lie between group.min.session.timeout.ms and group.max.session.timeout.ms.
+- Every text of a join fits into Kafka's string type: what cannot be written down would make every
+  later rebalance of the group fail.
+- An offset of a "consumer" group is committed by the member that owns the partition.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from strandlog.broker.group import Group
+from strandlog.broker.group_member import JoinRequest, Member
+from strandlog.config.broker_settings import BrokerSettings
+from strandlog.errors import (
+    InvalidGroupError,
+    InvalidSessionTimeoutError,
+    NotOwnerError,
+    RebalanceInProgressError,
+    StrandlogError,
+    UnknownMemberError,
+)
+from strandlog.model import TopicPartition
+from strandlog.protocol.primitives import encoded_text
+
+MAX_GROUP_ID_CHARACTERS = 255
+MAX_TIMEOUT_MS = 2**31 - 1
+
+
+def check_group_name(group_id: str) -> None:
+    if not isinstance(group_id, str) or not group_id:
+        raise InvalidGroupError(group_id, "give it at least one character")
+    if len(group_id) > MAX_GROUP_ID_CHARACTERS:
+        limit = MAX_GROUP_ID_CHARACTERS
+        raise InvalidGroupError(group_id, f"it is longer than {limit} characters; shorten it")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in group_id):
+        raise InvalidGroupError(group_id, "leave out control characters")
+
+
+def check_join(request: JoinRequest, settings: BrokerSettings) -> None:
+    low, high = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+    if not low <= request.session_timeout_ms <= high:
+        raise InvalidSessionTimeoutError(
+            f"a session time-out of {request.session_timeout_ms} ms is outside {low} to {high}; "
+            f"choose one inside or change group.min/max.session.timeout.ms"
+        )
+    if not 0 <= request.rebalance_timeout_ms <= MAX_TIMEOUT_MS:
+        raise InvalidSessionTimeoutError(
+            f"a rebalance time-out of {request.rebalance_timeout_ms} ms makes no sense; "
+            f"choose one of 0 to {MAX_TIMEOUT_MS}"
+        )
+    named = (request.client_id, request.client_host, request.group_instance_id or "")
+    for text in (*named, request.protocol_type, *(item.name for item in request.protocols)):
+        encoded_text(text)
+
+
+def ownership_error(
+    group: Group, member: Member, partition: TopicPartition
+) -> StrandlogError | None:
+    """Why this member may not move the group's offset in this partition; None when it may."""
+    if group.roster.may_commit(member, partition, group.protocol_name):
+        return None
+    if not group.has_assignment:
+        return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join it again")
+    return NotOwnerError(
+        f"{partition} is not assigned to member {member.member_id!r}; "
+        f"commit only what the member owns, or join group {group.group_id!r} again"
+    )
+
+
+def unknown_member(group_id: str, member_id: str) -> UnknownMemberError:
+    return UnknownMemberError(
+        f"group {group_id!r} does not know member {member_id!r}; join without an id"
+    )

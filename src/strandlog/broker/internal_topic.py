@@ -1,0 +1,83 @@
+"""A table kept in a compacted topic: the last value of each key counts, a null value deletes it.
+
+`InternalLog` is all that a coordinator needs of storage: `append` returns when the records are as
+durable as the caller's rule asks for, or raises and has kept nothing; `replay` gives every record
+back in the order in which they were appended, compacted or not.
+
+`InternalTopic` is the same over several partitions. All records of a group go to one partition,
+chosen as Kafka does (the absolute value of Java's hash of the group id, modulo the number of
+partitions), so they keep their order and what is appended for one group together is kept
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+Entry = tuple[bytes, bytes | None]
+
+_JAVA_INT_MIN = -(2**31)
+
+
+class InternalLog(Protocol):
+    """Where a coordinator keeps its table."""
+
+    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
+        """Keeps the records, all or none."""
+
+    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Every record from the beginning."""
+
+
+class InternalTopic:
+    """An `InternalLog` over the partitions of one internal topic."""
+
+    __slots__ = ("_partition_of", "_partitions")
+
+    def __init__(
+        self, partitions: Sequence[InternalLog], partition_of: Callable[[bytes], int]
+    ) -> None:
+        assert partitions, "an internal topic has at least one partition"
+        self._partitions = tuple(partitions)
+        self._partition_of = partition_of
+
+    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
+        by_partition: dict[int, list[Entry]] = {}
+        for record in records:
+            by_partition.setdefault(self._partition_of(record[0]), []).append(record)
+        for partition, entries in by_partition.items():
+            self._partitions[partition].append(entries, timestamp_ms)
+
+    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        for partition in self._partitions:
+            yield from partition.replay()
+
+
+def latest_values(log: InternalLog) -> dict[bytes, bytes]:
+    """The table that the log holds; records without a key belong to no table."""
+    table: dict[bytes, bytes] = {}
+    for key, value in log.replay():
+        if key is None:
+            continue
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+    return table
+
+
+def group_partition(group_id: str, partition_count: int) -> int:
+    """The partition of `__consumer_offsets` that keeps a group."""
+    code = java_hash(group_id)
+    # The smallest int has no positive counterpart; Kafka counts it as 0.
+    return 0 if code == _JAVA_INT_MIN else abs(code) % partition_count
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode` of Java: over UTF-16 units, wrapping at 32 bits."""
+    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    code = 0
+    for unit in units:
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code - 2**32 if code >= 2**31 else code

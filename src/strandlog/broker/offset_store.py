@@ -1,0 +1,133 @@
+"""Committed offsets of all groups: in memory for reading, as records for keeping.
+
+    group ─▶ topic-partition ─▶ offset, leader epoch, metadata, commit timestamp
+
+The store never writes: it makes the records (`commit_records`, `tombstones`), its owner appends
+them, and when that has succeeded changes the store (`put`, `forget`). So memory never promises
+what the log does not hold.
+
+When offsets expire, `retention_ms` after:
+
+    the group is           the clock starts at                       except
+    simple (no protocol)   the commit                                -
+    Empty                  the commit or the moment it became        -
+                           empty, whichever is later
+    Stable, "consumer"     the commit                                topics still subscribed
+    anything else          never
+
+Kafka lets the offsets of a long empty group expire at once even if they were just reset by hand; we
+start again at the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from strandlog.broker.internal_topic import Entry
+from strandlog.errors import DataError, OffsetMetadataTooLargeError, StrandlogError
+from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.group_records import OffsetKey, encode_key, encode_offset
+
+MAX_OFFSET = 2**63 - 1
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class ExpiryRule(NamedTuple):
+    """How the offsets of one group grow old."""
+
+    not_before_ms: int = 0
+    kept_topics: frozenset[str] = frozenset()
+
+
+class OffsetStore:
+    """The committed offsets of every group."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+
+    def groups(self) -> list[str]:
+        return list(self._groups)
+
+    def of_group(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Every offset of a group; an unknown group has none."""
+        return dict(self._groups.get(group, {}))
+
+    def has_offsets(self, group: str) -> bool:
+        return group in self._groups
+
+    def fetch(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The offset of each partition; None where nothing was committed."""
+        held = self._groups.get(group, {})
+        return {partition: held.get(partition) for partition in partitions}
+
+    def with_topic(self, topic: str) -> dict[str, list[TopicPartition]]:
+        """The partitions of a topic for which offsets are held, by group."""
+        found = {
+            group: [partition for partition in held if partition.topic == topic]
+            for group, held in self._groups.items()
+        }
+        return {group: partitions for group, partitions in found.items() if partitions}
+
+    def put(self, group: str, offsets: Offsets) -> None:
+        if offsets:
+            self._groups.setdefault(group, {}).update(offsets)
+
+    def forget(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        held = self._groups.get(group)
+        if held is None:
+            return
+        for partition in partitions:
+            held.pop(partition, None)
+        if not held:
+            del self._groups[group]
+
+
+def commit_records(group: str, offsets: Offsets) -> list[Entry]:
+    return [
+        (encode_key(OffsetKey(group, *partition)), encode_offset(value))
+        for partition, value in offsets.items()
+    ]
+
+
+def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[Entry]:
+    return [(encode_key(OffsetKey(group, *partition)), None) for partition in partitions]
+
+
+def refusal(
+    partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int
+) -> StrandlogError | None:
+    """Why this offset cannot be kept, whoever commits it; None when it can."""
+    if not 0 <= value.offset <= MAX_OFFSET:
+        return DataError(f"{value.offset} is no offset of {partition}; offsets begin at 0")
+    size = len(value.metadata.encode("utf-8", "surrogatepass"))
+    if size > metadata_max_bytes:
+        return OffsetMetadataTooLargeError(
+            f"the metadata for {partition} has {size} bytes; commit less "
+            f"or raise offset.metadata.max.bytes ({metadata_max_bytes})"
+        )
+    try:
+        encode_key(OffsetKey("", *partition))
+        encode_offset(value)
+    except DataError as error:
+        return error
+    return None
+
+
+def expired_partitions(
+    offsets: Offsets, rule: ExpiryRule | None, now_ms: int, retention_ms: int
+) -> list[TopicPartition]:
+    """Which offsets nobody has needed for so long that they go; none without a rule."""
+    if rule is None:
+        return []
+    return [
+        partition
+        for partition, value in offsets.items()
+        if partition.topic not in rule.kept_topics
+        and max(value.commit_timestamp, rule.not_before_ms) + retention_ms <= now_ms
+    ]

@@ -27,6 +27,7 @@ One writer; `sync` may be called from other threads.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import posixpath
 import random
@@ -162,9 +163,9 @@ class SimulatedFiles:
 
     def rename(self, source: str, target: str) -> None:
         with disk_errors("rename", source):
-            node = self._disk.find(source)
             source_folder, old = self._disk.find_place(source)
             target_folder, new = self._disk.find_place(target)
+            node = self._disk.find(source)
             replaced = target_folder.names.get(new)
             if replaced is node:
                 return
@@ -181,9 +182,7 @@ class SimulatedFiles:
             self._disk.step("rename", source, f"-> {target}", move)
 
     def remove(self, path: str) -> None:
-        with disk_errors("remove", path):
-            if not self.exists(path):
-                return
+        with disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
             self._disk.find_file(path)
             self._drop(path)
 
@@ -203,9 +202,7 @@ class SimulatedFiles:
                 folder = node
 
     def remove_tree(self, path: str) -> None:
-        with disk_errors("remove", path):
-            if not self.exists(path):
-                return
+        with disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
             folder = self._disk.find_folder(path)
             for name, node in list(folder.names.items()):
                 child = f"{path}/{name}"

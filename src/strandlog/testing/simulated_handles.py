@@ -62,8 +62,8 @@ class SimulatedLogFile:
         end = position + len(data)
         assert position >= 0 and end <= self.size, f"overwrite ends at {end} of {self.size} bytes"
         with disk_errors("write", self._path):
-            node = self._open_node()
             if data:
+                node = self._open_node()
                 self._disk.write("overwrite", self._path, node, position, bytes(data))
 
     def truncate(self, size: int) -> None:

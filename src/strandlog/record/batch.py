@@ -34,7 +34,8 @@ from strandlog.record.batch_header import (
 )
 from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Bytes, decompress
-from strandlog.record.record import Frame, decode_records
+from strandlog.record.record import decode_records
+from strandlog.record.uniform import Frame
 
 _NOWHERE: Final = ""
 
@@ -121,32 +122,28 @@ class BatchView:
         header = self.header
         if header.magic != MAGIC:
             return f"magic is {header.magic} and must be {MAGIC}"
-        misfit = self._misfit()
-        if misfit is not None:
-            return misfit
-        start = self.position + CRC_START
-        end = self.position + LOG_OVERHEAD + header.batch_length
-        actual = crc32c(memoryview(self.buffer)[start:end])
+        position = self.position
+        end = position + LOG_OVERHEAD + header.batch_length
+        if header.batch_length < MIN_BATCH_LENGTH or end > len(self.buffer):
+            return self._misfit()
+        actual = crc32c(memoryview(self.buffer)[position + CRC_START : end])
         if actual != header.crc:
             return f"checksum is {actual:#010x} and the header says {header.crc:#010x}"
         return None
 
-    def _misfit(self) -> str | None:
+    def _misfit(self) -> str:
         length = self.header.batch_length
         if length < MIN_BATCH_LENGTH:
             return f"length {length} is under the minimum of {MIN_BATCH_LENGTH}"
         left = len(self.buffer) - self.position
-        if LOG_OVERHEAD + length > left:
-            return f"takes {LOG_OVERHEAD + length} bytes and {left} are left"
-        return None
+        return f"takes {LOG_OVERHEAD + length} bytes and {left} are left"
 
     def _unpacked(self, limit_bytes: int) -> bytes:
         header = self.header
-        misfit = self._misfit()
-        if misfit is not None:
-            raise CorruptRecordError(misfit)
-        start = self.position + HEADER_SIZE
-        packed = memoryview(self.buffer)[start : start - MIN_BATCH_LENGTH + header.batch_length]
+        end = self.position + LOG_OVERHEAD + header.batch_length
+        if header.batch_length < MIN_BATCH_LENGTH or end > len(self.buffer):
+            raise CorruptRecordError(self._misfit())
+        packed = memoryview(self.buffer)[self.position + HEADER_SIZE : end]
         # Compaction can empty a batch; there is nothing to unpack then, whatever the codec.
         if header.attributes & CODEC_MASK == 0 or not packed:
             return bytes(packed)

@@ -200,9 +200,7 @@ def stamped_prefix(base_offset: int, batch_length: int, leader_epoch: int) -> by
     return _PREFIX.pack(base_offset, batch_length, leader_epoch)
 
 
-def stamp_append_time(
-    buffer: bytearray | memoryview, timestamp_ms: int, position: int = 0
-) -> None:
+def stamp_append_time(buffer: bytearray | memoryview, timestamp_ms: int, position: int = 0) -> None:
     """Make `timestamp_ms` the timestamp of every record, which changes the checksum.
 
     `buffer` must hold the whole batch.

@@ -39,6 +39,7 @@ NO_LEADER_EPOCH: Final = -1
 
 _BLANK_HEADER: Final = bytes(HEADER_SIZE)
 
+
 class BatchBuilder:
     """Collects records for one batch."""
 
@@ -160,7 +161,12 @@ def build_batch(
     base_timestamp = max_timestamp = timestamp_ms
     if timestamps is not None:
         base_timestamp, max_timestamp = timestamps[0], max(timestamps)
-    batch = _joined(batch_parts(base_timestamp, values, keys, headers, timestamps), codec)
+    if count == 1:
+        key = None if keys is None else keys[0]
+        parts = single_parts(values[0], key, () if headers is None else headers[0])
+    else:
+        parts = batch_parts(base_timestamp, values, keys, headers, timestamps)
+    batch = _joined(parts, codec)
     seal(
         batch,
         base_offset,

@@ -69,6 +69,4 @@ def read_control(view: BatchView) -> ControlMarker:
         _, coordinator_epoch = _VALUE.unpack_from(record.value or b"")
         return ControlMarker(ControlType(kind), coordinator_epoch)
     except (struct.error, ValueError) as error:
-        raise CorruptRecordError(
-            f"control batch at offset {header.base_offset}: {error}"
-        ) from None
+        raise CorruptRecordError(f"control batch at offset {header.base_offset}: {error}") from None

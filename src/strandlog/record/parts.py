@@ -10,24 +10,29 @@ The parts of one record, in order:
     tail     header count and headers                   (only with headers; the lead then has none)
 
 The list is filled column by column: each part of all records is one `map` over a cache, so that
-almost no Python code runs per record. Every part but the users' own bytes is cached. The caches
-fill with the numbers that are met and are emptied when they reach CACHE_LIMIT; losing an entry
-costs only the time to make it again, so threads may share them.
+almost no Python code runs per record. Every part but the users' own bytes is cached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import add, sub
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from strandlog.errors import InvalidTimestampError
 from strandlog.model import Headers
 from strandlog.record.record import encode_headers
-from strandlog.record.varint import MAX_INT64, MIN_INT64, encode_varint, varint_size
-
-CACHE_LIMIT: Final = 1 << 16
+from strandlog.record.varint import (
+    CACHE_LIMIT,
+    MAX_INT64,
+    MIN_INT64,
+    VARINT_SIZES,
+    VARINTS,
+    NumberCache,
+    encode_varint,
+    varint_size,
+)
 
 _ATTRIBUTES: Final = b"\0"
 _NO_HEADERS: Final = b"\0"
@@ -35,31 +40,10 @@ _ZERO: Final = encode_varint(0)
 _NULL: Final = encode_varint(-1)
 _ZERO_TIME_AND_OFFSET: Final = _ZERO + _ZERO
 
-T = TypeVar("T")
-
-
-class _Cache(dict[int, T], Generic[T]):
-    """A function of a number, remembered for the numbers that were asked for."""
-
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[[int], T]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, number: int) -> T:
-        if len(self) >= CACHE_LIMIT:
-            self.clear()
-        made = self[number] = self._make(number)
-        return made
-
-
-_VARINTS: Final = _Cache(encode_varint)
-_VARINT_SIZES: Final = _Cache(varint_size)
 # What a key or a value of this many bytes takes with its length; -1 is null.
-_FIELD_SIZES: Final = _Cache(lambda size: varint_size(size) + max(size, 0))
-_LEADS: Final = _Cache(lambda size: _NO_HEADERS + encode_varint(size + 2) + _ATTRIBUTES)
-_LEADS_ALONE: Final = _Cache(lambda size: encode_varint(size + 1) + _ATTRIBUTES)
+_FIELD_SIZES: Final = NumberCache(lambda size: varint_size(size) + max(size, 0))
+_LEADS: Final = NumberCache(lambda size: _NO_HEADERS + encode_varint(size + 2) + _ATTRIBUTES)
+_LEADS_ALONE: Final = NumberCache(lambda size: encode_varint(size + 1) + _ATTRIBUTES)
 
 
 class _Heads:
@@ -110,12 +94,12 @@ def batch_parts(
     columns = [heads]
     if timestamps is not None:
         deltas = _deltas(timestamps, base_timestamp)
-        columns.insert(0, list(map(_VARINTS.__getitem__, deltas)))
-        sizes = list(map(add, sizes, map(_VARINT_SIZES.__getitem__, deltas)))
+        columns.insert(0, list(map(VARINTS.__getitem__, deltas)))
+        sizes = list(map(add, sizes, map(VARINT_SIZES.__getitem__, deltas)))
     for fields in (values,) if keys is None else (keys, values):
         assert len(fields) == count, "all columns of a batch are equally long"
         lengths, contents = _fields(fields)
-        columns += (list(map(_VARINTS.__getitem__, lengths)), contents)
+        columns += (list(map(VARINTS.__getitem__, lengths)), contents)
         sizes = list(map(add, sizes, map(_FIELD_SIZES.__getitem__, lengths)))
     if headers is None:
         leads = list(map(_LEADS.__getitem__, sizes))
@@ -162,9 +146,9 @@ def single_parts(value: bytes | None, key: bytes | None, headers: Headers) -> li
     return [
         _LEADS_ALONE[size],
         _ZERO_TIME_AND_OFFSET,
-        _VARINTS[key_size],
+        VARINTS[key_size],
         key or b"",
-        _VARINTS[value_size],
+        VARINTS[value_size],
         value or b"",
         tail,
     ]

@@ -17,41 +17,35 @@ within the batch. Timestamps wrap around as Java's 64-bit numbers do. Null and e
 things and stay so. Header names that are no UTF-8 keep their bytes as surrogate escapes, so they
 can be written back.
 
-Two readers share the work. The quick one takes *plain* records: no headers, no nulls but the key,
-varints of at most two bytes (keys under 64 bytes, values under 8 KiB, less than eight seconds
-after the base timestamp). It stops in front of everything else, damage included. The careful one
-then reads that record, or finds the words for what is wrong with it. Only the careful one raises,
-so the quick one can stay small.
+Three readers share the work. The *plain* one takes records without headers, with no null but the
+key, and with varints of at most two bytes, three for the offset (keys under 64 bytes, values under
+8 KiB, less than eight seconds after the base timestamp). The *run* reader takes many plain records
+of equal size at once (see `uniform`). Both stop in front of everything else, damage included. The
+*careful* one then reads that record, or finds the words for what is wrong with it. It alone
+raises, so the other two can stay small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
-from strandlog.record.varint import MAX_INT64, MIN_INT64, decode_varint, encode_varint
+from strandlog.record.uniform import MIN_RUN, Frame, read_run
+from strandlog.record.varint import MAX_INT64, MIN_INT64, VARINTS, decode_varint, encode_varint
 
-# Zig-zag: bit 0 is the sign; a two-byte varint holds 14 bits.
-_NOT_PLAIN: Final = ~0x3FFE
+# Bits that are not set in a number from 0 on, zig-zagged, whose varint has no more bytes than this:
+# bit 0 is the sign, and a byte holds seven bits.
+_NOT_ONE_BYTE: Final = ~0x7E
+_NOT_TWO_BYTES: Final = ~0x3FFE
+_NOT_THREE_BYTES: Final = ~0x1FFFFE
 _NULL: Final = 1
 _MIN_LENGTH: Final = 6  # one byte for each field
 _MAX_PLAIN_BASE: Final = MAX_INT64 - 0x1FFF
 _NULL_FIELD: Final = encode_varint(-1)
 
 _new_tuple: Final = tuple.__new__
-
-
-class Frame(NamedTuple):
-    """What the records of one batch take from outside their own bytes."""
-
-    topic: str
-    partition: int
-    base_offset: int
-    last_offset_delta: int
-    base_timestamp: int
-    is_append_time: bool  # then base_timestamp is the timestamp of every record
 
 
 def encode_record(
@@ -65,31 +59,31 @@ def encode_record(
     body = b"".join(
         (
             b"\0",
-            encode_varint(timestamp_delta),
-            encode_varint(offset_delta),
-            _NULL_FIELD if key is None else encode_varint(len(key)),
+            VARINTS[timestamp_delta],
+            VARINTS[offset_delta],
+            _NULL_FIELD if key is None else VARINTS[len(key)],
             key or b"",
-            _NULL_FIELD if value is None else encode_varint(len(value)),
+            _NULL_FIELD if value is None else VARINTS[len(value)],
             value or b"",
             encode_headers(headers) if headers else b"\0",
         )
     )
-    return encode_varint(len(body)) + body
+    return VARINTS[len(body)] + body
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """The header count and the headers."""
-    parts = [encode_varint(len(headers))]
+    parts = [VARINTS[len(headers)]]
     for name, value in headers:
         try:
             encoded = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
             raise InvalidRecordError(f"header name {name!r} is no text: {error.reason}") from None
-        parts += (encode_varint(len(encoded)), encoded)
+        parts += (VARINTS[len(encoded)], encoded)
         if value is None:
             parts.append(_NULL_FIELD)
         else:
-            parts += (encode_varint(len(value)), value)
+            parts += (VARINTS[len(value)], value)
     return b"".join(parts)
 
 
@@ -99,16 +93,24 @@ def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
         raise CorruptRecordError(f"{len(payload)} bytes cannot hold {count} records")
     records: list[Record] = []
     position = 0
-    # Where every record has headers, the quick reader fails each time; the careful reader's turn
-    # doubles for as long as the quick one gets nowhere.
-    turn = 1
-    plain_count = count if frame.base_timestamp <= _MAX_PLAIN_BASE else 0
-    while len(records) < count:
-        read_before = len(records)
-        position = _read_plain(payload, position, plain_count, frame, records)
-        turn = 1 if len(records) > read_before else turn * 2
-        for _ in range(min(turn, count - len(records))):
-            position = _read_careful(payload, position, frame, records)
+    # How many records the plain reader may take before we look for a run again.
+    stretch = 1 if count > 2 * MIN_RUN else count
+    while True:
+        if stretch and frame.base_timestamp <= _MAX_PLAIN_BASE:
+            end = min(count, len(records) + stretch)
+            position = _read_plain(payload, position, end, frame, records)
+        if len(records) == count:
+            break
+        start = position
+        position = _read_careful(payload, start, frame, records)
+        if records[-1].headers or records[-1].value is None:
+            stretch = 0  # the next record is no plain one either, most likely
+            continue
+        stretch = stretch * 2 or 1
+        if (most := count - len(records)) > MIN_RUN:
+            position = read_run(payload, start, position, most, frame, records)
+            if len(records) + most > count:
+                stretch = 1
     if position != len(payload):
         raise CorruptRecordError(f"{len(payload) - position} bytes follow the last record")
     if records and records[-1].offset > frame.base_offset + frame.last_offset_delta:
@@ -116,9 +118,7 @@ def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
     return records
 
 
-def _read_plain(
-    data: bytes, position: int, count: int, frame: Frame, records: list[Record]
-) -> int:
+def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: list[Record]) -> int:
     """Append plain records until one is not plain; return where that one starts."""
     topic, partition, base_offset, _, base_timestamp, is_append_time = frame
     # Plain deltas have 14 bits: shifting by more drops them, which is what append times need.
@@ -127,8 +127,7 @@ def _read_plain(
     start = position
     try:
         for _ in range(count - len(records)):
-            length = data[position]
-            position += 1
+            length, position = data[position], position + 1
             if length > 127:
                 length += (data[position] << 7) - 128
                 position += 1
@@ -137,33 +136,42 @@ def _read_plain(
             if timestamp > 127:
                 timestamp += (data[position] << 7) - 128
                 position += 1
-            offset = data[position]
-            position += 1
+            offset, position = data[position], position + 1
             if offset > 127:
                 offset += (data[position] << 7) - 128
                 position += 1
-            size = data[position]
-            position += 1
-            key = None
-            if size != _NULL:
-                if size > 127:
-                    return start
-                key = data[position : (position := position + (size >> 1))]
-            size = data[position]
-            position += 1
-            if size > 127:
-                size += (data[position] << 7) - 128
+                if offset > 16383:
+                    offset += (data[position] << 14) - 16384
+                    position += 1
+            key_size, position = data[position], position + 1
+            if key_size == _NULL:
+                key, key_size = None, 0
+            else:
+                key = data[position : (position := position + (key_size >> 1))]
+            value_size, position = data[position], position + 1
+            if value_size > 127:
+                value_size += (data[position] << 7) - 128
                 position += 1
-            value = data[position : (position := position + (size >> 1))]
+            value = data[position : (position := position + (value_size >> 1))]
             if (
-                (timestamp | offset | size) & _NOT_PLAIN
+                (timestamp | value_size) & _NOT_TWO_BYTES
+                or offset & _NOT_THREE_BYTES
+                or key_size & _NOT_ONE_BYTE
                 or offset <= last
                 or data[position]
                 or (position + 1 - body) << 1 != length
             ):
                 return start
-            offset_and_time = base_offset + (offset >> 1), base_timestamp + (timestamp >> shift)
-            records.append(_new_tuple(Record, (topic, partition, *offset_and_time, key, value, ())))
+            record = (
+                topic,
+                partition,
+                base_offset + (offset >> 1),
+                base_timestamp + (timestamp >> shift),
+                key,
+                value,
+                (),
+            )
+            records.append(_new_tuple(Record, record))
             last = offset
             start = position = position + 1
     except IndexError:

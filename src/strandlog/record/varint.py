@@ -10,19 +10,24 @@ Invariants: `decode_varint(encode_varint(n), 0) == (n, varint_size(n))` for ever
 encodings than needed are read (other writers may pad), but never more than ten bytes and never a
 value over 64 bits.
 
-The loops that read and write whole batches inline or cache the short cases; everything else comes
-here.
+Reading whole batches inlines the short cases; writing them uses caches. A cache fills with the
+numbers that are met and is emptied when it reaches CACHE_LIMIT. Losing an entry costs only the time
+to make it again, so threads may share it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 from strandlog.errors import CorruptRecordError
 
+CACHE_LIMIT: Final = 1 << 16
 MAX_VARINT_BYTES: Final = 10
 MIN_INT64: Final = -(1 << 63)
 MAX_INT64: Final = (1 << 63) - 1
+
+T = TypeVar("T")
 
 _SINGLE_BYTES: Final = tuple(bytes((raw,)) for raw in range(128))
 
@@ -48,6 +53,9 @@ def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tupl
     raw = 0
     shift = 0
     try:
+        byte = buffer[position]
+        if byte < 128:
+            return (byte >> 1) ^ -(byte & 1), position + 1
         while (byte := buffer[position]) > 127:
             raw |= (byte & 127) << shift
             shift += 7
@@ -66,3 +74,23 @@ def varint_size(value: int) -> int:
     """How many bytes `encode_varint(value)` takes."""
     raw = value << 1 if value >= 0 else ~(value << 1)
     return (raw.bit_length() + 6) // 7 or 1
+
+
+class NumberCache(dict[int, T], Generic[T]):
+    """A function of a number, remembered for the numbers that were asked for."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, number: int) -> T:
+        if len(self) >= CACHE_LIMIT:
+            self.clear()
+        made = self[number] = self._make(number)
+        return made
+
+
+VARINTS: Final = NumberCache(encode_varint)
+VARINT_SIZES: Final = NumberCache(varint_size)

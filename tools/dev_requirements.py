@@ -1,7 +1,7 @@
 """Prints the names in the `dev` dependency group, one a line.
 
-pip of 2024 and older cannot read dependency groups (PEP 735), and a fresh machine may have just that;
-so the Makefile asks here. The versions come from constraints.txt.
+pip of 2024 and older cannot read dependency groups (PEP 735), and a fresh machine may have just
+that; so the Makefile asks here. The versions come from constraints.txt.
 """
 
 import tomllib

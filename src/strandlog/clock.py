@@ -1,8 +1,9 @@
 """The only file that reads time.
 
 Everything below the server is handed a `Clock`; tests hand in one that stands still until told
-otherwise. Two readings: `now_ms` is the wall clock in Unix milliseconds (record timestamps, retention) and
-may jump; `monotonic_ms` only moves forward (deadlines, intervals) and has no meaning outside this process.
+otherwise. Two readings: `now_ms` is the wall clock in Unix milliseconds (record timestamps,
+retention) and may jump; `monotonic_ms` only moves forward (deadlines, intervals) and has no meaning
+outside this process.
 """
 
 from __future__ import annotations

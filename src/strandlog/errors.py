@@ -49,9 +49,9 @@
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
 
-`kafka_code` is the error code that goes over Kafka's wire, `retriable` tells whether the very same call
-may succeed later. Messages name the thing, the allowed range and the way out. Mistakes inside strandlog
-itself are `AssertionError`s, never one of these.
+`kafka_code` is the error code that goes over Kafka's wire, `retriable` tells whether the very same
+call may succeed later. Messages name the thing, the allowed range and the way out. Mistakes inside
+strandlog itself are `AssertionError`s, never one of these.
 """
 
 from __future__ import annotations
@@ -242,6 +242,7 @@ class CorruptSegmentError(LogError):
         self.position = position
         self.reason = reason
         self.offset = offset
+        self.resume_offset: int | None = None  # where intact records go on, when that is known
 
 
 class DataError(StrandlogError):

@@ -1,7 +1,7 @@
 """Value types that every layer speaks.
 
-They are plain tuples: immutable, cheap to make in large numbers, and comparable in tests. An *offset* is always
-logical, an *end* is always exclusive, a *timestamp* is always Unix milliseconds.
+They are plain tuples: immutable, cheap to make in large numbers, and comparable in tests. An
+*offset* is always logical, an *end* is always exclusive, a *timestamp* is always Unix milliseconds.
 """
 
 from __future__ import annotations

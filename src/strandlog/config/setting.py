@@ -1,8 +1,8 @@
 """One setting: its name, type, default, bounds and sentence of help, and the table that holds many.
 
-A `Setting` row is the single place where a setting is described; validation, command-line help, DescribeConfigs,
-the reference page and the typed attribute all derive from it. Values come in as text (Kafka's form) or as the
-Python value, and are kept as the Python value.
+A `Setting` row is the single place where a setting is described; validation, command-line help,
+DescribeConfigs, the reference page and the typed attribute all derive from it. Values come in as
+text (Kafka's form) or as the Python value, and are kept as the Python value.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every setting of a topic, under Kafka's name and with Kafka's default.
 
-`TOPIC_SETTINGS` is the table; `LogSettings` is the same as typed attributes, for code that reads a setting on a hot
-path. A setting that has no meaning on one node (min.insync.replicas and the like) is listed, because tools
-set it and read it back, and says so in its help.
+`TOPIC_SETTINGS` is the table; `LogSettings` is the same as typed attributes, for code that reads a
+setting on a hot path. A setting that has no meaning on one node (min.insync.replicas and the like)
+is listed, because tools set it and read it back, and says so in its help.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOPIC_SETTINGS = SettingTable(
             kind="list",
             default=("delete",),
             choices=("delete", "compact"),
-            help="delete drops old segments, compact keeps the last value per key; both may be given.",
+            help="delete drops old segments, compact keeps the last value per key; or both.",
         ),
         Setting(
             name="retention.ms",
@@ -96,7 +96,7 @@ TOPIC_SETTINGS = SettingTable(
             kind="choice",
             default="producer",
             choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-            help="What this process's own producers compress with; batches from a client are kept as sent.",
+            help="What our own producers compress with; batches of other clients are kept as sent.",
         ),
         Setting(
             name="min.cleanable.dirty.ratio",
@@ -104,7 +104,7 @@ TOPIC_SETTINGS = SettingTable(
             default=0.5,
             minimum=0,
             maximum=1,
-            help="A partition is compacted when this share of its bytes has not been compacted yet.",
+            help="A partition is compacted when this share of its bytes never was.",
         ),
         Setting(
             name="min.compaction.lag.ms",
@@ -152,14 +152,14 @@ TOPIC_SETTINGS = SettingTable(
             default=1000,
             minimum=0,
             maximum=MAX_LONG,
-            help="The lazy flusher syncs a partition whose oldest unsynced record is older than this.",
+            help="The lazy flusher syncs a partition whose oldest unsynced record is so old.",
         ),
         Setting(
             name="message.timestamp.type",
             kind="choice",
             default="CreateTime",
             choices=("CreateTime", "LogAppendTime"),
-            help="Whether the producer's timestamps are kept or replaced by the time of the append.",
+            help="Whether the producer's timestamps are kept or replaced by the append's.",
         ),
         Setting(
             name="message.timestamp.before.max.ms",

@@ -1,7 +1,8 @@
 """Sizes and times as people write them: `512MiB`, `7d`, and Kafka's bare integers.
 
-A bare integer is bytes or milliseconds. Sizes take B, KB/KiB, MB/MiB, GB/GiB (KB = 1000, KiB = 1024);
-times take ms, s, m, h, d. A negative bare integer passes through, for Kafka says -1 for "no limit".
+A bare integer is bytes or milliseconds. Sizes take B, KB/KiB, MB/MiB, GB/GiB (KB = 1000, KiB =
+1024); times take ms, s, m, h, d. A negative bare integer passes through, for Kafka says -1 for "no
+limit".
 """
 
 from __future__ import annotations

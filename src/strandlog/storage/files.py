@@ -2,18 +2,20 @@
 
 Two kinds of promise, and nothing in between:
 
-- *written*: the bytes are in the page cache. They survive the death of this process, not a power cut.
-  `LogFile.append`, `append_to`, `write_at`, `rename`, `remove`, `make_dir` promise this.
-- *durable*: the bytes survive a power cut. `LogFile.sync` and `sync_file` make contents durable, `sync_dir` makes
-  names durable (creations, renames and removals in that folder), `replace` does all of it in order:
-  temp file, fsync, rename, fsync of the folder.
+- *written*: the bytes are in the page cache. They survive the death of this process, not a power
+  cut. `LogFile.append`, `append_to`, `write_at`, `rename`, `remove`, `make_dir` promise this.
+- *durable*: the bytes survive a power cut. `LogFile.sync` and `sync_file` make contents durable,
+  `sync_dir` makes names durable (creations, renames and removals in that folder), `replace` does
+  all of it in order: temp file, fsync, rename, fsync of the folder.
 
-A crash therefore leaves each file with its durable bytes and any part of what came later, and each folder
-with its durable names and any part of what came later. `testing.simulated_files` enumerates those outcomes.
+A crash therefore leaves each file with its durable bytes and any part of what came later, and each
+folder with its durable names and any part of what came later. `testing.simulated_files` enumerates
+those outcomes.
 
-`LogFile.append` is all or nothing while the process lives: when the disk is full or fails half-way, the file
-is cut back to its old size before the error is raised. Errors of the disk come out as `StorageError`
-(`DiskFullError` when space ran out); a missing file stays a `FileNotFoundError`, for callers ask about that.
+`LogFile.append` is all or nothing while the process lives: when the disk is full or fails half-way,
+the file is cut back to its old size before the error is raised. Errors of the disk come out as
+`StorageError` (`DiskFullError` when space ran out); a missing file stays a `FileNotFoundError`, for
+callers ask about that.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ Buffer = bytes | bytearray | memoryview
 
 TEMP_SUFFIX = ".tmp"
 PREVIOUS_SUFFIX = ".previous"
+MAX_BUFFERS = 1024  # what the kernel takes in one call (IOV_MAX)
 DIRECTORY = -1  # what list_dir tells as the size of a folder
 
 
@@ -104,7 +107,7 @@ def _disk_errors(what: str, path: str) -> Iterator[None]:
     """Turn what the kernel says into what the caller can act on."""
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         raise disk_error(what, path, error) from error
@@ -114,7 +117,7 @@ def disk_error(what: str, path: str, error: OSError) -> StorageError:
     """The typed error for a failed syscall."""
     text = f"could not {what} {path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"{text}; free some space, nothing of this write was kept")
+        return DiskFullError(f"{text}; free some space")
     return StorageError(text)
 
 
@@ -131,16 +134,20 @@ class DiskLogFile:
         self._path = path
 
     def append(self, buffers: Sequence[Buffer]) -> None:
+        if len(buffers) > MAX_BUFFERS:
+            buffers = [b"".join(buffers)]
         expected = sum(map(len, buffers))
         try:
             written = os.pwritev(self._fd, buffers, self.size)
             if written != expected:
                 self._append_rest(buffers, written, expected)
-        except OSError as error:
+        except BaseException as error:
             # What was written of it must not look like a torn tail to a reader that comes by.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self.size)
-            raise disk_error("append to", self._path, error) from error
+            if isinstance(error, OSError):
+                raise disk_error("append to", self._path, error) from error
+            raise
         self.size += expected
 
     def _append_rest(self, buffers: Sequence[Buffer], written: int, expected: int) -> None:
@@ -279,6 +286,9 @@ class DiskFiles:
             try:
                 _write_all(fd, data)
                 os.fsync(fd)
+            except OSError:
+                os.unlink(temp)  # on a full disk it would only take up space
+                raise
             finally:
                 os.close(fd)
         if keep_previous and os.path.lexists(path):
@@ -299,8 +309,8 @@ class DiskFiles:
             os.makedirs(path, exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
-        with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+        with _disk_errors("remove", path):
+            shutil.rmtree(path, onerror=_unless_missing)
 
     def sync_file(self, path: str) -> None:
         self._sync(path, os.O_RDONLY)
@@ -348,3 +358,11 @@ def _write_all_at(fd: int, position: int, data: Buffer) -> None:
         count = os.pwrite(fd, rest, position)
         rest = rest[count:]
         position += count
+
+
+def _unless_missing(
+    _function: object, _path: str, error: tuple[object, BaseException, object]
+) -> None:
+    """For rmtree: what is gone already is fine, everything else is not."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]

@@ -1,0 +1,86 @@
+"""What a batch must fulfil before it is appended. Pure: looks at bytes, settings and the time.
+
+The broker's rules are Kafka's: one format (magic 2), whole and intact (CRC-32C), as many records as
+offsets, no control batches from clients, a sequence where there is a producer id, timestamps inside
+the topic's window, size within max.message.bytes. The records themselves are not decoded here; that
+costs per record and is done only where a rule needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandlog.config.topic_settings import LogSettings
+from strandlog.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+)
+from strandlog.record.batch_header import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER_SIZE,
+    MAGIC,
+    BatchHeader,
+    read_header,
+)
+from strandlog.record.checksum import crc32c
+from strandlog.record.codecs import Codec
+from strandlog.storage.files import Buffer
+
+LARGEST_CODEC = max(Codec)
+
+
+def split_batches(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches of one append, each with its bytes. Their sizes must fill the data exactly."""
+    view = memoryview(data)
+    while view:
+        header = read_header(view)
+        size = header.size_bytes
+        if size < HEADER_SIZE or size > len(view):
+            raise CorruptRecordError(
+                f"a batch says that it has {size} bytes, {len(view)} were handed in"
+            )
+        yield header, view[:size]
+        view = view[size:]
+
+
+def check_batch(
+    header: BatchHeader, data: memoryview, settings: LogSettings, now_ms: int, *, is_control: bool
+) -> None:
+    """Raise what is wrong with a batch that is about to be appended."""
+    if header.magic != MAGIC:
+        raise CorruptRecordError(f"record batches have magic {MAGIC}, this one has {header.magic}")
+    if len(data) > settings.max_message_bytes and not is_control:
+        raise MessageTooLargeError(len(data), settings.max_message_bytes, "max.message.bytes")
+    if crc32c(data[CRC_START:]) != header.crc:
+        raise CorruptRecordError("the batch fails its checksum; send it again")
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidRecordError(
+            f"{header.record_count} records for {header.last_offset_delta + 1} offsets in one batch"
+        )
+    if header.attributes & CODEC_MASK > LARGEST_CODEC:
+        raise InvalidRecordError(f"codec {header.attributes & CODEC_MASK} does not exist")
+    if header.is_control is not is_control:
+        raise InvalidRecordError("clients do not write control batches")
+    if header.producer_id >= 0 > header.base_sequence and not is_control:
+        raise InvalidRecordError("a batch with a producer id needs a sequence number")
+    if not settings.stamps_append_time:
+        _check_timestamp(header.max_timestamp, settings, now_ms)
+
+
+def _check_timestamp(timestamp: int, settings: LogSettings, now_ms: int) -> None:
+    if timestamp < 0:
+        return
+    ahead_ms = timestamp - now_ms
+    if ahead_ms > settings.message_timestamp_after_max_ms:
+        raise InvalidTimestampError(
+            f"timestamp {timestamp} is {ahead_ms} ms ahead of the clock; "
+            f"message.timestamp.after.max.ms allows {settings.message_timestamp_after_max_ms}"
+        )
+    if -ahead_ms > settings.message_timestamp_before_max_ms:
+        raise InvalidTimestampError(
+            f"timestamp {timestamp} is {-ahead_ms} ms behind the clock; "
+            f"message.timestamp.before.max.ms allows {settings.message_timestamp_before_max_ms}"
+        )

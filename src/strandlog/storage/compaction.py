@@ -1,0 +1,229 @@
+"""Rewrites sealed segments so that each key keeps its last value.
+
+    |------ clean ------|-------- dirty --------|-- not yet --|
+    log start           first dirty offset      end           log end
+
+Pass 1 reads the dirty part and notes the last offset of each key. Pass 2 copies all segments below
+`end`, leaving out records that a later one of the same key replaces. Records without a key stay.
+Offsets never change: gaps are normal. A tombstone (null value) stays until its batch's delete
+horizon, which is set when it is first compacted (KIP-534). A batch that loses all its records goes,
+unless it is the last one of a producer: that stays, emptied, because the sequence numbers must
+survive. Control batches stay.
+
+Plan, execute, complete: the log's owner makes the plan and completes it, any thread may execute it,
+because sealed segments do not change. Executing writes `.cleaned` files only; completing swaps them
+in (swap.py). A batch that cannot be read ends the compaction with `CorruptSegmentError` and leaves
+the originals as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from strandlog.errors import CorruptRecordError, CorruptSegmentError
+from strandlog.model import Record
+from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import BatchHeader
+from strandlog.record.builder import filtered_batch
+from strandlog.storage.batch_walk import view_source, walk
+from strandlog.storage.compaction_policy import groups
+from strandlog.storage.files import Buffer
+from strandlog.storage.offset_map import SLOT_SIZE, OffsetMap
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.paths import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+)
+from strandlog.storage.segment import Segment, SegmentIndexes
+from strandlog.storage.swap import commit_swap, finish_swap
+
+DEFAULT_MAP_BYTES = 128 * 1024 * 1024
+SMALLEST_RECORD_BYTES = 8  # for an upper bound on how many keys a dirty part may hold
+
+
+@dataclass(slots=True)
+class CompactionReport:
+    """What one compaction did."""
+
+    records_removed: int = 0
+    records_retained: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    next_dirty_offset: int = 0
+
+
+@dataclass(slots=True)
+class _CleanedGroup:
+    originals: list[Segment]
+    cleaned: Segment
+
+
+@dataclass(slots=True)
+class CompactionPlan:
+    """Everything that executing needs; nothing of it changes while it runs."""
+
+    log: PartitionLog
+    segments: list[Segment]
+    first_dirty_offset: int
+    end_offset: int
+    map_bytes: int
+    now_ms: int
+    producer_offsets: set[int]
+    report: CompactionReport = field(default_factory=CompactionReport)
+    cleaned: list[_CleanedGroup] = field(default_factory=list)
+
+    def execute(self) -> None:
+        """Read, and write the `.cleaned` files."""
+        last_offsets, map_end = self._build_map()
+        self.report.next_dirty_offset = map_end
+        affected = [segment for segment in self.segments if segment.base_offset < map_end]
+        for group in groups(affected, self.log.settings, self.end_offset):
+            self._clean(group, last_offsets)
+
+    def _build_map(self) -> tuple[OffsetMap, int]:
+        """Pass 1: the last offset of each key in the dirty part, and where the map was full."""
+        dirty_bytes = sum(s.size_bytes for s in self.segments)
+        needed_bytes = dirty_bytes // SMALLEST_RECORD_BYTES * SLOT_SIZE
+        last_offsets = OffsetMap(min(self.map_bytes, needed_bytes))
+        for segment in self.segments:
+            for header, batch in self._batches(segment, self.first_dirty_offset):
+                if header.is_control:
+                    continue
+                for record in self._records(segment, batch, self.first_dirty_offset):
+                    if record.key is not None and not last_offsets.put(record.key, record.offset):
+                        return last_offsets, record.offset
+        return last_offsets, self.end_offset
+
+    def _batches(
+        self, segment: Segment, from_offset: int
+    ) -> Iterator[tuple[BatchHeader, BatchView]]:
+        mapped = self.log.context.files.map(segment.log_path)
+        try:
+            view = mapped.view
+            for position, header in walk(
+                view_source(view),
+                0,
+                len(view),
+                path=segment.log_path,
+                next_offset=segment.base_offset,
+                crc_from_offset=from_offset,
+            ):
+                if header.next_offset > from_offset:
+                    yield header, BatchView(view, position)
+        finally:
+            mapped.close()
+
+    def _records(self, segment: Segment, batch: BatchView, from_offset: int) -> list[Record]:
+        try:
+            batch.check()
+            return batch.records(*self.log.tp, from_offset)
+        except CorruptRecordError as error:
+            raise CorruptSegmentError(
+                segment.log_path, batch.position, str(error), batch.header.base_offset - 1
+            ) from error
+
+    def _clean(self, originals: list[Segment], last_offsets: OffsetMap) -> None:
+        """Pass 2 for one group of segments: write what stays into one new file."""
+        files, settings = self.log.context.files, self.log.settings
+        first = originals[0]
+        log_path = first.log_path + CLEANED_SUFFIX
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            files.remove(first.stem + suffix + CLEANED_SUFFIX)
+        target = files.open_log(log_path)
+        indexes = SegmentIndexes(
+            files, first.stem, first.base_offset, settings.index_interval_bytes, CLEANED_SUFFIX
+        )
+        for segment in originals:
+            self.report.bytes_before += segment.size_bytes
+            for header, batch in self._batches(segment, 0):
+                kept = self._filtered(segment, header, batch, last_offsets)
+                if kept is not None:
+                    max_timestamp = BatchView(kept).header.max_timestamp
+                    indexes.note(target.size, len(kept), header.last_offset, max_timestamp)
+                    target.append([kept])
+        indexes.finish()
+        target.sync()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            if files.exists(first.stem + suffix + CLEANED_SUFFIX):
+                files.sync_file(first.stem + suffix + CLEANED_SUFFIX)
+        self.report.bytes_after += target.size
+        cleaned = Segment(first.stem, first.base_offset, target.size, indexes.largest)
+        self.cleaned.append(_CleanedGroup(originals, cleaned))
+        target.close()
+
+    def _filtered(
+        self, segment: Segment, header: BatchHeader, batch: BatchView, last_offsets: OffsetMap
+    ) -> Buffer | None:
+        """The batch without what is replaced; None when nothing of it stays."""
+        if header.is_control or not header.record_count:
+            stays = header.is_control or header.last_offset in self.producer_offsets
+            return batch.data() if stays else None
+        records = self._records(segment, batch, 0)
+        tombstones_expire = header.has_delete_horizon and header.base_timestamp <= self.now_ms
+        kept = [
+            record
+            for record in records
+            if record.key is None
+            or (
+                last_offsets.get(record.key) <= record.offset
+                and not (record.value is None and tombstones_expire)
+            )
+        ]
+        self.report.records_removed += len(records) - len(kept)
+        self.report.records_retained += len(kept)
+        if not kept and header.last_offset not in self.producer_offsets:
+            return None
+        needs_horizon = not header.has_delete_horizon and any(r.value is None for r in kept)
+        if len(kept) == len(records) and not needs_horizon:
+            return batch.data()
+        horizon = self.now_ms + self.log.settings.delete_retention_ms if needs_horizon else None
+        return filtered_batch(header, kept, delete_horizon_ms=horizon)
+
+    def complete(self) -> CompactionReport:
+        """Swap the cleaned segments in; by the owner of the log."""
+        context = self.log.context
+        due_ms = context.clock.now_ms() + self.log.settings.file_delete_delay_ms
+        for group in self.cleaned:
+            first = group.originals[0]
+            if any(segment not in self.log.segments.sealed for segment in group.originals):
+                # Retention was quicker: what was cleaned is gone, so is the need for it.
+                context.files.remove(first.log_path + CLEANED_SUFFIX)
+                continue
+            commit_swap(context.files, self.log.folder, first.base_offset)
+
+            def swap(
+                originals: list[Segment] = group.originals, base: int = first.base_offset
+            ) -> None:
+                finish_swap(
+                    context.files, self.log.folder, originals, base, context.remover, due_ms
+                )
+
+            self.log.replace_segments(group.originals, group.cleaned, swap)
+        return self.report
+
+
+def plan_compaction(
+    log: PartitionLog, first_dirty_offset: int, end_offset: int, map_bytes: int = DEFAULT_MAP_BYTES
+) -> CompactionPlan | None:
+    """What to compact: sealed segments that lie below `end_offset`; None when there are none."""
+    ends = [log.segments.end_of(number) for number in range(len(log.segments.sealed))]
+    chosen = [
+        segment
+        for segment, end in zip(log.segments.sealed, ends, strict=True)
+        if end <= end_offset and end > log.log_start_offset
+    ]
+    if not chosen:
+        return None
+    last_end = log.segments.end_of(log.segments.sealed.index(chosen[-1]))
+    return CompactionPlan(
+        log=log,
+        segments=chosen,
+        first_dirty_offset=max(first_dirty_offset, chosen[0].base_offset),
+        end_offset=last_end,
+        map_bytes=map_bytes,
+        now_ms=log.context.clock.now_ms(),
+        producer_offsets=log.producers.last_offsets(),
+    )

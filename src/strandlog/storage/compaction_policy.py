@@ -1,0 +1,89 @@
+"""When a log is compacted, how far, and which segments are merged. Pure decisions.
+
+A log is due when the share of its bytes that was never compacted exceeds min.cleanable.dirty.ratio,
+or when its oldest uncompacted record waits longer than max.compaction.lag.ms. It is compacted up to
+the first segment that is active, not yet on disk, or holds a record younger than
+min.compaction.lag.ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strandlog.config.topic_settings import LogSettings
+from strandlog.storage.segment import MAX_RELATIVE_OFFSET, Segment
+
+
+class SealedFacts(NamedTuple):
+    """What the decision needs to know of a sealed segment."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    newest_ms: int
+
+
+class CompactionNeed(NamedTuple):
+    """How dirty a log is, and up to where it may be compacted."""
+
+    end_offset: int
+    dirty_bytes: int
+    total_bytes: int
+    is_due: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self.dirty_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+def compaction_need(
+    sealed: Sequence[SealedFacts],
+    first_dirty_offset: int,
+    stable_offset: int,
+    settings: LogSettings,
+    now_ms: int,
+) -> CompactionNeed:
+    """Look at the sealed segments, from old to new."""
+    end_offset, dirty_bytes, total_bytes = 0, 0, 0
+    oldest_dirty_ms: int | None = None
+    for segment in sealed:
+        too_young = now_ms - segment.newest_ms < settings.min_compaction_lag_ms
+        if too_young or segment.end_offset > stable_offset:
+            break
+        end_offset = segment.end_offset
+        total_bytes += segment.size_bytes
+        if segment.end_offset > first_dirty_offset:
+            dirty_bytes += segment.size_bytes
+            if oldest_dirty_ms is None:
+                oldest_dirty_ms = segment.newest_ms
+    need = CompactionNeed(end_offset, dirty_bytes, total_bytes, is_due=False)
+    if not dirty_bytes:
+        return need
+    waits_too_long = (
+        oldest_dirty_ms is not None and now_ms - oldest_dirty_ms > settings.max_compaction_lag_ms
+    )
+    is_dirty = need.dirty_ratio > settings.min_cleanable_dirty_ratio
+    return need._replace(is_due=is_dirty or waits_too_long)
+
+
+def groups(
+    segments: Sequence[Segment], settings: LogSettings, end_offset: int
+) -> list[list[Segment]]:
+    """Runs of segments that fit into one file together: compaction leaves small ones behind."""
+    runs: list[list[Segment]] = []
+    size = 0
+    for number, segment in enumerate(segments):
+        end = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        fits = (
+            runs
+            and size + segment.size_bytes <= settings.segment_bytes
+            and end - runs[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+        )
+        if fits:
+            runs[-1].append(segment)
+            size += segment.size_bytes
+        else:
+            runs.append([segment])
+            size = segment.size_bytes
+    return runs

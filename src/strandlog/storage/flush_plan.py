@@ -1,0 +1,61 @@
+"""Which files must be synced so that a partition is durable up to an offset.
+
+A partition makes the plan (`PartitionLog.flush_plan`), anybody may execute it, in any thread,
+together with the plans of other partitions: that is group commit. Then the partition is told
+(`flush_completed`, `flush_failed`), in the thread that owns it. Executing twice is harmless; a plan
+keeps its files open until it is dropped.
+
+Order matters: a later segment must not become durable before an earlier one, so files are synced
+from old to new, and the folder (the names of new files) before the recovery point may pass them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandlog.storage.files import Files, LogFile
+
+
+class FlushPlan:
+    """What to sync, and what is durable after it."""
+
+    __slots__ = (
+        "_files",
+        "end_offset",
+        "epoch",
+        "folder",
+        "log_files",
+        "place",
+        "side_paths",
+        "snapshot_offset",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        side_paths: Sequence[str],
+        log_files: Sequence[LogFile],
+        folder: str | None,
+        end_offset: int,
+        snapshot_offset: int,
+        place: tuple[int, int],
+        epoch: int,
+    ) -> None:
+        self._files = files
+        self.side_paths = side_paths  # indexes and snapshots that are due
+        self.log_files = log_files
+        self.folder = folder  # synced when names in it are new
+        self.end_offset = end_offset
+        self.snapshot_offset = snapshot_offset  # indexes and producer state are good up to here
+        self.place = place  # (segment base, position) of end_offset
+        self.epoch = epoch
+
+    def execute(self) -> None:
+        """Sync everything; `StorageError` when the disk refuses."""
+        for path in self.side_paths:
+            self._files.sync_file(path)
+        for log_file in self.log_files:
+            log_file.sync()
+        if self.folder is not None:
+            self._files.sync_dir(self.folder)

@@ -1,0 +1,254 @@
+"""A data folder: who owns it, what is in it, and the checkpoints that all partitions share.
+
+One owner at a time holds `.lock`. `meta.properties` says that the folder is ours, which layout it
+has and which cluster it is; a folder with other things in it is refused, never touched. A clean
+stop leaves a marker; its absence at the next start is reported, and costs nothing else, because
+each partition knows how far it is good.
+
+    checkpoint                         says                                     if it is lost
+    log-start-offset-checkpoint        where delete_records moved the start     records come back
+    cleaner-offset-checkpoint          up to where compaction came              compacted again
+    replication-offset-checkpoint      the high watermark, for other tools      nothing
+    recovery-point-offset-checkpoint   the recovery point, for other tools      nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from strandlog.clock import Clock
+from strandlog.config.topic_settings import LogSettings
+from strandlog.errors import AlreadyOpenError, CorruptStateError, UnknownLayoutError
+from strandlog.model import TopicPartition
+from strandlog.storage import paths
+from strandlog.storage.checkpoint import read_offsets, write_offsets
+from strandlog.storage.file_remover import FileRemover
+from strandlog.storage.files import DIRECTORY, TEMP_SUFFIX, Files, Lock
+from strandlog.storage.identity import base64_id, parse_properties, properties_text
+from strandlog.storage.partition_log import LogContext, PartitionLog
+from strandlog.storage.paths import join
+from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
+
+LAYOUT_VERSION = "1"
+LAYOUT_KEY = "strandlog.layout"
+_HARMLESS_NAMES = {paths.LOCK, "lost+found", paths.META_PROPERTIES + TEMP_SUFFIX}
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirOptions:
+    """How a folder is opened."""
+
+    waits_for_sync: bool = True
+    cache_capacity: int = DEFAULT_CAPACITY
+
+
+class LogDir:
+    """One data folder, owned."""
+
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        clock: Clock,
+        new_uuid: Callable[[], UUID],
+        options: LogDirOptions | None = None,
+    ) -> None:
+        """Take ownership; `AlreadyOpenError` when somebody has it, `UnknownLayoutError` when it
+        is not ours."""
+        options = options or LogDirOptions()
+        self.path = path
+        self.files = files
+        self.clock = clock
+        self.problems: list[str] = []
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._new_uuid = new_uuid
+        check_layout(files, path)
+        files.make_dir(path)
+        lock = files.lock(join(path, paths.LOCK))
+        if lock is None:
+            raise AlreadyOpenError(path)
+        self._lock: Lock = lock
+        try:
+            self.cluster_id = self._read_or_write_identity()
+            self.was_clean = self._take_clean_marker()
+            self.remover = FileRemover(files)
+            self.cache = SegmentCache(files, options.cache_capacity)
+            self._context = LogContext(
+                files, clock, self.cache, self.remover, options.waits_for_sync
+            )
+            self._log_starts = self._read_checkpoint(paths.LOG_START_CHECKPOINT)
+            self.cleaner_offsets = self._read_checkpoint(paths.CLEANER_CHECKPOINT)
+            self._drop_deleted_folders()
+        except BaseException:
+            lock.release()
+            raise
+
+    def _read_or_write_identity(self) -> str:
+        path = join(self.path, paths.META_PROPERTIES)
+        try:
+            properties = parse_properties(self.files.read(path))
+        except FileNotFoundError:
+            cluster_id = base64_id(self._new_uuid())
+            properties = {
+                "version": "1",
+                "cluster.id": cluster_id,
+                "node.id": "0",
+                "directory.id": base64_id(self._new_uuid()),
+                LAYOUT_KEY: LAYOUT_VERSION,
+            }
+            self.files.replace(path, properties_text(properties))
+            parent = self.path.rpartition("/")[0] or "."
+            self.files.sync_dir(parent)
+        return properties["cluster.id"]
+
+    def _take_clean_marker(self) -> bool:
+        path = join(self.path, paths.CLEAN_SHUTDOWN)
+        was_clean = self.files.exists(path)
+        if was_clean:
+            self.files.remove(path)
+            self.files.sync_dir(self.path)
+        return was_clean
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        return read_offsets(self.files, join(self.path, name), self.problems)
+
+    def _drop_deleted_folders(self) -> None:
+        for name, size in self.files.list_dir(self.path).items():
+            if size == DIRECTORY and name.endswith(paths.DELETE_DIR_SUFFIX):
+                self.files.remove_tree(join(self.path, name))
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    def partition_folders(self) -> Iterator[tuple[TopicPartition, str]]:
+        """Every partition folder on disk, with the topic id that it carries ("" when
+        unreadable)."""
+        for name, size in sorted(self.files.list_dir(self.path).items()):
+            tp = paths.parse_partition_dir(name) if size == DIRECTORY else None
+            if tp is not None:
+                yield tp, self._topic_id(name)
+
+    def _topic_id(self, folder_name: str) -> str:
+        path = join(join(self.path, folder_name), paths.PARTITION_METADATA)
+        try:
+            lines = self.files.read(path).decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        found = [line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")]
+        return found[0] if found else ""
+
+    def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
+        """Make an empty partition. Durable once `sync_names` was called."""
+        folder = join(self.path, paths.partition_dir(tp))
+        self.files.make_dir(folder)
+        text = f"version: 0\ntopic_id: {topic_id}\n".encode()
+        self.files.replace(join(folder, paths.PARTITION_METADATA), text)
+        self.open_partition(tp, settings)
+
+    def sync_names(self) -> None:
+        """Make new and renamed partition folders durable."""
+        self.files.sync_dir(self.path)
+
+    def open_partition(self, tp: TopicPartition, settings: LogSettings) -> PartitionLog:
+        """Open a partition that is on disk, recovering it if need be."""
+        folder = join(self.path, paths.partition_dir(tp))
+        log = PartitionLog(tp, folder, settings, self._context, self._log_starts.get(tp, 0))
+        self.logs[tp] = log
+        return log
+
+    def delete_partition(self, tp: TopicPartition, delay_ms: int) -> None:
+        """Take a partition out at once; its files go `delay_ms` later."""
+        log = self.logs.pop(tp, None)
+        if log is not None:
+            log.abandon()
+        self.cleaner_offsets.pop(tp, None)
+        self._log_starts.pop(tp, None)
+        renamed = self._rename_folder(tp, paths.DELETE_DIR_SUFFIX)
+        self.remover.remove_later(renamed, self.clock.now_ms() + delay_ms)
+
+    def set_stray_aside(self, tp: TopicPartition) -> None:
+        """No topic knows this folder: keep it, under another name, and say so."""
+        renamed = self._rename_folder(tp, paths.STRAY_DIR_SUFFIX)
+        self.problems.append(f"{tp} belongs to no topic and was set aside as {renamed}")
+
+    def _rename_folder(self, tp: TopicPartition, suffix: str) -> str:
+        name = paths.partition_dir(tp)
+        renamed = join(self.path, f"{name}.{self._new_uuid().hex}{suffix}")
+        self.files.rename(join(self.path, name), renamed)
+        return renamed
+
+    # -- checkpoints and the end --------------------------------------------------------------
+
+    def write_log_starts(self) -> None:
+        """Make raised log start offsets durable."""
+        starts = {
+            tp: log.log_start_offset
+            for tp, log in self.logs.items()
+            if log.log_start_offset > log.segments.first_base
+        }
+        if starts != self._log_starts:
+            self._write_checkpoint(paths.LOG_START_CHECKPOINT, starts)
+            self._log_starts = starts
+
+    def write_checkpoints(self) -> None:
+        """Write all four checkpoints."""
+        self.write_log_starts()
+        self._write_checkpoint(paths.CLEANER_CHECKPOINT, self.cleaner_offsets)
+        marks = {tp: log.high_watermark for tp, log in self.logs.items()}
+        self._write_checkpoint(paths.HIGH_WATERMARK_CHECKPOINT, marks)
+        points = {tp: log.flushed_offset for tp, log in self.logs.items()}
+        self._write_checkpoint(paths.RECOVERY_CHECKPOINT, points)
+
+    def _write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        write_offsets(self.files, join(self.path, name), offsets)
+
+    def close(self) -> None:
+        """Stop cleanly: everything durable, the marker written, the lock released."""
+        failed = [str(log.failure) for log in self.logs.values() if log.failure is not None]
+        try:
+            for log in self.logs.values():
+                log.close()
+            self.remover.remove_all()
+            self.write_checkpoints()
+            if not failed:
+                marker = join(self.path, paths.CLEAN_SHUTDOWN)
+                self.files.replace(marker, b'{"version":0,"brokerEpoch":-1}')
+        finally:
+            self.cache.close()
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """Let go without any write, as a crash would. For callers whose start went wrong."""
+        self.cache.close()
+        self._lock.release()
+
+
+def check_layout(files: Files, path: str) -> None:
+    """Raise unless the folder is ours, or empty, or not there yet."""
+    try:
+        names = files.list_dir(path)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise UnknownLayoutError(path, "it is a file, not a folder") from None
+    if paths.META_PROPERTIES not in names:
+        foreign = sorted(set(names) - _HARMLESS_NAMES)
+        if foreign:
+            raise UnknownLayoutError(
+                path,
+                f"it holds {foreign[0]!r} and {len(foreign) - 1} other things; use an empty folder",
+            )
+        return
+    data = files.read(join(path, paths.META_PROPERTIES))
+    properties = parse_properties(data)
+    layout = properties.get(LAYOUT_KEY)
+    if layout is None and "cluster.id" in properties:
+        raise UnknownLayoutError(path, "it belongs to Apache Kafka; copy the topics over instead")
+    if layout is None or "cluster.id" not in properties:
+        raise CorruptStateError(join(path, paths.META_PROPERTIES), "it lacks its properties")
+    if layout != LAYOUT_VERSION:
+        raise UnknownLayoutError(
+            path,
+            f"it has layout {layout}, this program knows {LAYOUT_VERSION}; use a newer strandlog",
+        )

@@ -1,0 +1,63 @@
+"""Sparse map from offset to file position for one segment, in Kafka's format.
+
+    entry: i32 offset relative to the base | i32 position          big-endian, both ascending
+
+An entry says: the batch that begins at `position` ends with `offset`. So an entry can be checked
+against the log itself, and every reader does that before trusting it: a flipped bit in an index
+costs a rebuild, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from strandlog.storage.files import Buffer
+from strandlog.storage.sparse_index import SparseIndex, count_at_or_below
+
+ENTRY = struct.Struct(">ii")
+_OFFSET, _POSITION = 0, 1
+
+
+class IndexEntry(NamedTuple):
+    """A batch that begins at `position` and ends with `offset` (absolute)."""
+
+    offset: int
+    position: int
+
+
+def search(entries: Buffer, base_offset: int, target_offset: int) -> IndexEntry | None:
+    """The last entry at or below the target, or None when there is none."""
+    count = count_at_or_below(entries, ENTRY, _OFFSET, target_offset - base_offset)
+    if not count:
+        return None
+    relative, position = ENTRY.unpack_from(entries, (count - 1) * ENTRY.size)
+    return IndexEntry(base_offset + relative, position)
+
+
+class OffsetIndex(SparseIndex):
+    """The offset index of the segment that is being written."""
+
+    __slots__ = ()
+    layout = ENTRY
+
+    def append(self, offset: int, position: int) -> None:
+        self.add(ENTRY.pack(offset - self.base_offset, position))
+
+    def lookup(self, target_offset: int) -> IndexEntry | None:
+        """The last entry at or below the target, or None when there is none."""
+        return self._last_of(self.count_at_or_below(_OFFSET, target_offset - self.base_offset))
+
+    @property
+    def last(self) -> IndexEntry | None:
+        return self._last_of(self.size_bytes // ENTRY.size)
+
+    def _last_of(self, count: int) -> IndexEntry | None:
+        if not count:
+            return None
+        relative, position = self.entry(count - 1)
+        return IndexEntry(self.base_offset + relative, position)
+
+    def keep_before(self, position: int) -> None:
+        """Forget entries of batches that begin at or after `position`."""
+        self.keep(self.count_at_or_below(_POSITION, position - 1))

@@ -1,0 +1,85 @@
+"""File and folder names, and what they stand for. The layout is Kafka's.
+
+<data>/meta.properties                     who this folder belongs to (LogDir)
+<data>/.lock                               held by the owner while it runs
+<data>/.kafka_cleanshutdown                present after a clean stop
+<data>/log-start-offset-checkpoint         one line per partition; so are
+<data>/cleaner-offset-checkpoint           the others that end in -checkpoint
+<data>/<topic>-<partition>/                one partition
+    <20 digits>.log                        record batches; the digits are the base offset
+    <20 digits>.index                      offset -> position        (can be rebuilt)
+    <20 digits>.timeindex                  timestamp -> offset       (can be rebuilt)
+    <20 digits>.snapshot                   producer state before that offset (can be rebuilt)
+    partition.metadata                     the topic id
+    recovery-point                         up to where the log is known to be on disk
+    <20 digits>.log.cleaned                a compaction under way: dropped at the next start
+    <20 digits>.log.swap                   a compaction that is done: finished at the next start
+    <20 digits>.log.deleted                waits for file.delete.delay.ms, then goes
+    <20 digits>[-<position>].log.damaged   bytes that were set aside by recovery
+<data>/<topic>-<partition>.<32 hex>-delete     a deleted partition that waits likewise
+<data>/<topic>-<partition>.<32 hex>-stray      a partition that no topic knows, set aside
+"""
+
+from __future__ import annotations
+
+import re
+
+from strandlog.model import TopicPartition
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+ABORT_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+DELETED_SUFFIX = ".deleted"
+DAMAGED_SUFFIX = ".damaged"
+DELETE_DIR_SUFFIX = "-delete"
+STRAY_DIR_SUFFIX = "-stray"
+
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+RECOVERY_POINT = "recovery-point"
+
+# Everything that belongs to one segment besides the log itself, all of it rebuildable.
+SIDE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORT_INDEX_SUFFIX)
+
+_SEGMENT_FILE = re.compile(r"^(\d{20})(\.[a-z]+)(\.[a-z]+)?$")
+_PARTITION_DIR = re.compile(r"^([a-zA-Z0-9._-]+)-(\d{1,9})$")
+
+
+def segment_stem(base_offset: int) -> str:
+    """The 20 digits that all files of a segment share."""
+    return f"{base_offset:020d}"
+
+
+def join(folder: str, name: str) -> str:
+    """A path inside `folder`; os.path.join without its questions, for it is called often."""
+    return f"{folder}/{name}"
+
+
+def parse_segment_file(name: str) -> tuple[int, str, str] | None:
+    """(base offset, suffix, state suffix or "") of a file of a partition, or None for others."""
+    match = _SEGMENT_FILE.match(name)
+    return (int(match[1]), match[2], match[3] or "") if match else None
+
+
+def partition_dir(tp: TopicPartition) -> str:
+    """The folder name of a partition."""
+    return f"{tp.topic}-{tp.partition}"
+
+
+def parse_partition_dir(name: str) -> TopicPartition | None:
+    """The partition whose folder is called that, or None. The last dash divides: topics have
+    dashes."""
+    if name.endswith((DELETE_DIR_SUFFIX, STRAY_DIR_SUFFIX)):
+        return None
+    match = _PARTITION_DIR.match(name)
+    return TopicPartition(match[1], int(match[2])) if match else None

@@ -1,0 +1,240 @@
+"""What each idempotent producer wrote last to a partition, so that nothing is written twice.
+
+Per producer id: its epoch, its last five batches (first and last sequence, last offset, timestamp)
+and, inside a transaction, the first offset of that transaction. A batch is accepted when
+
+    its epoch is newer and its sequence starts at 0, or
+    its epoch is the same and its sequence follows the last one (int32, wrapping to 0), or
+    the producer is not known here (its state expired or was deleted with the records).
+
+A batch that equals one of the last five is a duplicate: it is acknowledged with its old offset,
+because the producer may have lost our first answer (KIP-98). An older one is a duplicate whose
+offset is forgotten.
+
+Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offset.
+
+    i16 version | u32 CRC-32C of what follows | i32 count | count x
+        i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta |
+        i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction or -1
+
+A snapshot keeps the last batch of each producer only. One that is damaged or missing is not used:
+the log tells the same from an earlier one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from strandlog.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+)
+from strandlog.record.batch_header import BatchHeader
+from strandlog.record.checksum import crc32c
+
+BATCHES_KEPT = 5
+SNAPSHOT_VERSION = 1
+NO_OPEN_TRANSACTION = -1
+
+_PREFIX = struct.Struct(">hIi")
+_CRC_END = 6  # the checksum covers everything from here on
+_ENTRY = struct.Struct(">qhiqiqiq")
+_SEQUENCE_LIMIT = 2**31
+
+
+class WrittenBatch(NamedTuple):
+    """One of the last batches of a producer."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerEntry:
+    """The state of one producer id."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "open_transaction")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.open_transaction = NO_OPEN_TRANSACTION
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else -1
+
+
+class ProducerState:
+    """All producers of one partition."""
+
+    __slots__ = ("_producers",)
+
+    def __init__(self) -> None:
+        self._producers: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
+        return iter(self._producers.items())
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._producers.get(producer_id)
+
+    def check(self, header: BatchHeader) -> WrittenBatch | None:
+        """None when the batch may be written; the batch of old when it is a duplicate."""
+        entry = self._producers.get(header.producer_id)
+        if entry is None:
+            return None
+        if header.producer_epoch < entry.epoch:
+            raise InvalidProducerEpochError(
+                f"producer {header.producer_id} has epoch {entry.epoch} now, "
+                f"a batch with epoch {header.producer_epoch} comes too late"
+            )
+        if header.producer_epoch > entry.epoch:
+            if header.base_sequence != 0:
+                raise OutOfOrderSequenceError(
+                    f"producer {header.producer_id} begins epoch {header.producer_epoch} with "
+                    f"sequence {header.base_sequence}, not 0"
+                )
+            return None
+        return self._check_sequence(header, entry)
+
+    def _check_sequence(self, header: BatchHeader, entry: ProducerEntry) -> WrittenBatch | None:
+        if not entry.batches:
+            return None
+        for batch in entry.batches:
+            if (
+                batch.first_sequence == header.base_sequence
+                and batch.last_sequence == header.last_sequence
+            ):
+                return batch
+        expected = (entry.last_sequence + 1) % _SEQUENCE_LIMIT
+        if header.base_sequence == expected:
+            return None
+        behind = (expected - header.base_sequence) % _SEQUENCE_LIMIT
+        if behind < _SEQUENCE_LIMIT // 2 and header.last_sequence != entry.last_sequence:
+            raise DuplicateSequenceError(
+                f"producer {header.producer_id} sends sequence {header.base_sequence} again; "
+                f"its last one here is {entry.last_sequence}"
+            )
+        raise OutOfOrderSequenceError(
+            f"producer {header.producer_id} sends sequence {header.base_sequence}, "
+            f"{expected} comes next"
+        )
+
+    def update(self, header: BatchHeader, base_offset: int) -> None:
+        """A batch of an idempotent producer was written at `base_offset`."""
+        entry = self._entry(header.producer_id, header.producer_epoch)
+        last_offset = base_offset + header.last_offset_delta
+        entry.batches.append(
+            WrittenBatch(
+                header.base_sequence,
+                header.last_sequence,
+                base_offset,
+                last_offset,
+                header.max_timestamp,
+            )
+        )
+        entry.last_timestamp = header.max_timestamp
+        if header.is_transactional and entry.open_transaction == NO_OPEN_TRANSACTION:
+            entry.open_transaction = base_offset
+
+    def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> None:
+        """A commit or abort marker was written."""
+        entry = self._entry(header.producer_id, header.producer_epoch)
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = header.max_timestamp
+        entry.open_transaction = NO_OPEN_TRANSACTION
+
+    def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
+        entry = self._producers.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            open_transaction = entry.open_transaction if entry else NO_OPEN_TRANSACTION
+            entry = self._producers[producer_id] = ProducerEntry(epoch)
+            entry.open_transaction = open_transaction
+        return entry
+
+    def first_open_transaction(self) -> int | None:
+        """The first offset that a read_committed reader may not pass."""
+        firsts = [e.open_transaction for e in self._producers.values() if e.open_transaction >= 0]
+        return min(firsts, default=None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that were silent for so long; one inside a transaction stays."""
+        gone = [
+            producer_id
+            for producer_id, entry in self._producers.items()
+            if entry.open_transaction == NO_OPEN_TRANSACTION
+            and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self._producers[producer_id]
+        return len(gone)
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def last_offsets(self) -> set[int]:
+        """The last offset of each producer: compaction keeps those batches, maybe emptied."""
+        return {entry.last_offset for entry in self._producers.values() if entry.batches}
+
+    def snapshot(self) -> bytes:
+        """The state as it goes into a file."""
+        entries = b"".join(
+            _ENTRY.pack(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_offset,
+                _last_offset_delta(entry),
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.open_transaction,
+            )
+            for producer_id, entry in self._producers.items()
+        )
+        body = struct.pack(">i", len(self._producers)) + entries
+        return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def from_snapshot(cls, data: bytes) -> ProducerState | None:
+        """The state out of a file, or None when the file cannot be trusted."""
+        if len(data) < _PREFIX.size:
+            return None
+        version, crc, count = _PREFIX.unpack_from(data)
+        whole = len(data) == _PREFIX.size + count * _ENTRY.size
+        if version != SNAPSHOT_VERSION or not whole or crc32c(data[_CRC_END:]) != crc:
+            return None
+        state = cls()
+        for fields in _ENTRY.iter_unpack(data[_PREFIX.size :]):
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator, open_at = fields
+            entry = state._producers[producer_id] = ProducerEntry(epoch)
+            entry.coordinator_epoch = coordinator
+            entry.last_timestamp = timestamp
+            entry.open_transaction = open_at
+            if sequence >= 0:
+                first = (sequence - delta) % _SEQUENCE_LIMIT
+                entry.batches.append(
+                    WrittenBatch(first, sequence, offset - delta, offset, timestamp)
+                )
+        return state
+
+
+def _last_offset_delta(entry: ProducerEntry) -> int:
+    if not entry.batches:
+        return 0
+    return entry.batches[-1].last_offset - entry.batches[-1].first_offset

@@ -1,0 +1,276 @@
+"""Opens the files of a partition after any stop and says what it found.
+
+What is read (see recovery_point.py for the picture):
+
+    below the snapshot point      nothing
+    up to the recovery point      headers: indexes and producer state are made again
+    above the recovery point      everything, with checksums
+
+What can be wrong, and what is done about it:
+
+    torn tail    the first bad batch lies at or above the recovery point, where nothing was promised
+                 to be on disk. The log is cut there. Intact batches behind it (the disk wrote out of
+                 order) are set aside in a `.damaged` file; their offsets are not given out again.
+    damage       the bad batch lies below the recovery point. Its bytes stay where they are and are
+                 copied to a `.damaged` file, the log goes on at the next intact batch, and the range
+                 is reported.
+    missing end  the log ends below the recovery point: reported; the lost offsets are not given out
+                 again.
+
+A clean stop leaves both points at the end, so a start reads next to nothing. `needs_flush` tells
+that something was read or changed that a power cut could still take back: the partition syncs it
+before it serves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from strandlog.config.topic_settings import LogSettings
+from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
+from strandlog.record.control import read_control
+from strandlog.storage.files import Files
+from strandlog.storage.paths import (
+    DAMAGED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    RECOVERY_POINT,
+    SIDE_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    join,
+    parse_segment_file,
+)
+from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.recovery_point import START, RecoveryPoint, read_recovery_point
+from strandlog.storage.segment import ActiveSegment, Segment, stem_of
+from strandlog.storage.segment_list import SegmentList
+from strandlog.storage.segment_scan import SegmentScan, intact_end, scan_segment, trusted_start
+from strandlog.storage.swap import tidy_after_crash
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening one partition found. `is_clean` when there was nothing to say."""
+
+    partition: str
+    walked_bytes: int = 0
+    torn_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.problems and not self.torn_bytes
+
+
+@dataclass(slots=True)
+class Recovered:
+    """An open partition's parts, as recovery leaves them."""
+
+    segments: SegmentList
+    log_end_offset: int
+    producers: ProducerState
+    point: RecoveryPoint
+    report: RecoveryReport
+    needs_flush: bool
+
+
+def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
+    """The offsets in the names of a partition's files with that suffix, ascending."""
+    parsed = map(parse_segment_file, names)
+    return sorted(found[0] for found in parsed if found and found[1:] == (suffix, ""))
+
+
+class Recovery:
+    """One run over one partition's folder."""
+
+    def __init__(self, files: Files, folder: str, settings: LogSettings, now_ms: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._settings = settings
+        self._now_ms = now_ms
+        self._report = RecoveryReport(folder.rpartition("/")[2])
+        self._point = START
+        self._producers = ProducerState()
+        self._producers_from = 0
+        self._needs_flush = False
+
+    def run(self, log_start_offset: int = 0) -> Recovered:
+        """Open the partition. `log_start_offset` is where an empty one begins."""
+        tidy_after_crash(self._files, self._folder)
+        names = self._files.list_dir(self._folder)
+        point_path = join(self._folder, RECOVERY_POINT)
+        self._point = read_recovery_point(self._files, point_path) or START
+        self._load_snapshot(segment_offsets(names, SNAPSHOT_SUFFIX))
+        segments = [
+            Segment(stem_of(self._folder, base), base, names[f"{base:020d}{LOG_SUFFIX}"])
+            for base in segment_offsets(names, LOG_SUFFIX)
+        ]
+        if not segments:
+            base = max(log_start_offset, self._point.offset)
+            return self._recovered(SegmentList([], self._new_active(base)), base)
+        return self._scan_all(segments)
+
+    def _load_snapshot(self, offsets: list[int]) -> None:
+        """The newest intact snapshot that is not above the snapshot point."""
+        for offset in reversed(offsets):
+            path = stem_of(self._folder, offset) + SNAPSHOT_SUFFIX
+            if offset <= self._point.snapshot_offset:
+                state = ProducerState.from_snapshot(self._files.read(path))
+                if state is not None:
+                    self._producers, self._producers_from = state, offset
+                    return
+                self._report.problems.append(f"{path} fails its checksum; the log tells the same")
+            self._files.remove(path)
+
+    def _new_active(self, base: int) -> ActiveSegment:
+        stem = stem_of(self._folder, base)
+        interval_bytes = self._settings.index_interval_bytes
+        return ActiveSegment(self._files, stem, base, interval_bytes, self._now_ms)
+
+    def _scan_all(self, segments: list[Segment]) -> Recovered:
+        # Producer state may need more of the log than the indexes do, when a snapshot was damaged.
+        trusted_offset = min(self._point.snapshot_offset, self._producers_from)
+        first = max(0, sum(s.base_offset <= trusted_offset for s in segments) - 1)
+        sealed, untrusted = segments[:first], segments[first:]
+        next_offset = untrusted[0].base_offset
+        for number, segment in enumerate(untrusted):
+            active = self._new_active(segment.base_offset)
+            active.size_bytes = segment.size_bytes
+            scan = self._scan_one(segment, active, trusted_offset, next_offset)
+            next_offset = scan.next_offset
+            if scan.torn_position is not None:
+                next_offset = self._cut(segment, untrusted[number + 1 :], scan)
+                active.size_bytes = segment.size_bytes
+                break
+            if number + 1 < len(untrusted):
+                sealed.append(self._seal(active))
+        ends_here = not scan.damage and next_offset == scan.next_offset
+        return self._finish(SegmentList(sealed, active), next_offset, ends_here=ends_here)
+
+    def _scan_one(
+        self, segment: Segment, active: ActiveSegment, trusted_offset: int, next_offset: int
+    ) -> SegmentScan:
+        """Walk what is not trusted of one segment; its indexes and the producer state follow."""
+        mapped = self._files.map(segment.log_path)
+        view = mapped.view
+        try:
+            position, found_offset = trusted_start(view, segment, active.indexes, trusted_offset)
+            start = (position, max(found_offset, next_offset))
+
+            if len(view) >= HEADER_SIZE:
+                active.first_timestamp = read_header(view).max_timestamp
+
+            def on_batch(position: int, header: BatchHeader) -> None:
+                active.indexes.note_header(position, header)
+                if header.producer_id >= 0 and header.base_offset >= self._producers_from:
+                    self._note_producer(header, view, position)
+
+            scan = scan_segment(view, segment, start, self._point.offset, on_batch)
+            self._report.walked_bytes += scan.walked_bytes
+            self._needs_flush |= scan.walked_bytes > 0
+            self._keep_damage_aside(segment, scan, view)
+        finally:
+            mapped.close()
+        return scan
+
+    def _note_producer(self, header: BatchHeader, view: memoryview, position: int) -> None:
+        if header.is_control:
+            marker = read_control(BatchView(view, position))
+            self._producers.end_transaction(header, marker.coordinator_epoch)
+        else:
+            self._producers.update(header, header.base_offset)
+
+    def _keep_damage_aside(self, segment: Segment, scan: SegmentScan, view: memoryview) -> None:
+        for damage in scan.damage:
+            data = view[damage.position : damage.end_position]
+            path = self._keep_aside(segment, damage.position, data)
+            until = f"to {damage.end_offset - 1}" if damage.end_offset is not None else "on"
+            self._report.problems.append(
+                f"{segment.log_path} is damaged at byte {damage.position} ({damage.reason}): "
+                f"offsets {damage.start_offset} {until} cannot be read; the bytes were copied to {path}"
+            )
+
+    def _keep_aside(self, segment: Segment, position: int, data: memoryview) -> str:
+        path = f"{segment.stem}-{position}{LOG_SUFFIX}{DAMAGED_SUFFIX}"
+        self._files.replace(path, data)
+        return path
+
+    def _seal(self, active: ActiveSegment) -> Segment:
+        """A walked segment that is not the last: its files are final, so make them durable."""
+        sealed = active.seal()
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            if self._files.exists(sealed.stem + suffix):
+                self._files.sync_file(sealed.stem + suffix)
+        self._files.sync_dir(self._folder)
+        return sealed
+
+    def _cut(self, segment: Segment, later: list[Segment], scan: SegmentScan) -> int:
+        """Cut the segment at the tear and take the later ones out. Returns the next offset."""
+        torn_position = scan.torn_position
+        assert torn_position is not None
+        next_offset = scan.next_offset
+        mapped = self._files.map(segment.log_path)
+        try:
+            self._report.torn_bytes += len(mapped.view) - torn_position
+            end = intact_end(mapped.view, torn_position, next_offset)
+            if end is not None:
+                path = self._keep_aside(segment, torn_position, mapped.view[torn_position:])
+                self._say_set_aside(next_offset, end, path)
+                next_offset = end
+        finally:
+            mapped.close()
+        for late in later:
+            next_offset = max(next_offset, self._set_aside(late))
+        self._files.truncate(segment.log_path, torn_position)
+        segment.size_bytes = torn_position
+        self._files.sync_file(segment.log_path)
+        self._files.sync_dir(self._folder)
+        self._needs_flush = True
+        return next_offset
+
+    def _set_aside(self, segment: Segment) -> int:
+        """Take a segment behind a tear out of the log. Returns the offset after its records."""
+        self._report.torn_bytes += segment.size_bytes
+        mapped = self._files.map(segment.log_path)
+        try:
+            end = intact_end(mapped.view, -1, segment.base_offset)
+        finally:
+            mapped.close()
+        for suffix in SIDE_SUFFIXES:
+            self._files.remove(segment.stem + suffix)
+        if end is None:
+            self._files.remove(segment.log_path)
+            return 0
+        self._files.rename(segment.log_path, segment.log_path + DAMAGED_SUFFIX)
+        self._say_set_aside(segment.base_offset, end, segment.log_path + DAMAGED_SUFFIX)
+        return end
+
+    def _say_set_aside(self, start: int, end: int, path: str) -> None:
+        self._report.problems.append(
+            f"offsets {start} to {end - 1} were never confirmed to be on disk and follow a torn "
+            f"write; what is left of them was set aside in {path}"
+        )
+
+    def _finish(self, segments: SegmentList, next_offset: int, *, ends_here: bool) -> Recovered:
+        if next_offset < self._point.offset:
+            self._report.problems.append(
+                f"offsets {next_offset} to {self._point.offset - 1} were on disk once and are gone"
+            )
+            next_offset, ends_here = self._point.offset, False
+        if not ends_here and next_offset > segments.active.base_offset:
+            # The records end before the next offset: the name of a new segment remembers that.
+            segments.roll(self._seal(segments.active), self._new_active(next_offset))
+            self._needs_flush = True
+        return self._recovered(segments, next_offset)
+
+    def _recovered(self, segments: SegmentList, next_offset: int) -> Recovered:
+        return Recovered(
+            segments,
+            next_offset,
+            self._producers,
+            self._point,
+            self._report,
+            self._needs_flush or next_offset != self._point.offset,
+        )

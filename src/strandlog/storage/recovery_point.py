@@ -1,0 +1,71 @@
+"""How far a partition is known to be good: one small file, written after each sync.
+
+    slot: i64 recovery point | i64 snapshot point | u32 sequence | u8 bounds readers | u32 CRC-32C
+    file: two slots, written in turn
+
+    0 ......... snapshot point ......... recovery point ......... end of the file
+      trusted                  headers are               everything is
+      unread                   walked                    checked
+
+Below the *recovery point* the log was synced. Below the *snapshot point* its indexes and a snapshot
+of the producer state were synced as well. So a start reads only what lies above, and recovery can
+tell a torn tail (above the recovery point) from damage (below it).
+
+The file itself is never synced. That is enough: it is written *after* the syncs it tells of, so
+whatever value survives a power cut is true, merely old; and it survives a kill -9 exactly. A slot
+torn half-way fails its checksum and the other one counts.
+
+`bounds_readers` tells processes that read the folder beside the owner whether to stop at the
+recovery point: with durability "fsync" nothing above it may be shown, for a power cut could take it
+back.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from strandlog.record.checksum import crc32c
+from strandlog.storage.files import Files
+
+_BODY = struct.Struct(">qqIB")
+_CRC = struct.Struct(">I")
+SLOT_SIZE = _BODY.size + _CRC.size
+
+
+class RecoveryPoint(NamedTuple):
+    """One value of the file."""
+
+    offset: int
+    snapshot_offset: int
+    sequence: int
+    bounds_readers: bool
+
+
+START = RecoveryPoint(0, 0, 0, True)
+
+
+def _parse(slot: bytes) -> RecoveryPoint | None:
+    if len(slot) != SLOT_SIZE:
+        return None
+    body = slot[: _BODY.size]
+    if _CRC.unpack_from(slot, _BODY.size)[0] != crc32c(body):
+        return None
+    offset, snapshot_offset, sequence, bounds = _BODY.unpack(body)
+    return RecoveryPoint(offset, snapshot_offset, sequence, bool(bounds))
+
+
+def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
+    """The newest intact slot, or None when there is none."""
+    try:
+        data = files.read(path)
+    except FileNotFoundError:
+        return None
+    slots = [_parse(data[:SLOT_SIZE]), _parse(data[SLOT_SIZE : 2 * SLOT_SIZE])]
+    return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
+
+
+def write_recovery_point(files: Files, path: str, point: RecoveryPoint) -> None:
+    """Write the next slot; the other one stays as it is."""
+    body = _BODY.pack(point.offset, point.snapshot_offset, point.sequence, point.bounds_readers)
+    files.write_at(path, point.sequence % 2 * SLOT_SIZE, body + _CRC.pack(crc32c(body)))

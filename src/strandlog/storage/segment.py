@@ -1,0 +1,179 @@
+"""One log file with its indexes.
+
+A `Segment` is sealed: its files no longer change, it costs a few hundred bytes of memory and no
+open file, and its bytes are read through the segment cache. An `ActiveSegment` is the last one of a
+partition, the only one that grows. Sealing turns the second into the first.
+
+Indexing rule, the same for appends, recovery and compaction (`SegmentIndexes.note`): when more than
+index.interval.bytes have been written since the last entry, the batch that is written now gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandlog.config.topic_settings import LogSettings
+from strandlog.record.batch_header import BatchHeader
+from strandlog.storage.files import Buffer, Files, LogFile
+from strandlog.storage.offset_index import OffsetIndex
+from strandlog.storage.paths import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SIDE_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    join,
+    segment_stem,
+)
+from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry, TimeIndex
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+SAVE_AT_ENTRIES = 64
+
+
+class Segment:
+    """A sealed segment: where it begins, how long it is, how new it is."""
+
+    __slots__ = ("base_offset", "largest", "size_bytes", "stem")
+
+    def __init__(
+        self, stem: str, base_offset: int, size_bytes: int, largest: TimeEntry | None = None
+    ) -> None:
+        self.stem = stem
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.largest = largest  # the largest timestamp; None until somebody asked the index
+
+    @property
+    def log_path(self) -> str:
+        return self.stem + LOG_SUFFIX
+
+    @property
+    def paths(self) -> list[str]:
+        """All files that a segment may have."""
+        return [self.log_path, *(self.stem + suffix for suffix in SIDE_SUFFIXES)]
+
+
+def stem_of(folder: str, base_offset: int) -> str:
+    """The path that all files of a segment share, up to the suffix."""
+    return join(folder, segment_stem(base_offset))
+
+
+class SegmentIndexes:
+    """Both indexes of a segment that is being written, and the rule by which they grow."""
+
+    __slots__ = ("_bytes_since_entry", "_interval_bytes", "largest", "offsets", "times")
+
+    def __init__(
+        self, files: Files, stem: str, base_offset: int, interval_bytes: int, state: str = ""
+    ) -> None:
+        """`state` is a further suffix: indexes of a compaction under way end in `.cleaned`."""
+        self.offsets = OffsetIndex(files, stem + INDEX_SUFFIX + state, base_offset)
+        self.times = TimeIndex(files, stem + TIME_INDEX_SUFFIX + state, base_offset)
+        self.largest = self.times.last or NO_TIME_ENTRY
+        self._interval_bytes = interval_bytes
+        self._bytes_since_entry = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The larger of the two."""
+        return max(self.offsets.size_bytes, self.times.size_bytes)
+
+    def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """A batch was written at `position`."""
+        if max_timestamp > self.largest.timestamp:
+            self.largest = TimeEntry(max_timestamp, last_offset)
+        if self._bytes_since_entry > self._interval_bytes:
+            self.offsets.append(last_offset, position)
+            self._note_largest()
+            self._bytes_since_entry = 0
+            if self.offsets.unsaved_count >= SAVE_AT_ENTRIES:
+                self.save()
+        self._bytes_since_entry += size
+
+    def note_header(self, position: int, header: BatchHeader) -> None:
+        """The same, for a batch that was read back."""
+        self.note(position, header.size_bytes, header.last_offset, header.max_timestamp)
+
+    def _note_largest(self) -> None:
+        last = self.times.last
+        if self.largest.timestamp > (last.timestamp if last else -1):
+            self.times.append(self.largest)
+
+    def keep_before(self, position: int, offset: int) -> None:
+        """Forget what is said about batches at or after a place in the log."""
+        self.offsets.keep_before(position)
+        self.times.keep_before(offset)
+        self.largest = self.times.last or NO_TIME_ENTRY
+        self._bytes_since_entry = 0
+
+    def save(self) -> None:
+        """Bring both files up to date."""
+        self.times.save()
+        self.offsets.save()
+
+    def finish(self) -> None:
+        """The segment is complete: the time index ends with the largest timestamp."""
+        self._note_largest()
+        self.save()
+
+
+class ActiveSegment(Segment):
+    """The segment that grows."""
+
+    __slots__ = ("_files", "_log_file", "created_ms", "first_timestamp", "indexes")
+
+    def __init__(
+        self, files: Files, stem: str, base_offset: int, interval_bytes: int, created_ms: int
+    ) -> None:
+        super().__init__(stem, base_offset, 0)
+        self._files = files
+        self._log_file: LogFile | None = None
+        self.indexes = SegmentIndexes(files, stem, base_offset, interval_bytes)
+        self.created_ms = created_ms
+        self.first_timestamp = -1
+
+    @property
+    def file(self) -> LogFile:
+        """Opened when it is first needed: an idle partition holds no file."""
+        if self._log_file is None:
+            self._log_file = self._files.open_log(self.log_path)
+        return self._log_file
+
+    def append(
+        self, buffers: Sequence[Buffer], size: int, last_offset: int, max_timestamp: int
+    ) -> None:
+        """Write one batch, as one or more buffers, at the end."""
+        position = self.size_bytes
+        self.file.append(buffers)
+        self.size_bytes = position + size
+        if self.first_timestamp < 0:
+            self.first_timestamp = max_timestamp
+        self.indexes.note(position, size, last_offset, max_timestamp)
+
+    def should_roll(
+        self, size: int, last_offset: int, max_timestamp: int, now_ms: int, settings: LogSettings
+    ) -> bool:
+        """Whether the next batch belongs into a new segment."""
+        if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if not self.size_bytes:
+            return False
+        if self.size_bytes + size > settings.segment_bytes:
+            return True
+        if self.indexes.size_bytes + 12 > settings.segment_index_bytes:
+            return True
+        # By the records' own time where they have one, so that a replay of old data rolls alike.
+        if self.first_timestamp >= 0 and max_timestamp >= 0:
+            age_ms = max_timestamp - self.first_timestamp
+        else:
+            age_ms = now_ms - self.created_ms
+        return age_ms > settings.segment_ms - settings.segment_jitter_ms
+
+    def seal(self) -> Segment:
+        """End this segment. The log file stays with the caller until it was synced."""
+        self.indexes.finish()
+        return Segment(self.stem, self.base_offset, self.size_bytes, self.indexes.largest)
+
+    def forget_file(self) -> None:
+        """Let the file go. A flush plan that still holds it keeps it open until it is done."""
+        self._log_file = None

@@ -1,0 +1,148 @@
+"""An LRU cache of memory-mapped sealed segments.
+
+Mapping a file costs some 20 microseconds and one entry in the kernel's table; keeping every segment
+mapped would cost a large folder thousands of them. So at most `capacity` segments are mapped; the
+least recently used one goes first, and `on_evict` is told. A reader may go on using a slice of an
+evicted map: the pages stay until the slice is dropped.
+
+Index files are checked when they are mapped (whole entries, inside the log) and rebuilt from the
+log when they are missing or wrong: on disk by the owner of the folder, in memory by a guest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from strandlog.storage.batch_walk import Source, view_source
+from strandlog.storage.files import Files, MappedFile
+from strandlog.storage.index_rebuild import rebuilt_indexes
+from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
+from strandlog.storage.offset_index import IndexEntry
+from strandlog.storage.offset_index import search as search_offset
+from strandlog.storage.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from strandlog.storage.segment import Segment
+from strandlog.storage.time_index import ENTRY as TIME_ENTRY
+
+DEFAULT_CAPACITY = 128
+
+
+class SegmentMaps:
+    """The bytes of one sealed segment: the log and its two indexes."""
+
+    __slots__ = ("_mapped", "index", "log", "source", "time_index")
+
+    def __init__(self, files: Files, segment: Segment, *, owns_folder: bool) -> None:
+        log = files.map(segment.log_path)
+        self._mapped: list[MappedFile] = [log]
+        self.log = log.view
+        self.source: Source = view_source(log.view)
+        self.index = self._map_entries(files, segment.stem + INDEX_SUFFIX)
+        self.time_index = self._map_entries(files, segment.stem + TIME_INDEX_SUFFIX)
+        if not self._indexes_look_right(segment):
+            self.rebuild(files, segment, owns_folder=owns_folder)
+
+    def _map_entries(self, files: Files, path: str) -> memoryview:
+        try:
+            mapped = files.map(path)
+        except FileNotFoundError:
+            return memoryview(b"")
+        self._mapped.append(mapped)
+        return mapped.view
+
+    def _indexes_look_right(self, segment: Segment) -> bool:
+        if not segment.size_bytes:
+            return True
+        if len(self.index) % OFFSET_ENTRY.size or len(self.time_index) % TIME_ENTRY.size:
+            return False
+        # A sealed segment has its largest timestamp in the time index, unless no record has one.
+        if not self.time_index and segment.largest is None:
+            return False
+        if not self.index:
+            return True
+        last = OFFSET_ENTRY.unpack_from(self.index, len(self.index) - OFFSET_ENTRY.size)
+        return 0 < int(last[1]) < segment.size_bytes
+
+    def lookup(self, segment: Segment, offset: int) -> IndexEntry | None:
+        """The last index entry at or below an offset."""
+        return search_offset(self.index, segment.base_offset, offset)
+
+    def rebuild(self, files: Files, segment: Segment, *, owns_folder: bool) -> None:
+        """Make both indexes anew from the log."""
+        rebuilt = rebuilt_indexes(self.source, segment, len(self.log))
+        self.index = memoryview(rebuilt.offset_entries)
+        self.time_index = memoryview(rebuilt.time_entries)
+        segment.largest = rebuilt.largest
+        if owns_folder:
+            files.replace(segment.stem + INDEX_SUFFIX, rebuilt.offset_entries)
+            files.replace(segment.stem + TIME_INDEX_SUFFIX, rebuilt.time_entries)
+
+    def close(self) -> None:
+        self.log = self.index = self.time_index = memoryview(b"")
+        self.source = view_source(self.log)
+        for mapped in self._mapped:
+            mapped.close()
+        self._mapped.clear()
+
+
+class SegmentCache:
+    """At most `capacity` mapped segments, shared by all partitions of a folder."""
+
+    def __init__(
+        self,
+        files: Files,
+        capacity: int = DEFAULT_CAPACITY,
+        *,
+        owns_folder: bool = True,
+        on_evict: Callable[[str], None] | None = None,
+    ) -> None:
+        assert capacity > 0
+        self._files = files
+        self._capacity = capacity
+        self._owns_folder = owns_folder
+        self._on_evict = on_evict
+        self._maps: OrderedDict[str, SegmentMaps] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def get(self, segment: Segment) -> SegmentMaps:
+        """The maps of a segment, made now if need be. FileNotFoundError when its log is gone."""
+        maps = self._maps.get(segment.stem)
+        if maps is not None:
+            self.hits += 1
+            self._maps.move_to_end(segment.stem)
+            return maps
+        self.misses += 1
+        maps = SegmentMaps(self._files, segment, owns_folder=self._owns_folder)
+        self._maps[segment.stem] = maps
+        while len(self._maps) > self._capacity:
+            stem, oldest = self._maps.popitem(last=False)
+            self._evict(stem, oldest)
+        return maps
+
+    def rebuild(self, segment: Segment) -> SegmentMaps:
+        """A reader found an index entry that the log contradicts."""
+        maps = self.get(segment)
+        maps.rebuild(self._files, segment, owns_folder=self._owns_folder)
+        return maps
+
+    def drop(self, stem: str) -> None:
+        """Forget a segment that was replaced or removed."""
+        maps = self._maps.pop(stem, None)
+        if maps is not None:
+            self._evict(stem, maps)
+
+    def _evict(self, stem: str, maps: SegmentMaps) -> None:
+        self.evictions += 1
+        maps.close()
+        if self._on_evict is not None:
+            self._on_evict(stem)
+
+    def close(self) -> None:
+        while self._maps:
+            stem, maps = self._maps.popitem()
+            self._evict(stem, maps)

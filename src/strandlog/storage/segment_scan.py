@@ -1,0 +1,156 @@
+"""Walks the part of one segment that a start does not trust.
+
+`trusted_start` finds where that part begins: at the snapshot point, found through the index. An
+index entry that the log contradicts makes the whole segment untrusted. `scan_segment` then walks to
+the end, noting each batch, and tells torn from damaged by the recovery point (see recovery.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from strandlog.errors import CorruptSegmentError
+from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
+from strandlog.storage.batch_walk import next_intact, problem_with, view_source, walk
+from strandlog.storage.offset_index import IndexEntry
+from strandlog.storage.segment import Segment, SegmentIndexes
+from strandlog.storage.time_index import TimeEntry
+
+
+class Damage(NamedTuple):
+    """Bytes of a log that no longer hold the records they once held."""
+
+    position: int
+    end_position: int
+    start_offset: int
+    end_offset: int | None  # None when nothing intact follows in this segment
+    reason: str
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """Where a walk ended and what it met."""
+
+    next_offset: int
+    walked_bytes: int = 0
+    torn_position: int | None = None
+    damage: list[Damage] = field(default_factory=list)
+
+
+def entry_is_true(view: memoryview, entry: IndexEntry) -> bool:
+    """Whether a batch begins at the position and ends with the offset that the entry says."""
+    room = len(view) - entry.position
+    if entry.position < 0 or room < HEADER_SIZE:
+        return False
+    header = read_header(view, entry.position)
+    return not problem_with(header, 0, room) and header.last_offset == entry.offset
+
+
+def _time_entry_is_true(
+    view: memoryview, segment: Segment, indexes: SegmentIndexes, entry: TimeEntry
+) -> bool:
+    found = indexes.offsets.lookup(entry.offset)
+    if found is not None and not entry_is_true(view, found):
+        return False
+    start = found.position if found else 0
+    try:
+        for _, header in walk(
+            view_source(view), start, len(view), path=segment.log_path, next_offset=0
+        ):
+            if header.last_offset >= entry.offset:
+                return header.last_offset == entry.offset and (
+                    header.max_timestamp == entry.timestamp
+                )
+    except CorruptSegmentError:
+        return False
+    return False
+
+
+def trusted_start(
+    view: memoryview, segment: Segment, indexes: SegmentIndexes, trusted_offset: int
+) -> tuple[int, int]:
+    """(position, next offset) where the untrusted part begins; the indexes are cut to match."""
+    start = _find_trusted_start(view, segment, indexes, trusted_offset)
+    indexes.keep_before(*start)
+    return start
+
+
+def _find_trusted_start(
+    view: memoryview, segment: Segment, indexes: SegmentIndexes, trusted_offset: int
+) -> tuple[int, int]:
+    from_the_beginning = (0, segment.base_offset)
+    if trusted_offset <= segment.base_offset:
+        return from_the_beginning
+    entry = indexes.offsets.lookup(trusted_offset - 1)
+    if entry is not None and not entry_is_true(view, entry):
+        return from_the_beginning
+    largest = indexes.times.last
+    if largest is None or not _time_entry_is_true(view, segment, indexes, largest):
+        return from_the_beginning
+    position, next_offset = entry.position if entry else 0, segment.base_offset
+    try:
+        for found, header in walk(
+            view_source(view), position, len(view), path=segment.log_path, next_offset=0
+        ):
+            if header.base_offset >= trusted_offset:
+                return found, next_offset
+            position, next_offset = found + header.size_bytes, header.next_offset
+    except CorruptSegmentError as problem:
+        if problem.offset is None or problem.offset + 1 < trusted_offset:
+            return from_the_beginning
+    return position, next_offset
+
+
+def scan_segment(
+    view: memoryview,
+    segment: Segment,
+    start: tuple[int, int],
+    recovery_point: int,
+    on_batch: Callable[[int, BatchHeader], None],
+) -> SegmentScan:
+    """Walk from `start` to the end of the segment or to its torn tail."""
+    position, next_offset = start
+    scan = SegmentScan(next_offset)
+    source = view_source(view)
+    while True:
+        try:
+            for found, header in walk(
+                source,
+                position,
+                len(view),
+                path=segment.log_path,
+                next_offset=scan.next_offset,
+                crc_from_offset=recovery_point,
+            ):
+                on_batch(found, header)
+                scan.walked_bytes += header.size_bytes
+                scan.next_offset = header.next_offset
+        except CorruptSegmentError as problem:
+            if scan.next_offset >= recovery_point:
+                scan.torn_position = problem.position
+                return scan
+            intact = next_intact(source, problem.position, len(view), scan.next_offset)
+            end = intact[0] if intact else len(view)
+            end_offset = intact[1].base_offset if intact else None
+            scan.damage.append(
+                Damage(problem.position, end, scan.next_offset, end_offset, problem.reason)
+            )
+            if intact is None:
+                return scan
+            position = end
+            continue
+        return scan
+
+
+def intact_end(view: memoryview, position: int, next_offset: int) -> int | None:
+    """The offset after the last intact batch behind a position, or None when there is none."""
+    end: int | None = None
+    source = view_source(view)
+    while True:
+        found = next_intact(source, position, len(view), next_offset)
+        if found is None:
+            return end
+        position = found[0] + found[1].size_bytes - 1
+        end = next_offset = found[1].next_offset

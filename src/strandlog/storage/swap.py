@@ -1,0 +1,121 @@
+"""Puts a compacted segment in the place of its originals so that a crash at any step loses nothing.
+
+    1  write     B.log.cleaned, B.index.cleaned, B.timeindex.cleaned; sync the log
+    2  rename    *.cleaned -> *.swap, the log last; sync the folder        <- from here on it counts
+    3  retire    the originals to *.deleted, from old to new
+    4  rename    *.swap -> final names, the log last; sync the folder
+
+A crash before step 2 is done leaves `.cleaned` files (or index swaps without a log): they are
+dropped, the originals serve. A crash after it leaves `B.log.swap`: the start removes the originals
+whose base lies in [B, end of the swap) and finishes step 4. An original above that range stays; its
+records are newer than all that the swap holds, so nothing old comes back, and the next compaction
+takes care of it.
+
+B is the base offset of the first original, so the new segment answers for the same offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandlog.errors import CorruptSegmentError
+from strandlog.storage.batch_walk import view_source, walk
+from strandlog.storage.file_remover import FileRemover
+from strandlog.storage.files import TEMP_SUFFIX, Files
+from strandlog.storage.paths import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SIDE_SUFFIXES,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    join,
+    parse_segment_file,
+)
+from strandlog.storage.segment import Segment, stem_of
+
+# The log comes last: its name is what makes a swap count, and what ends it.
+_SWAPPED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
+
+
+def commit_swap(files: Files, folder: str, base_offset: int) -> None:
+    """Step 2: the cleaned files are complete and synced; make them count."""
+    _rename_all(files, folder, base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
+
+
+def finish_swap(
+    files: Files,
+    folder: str,
+    originals: Sequence[Segment],
+    base_offset: int,
+    remover: FileRemover,
+    due_ms: int,
+) -> None:
+    """Steps 3 and 4, while the log is open."""
+    for segment in originals:
+        for path in segment.paths:
+            remover.retire(path, due_ms)
+    _rename_all(files, folder, base_offset, SWAP_SUFFIX, "")
+
+
+def _rename_all(files: Files, folder: str, base_offset: int, old: str, new: str) -> None:
+    stem = stem_of(folder, base_offset)
+    for suffix in _SWAPPED_SUFFIXES:
+        if files.exists(stem + suffix + old):
+            files.rename(stem + suffix + old, stem + suffix + new)
+    files.sync_dir(folder)
+
+
+def tidy_after_crash(files: Files, folder: str) -> None:
+    """Bring a partition's folder to a state without half-done work. Safe to repeat."""
+    swaps: list[int] = []
+    originals: list[int] = []
+    for name in files.list_dir(folder):
+        parsed = parse_segment_file(name)
+        if name.endswith((TEMP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)):
+            files.remove(join(folder, name))
+        elif parsed and parsed[1] == LOG_SUFFIX:
+            (swaps if parsed[2] == SWAP_SUFFIX else originals).append(parsed[0])
+    for base_offset in sorted(swaps):
+        _finish_after_crash(files, folder, base_offset, originals)
+    for name in files.list_dir(folder):
+        if name.endswith(SWAP_SUFFIX):  # indexes of a swap that never came to count
+            files.remove(join(folder, name))
+
+
+def _finish_after_crash(
+    files: Files, folder: str, base_offset: int, originals: Sequence[int]
+) -> None:
+    swap_path = stem_of(folder, base_offset) + LOG_SUFFIX + SWAP_SUFFIX
+    end_offset = _end_offset(files, swap_path)
+    if end_offset is None and base_offset in originals:
+        files.remove(swap_path)  # it rotted, and its originals are still there: they serve
+        return
+    for original in sorted(originals):
+        if base_offset <= original < max(end_offset or 0, base_offset + 1):
+            for suffix in (LOG_SUFFIX, *SIDE_SUFFIXES):
+                files.remove(stem_of(folder, original) + suffix)
+    _rename_all(files, folder, base_offset, SWAP_SUFFIX, "")
+
+
+def _end_offset(files: Files, path: str) -> int | None:
+    """The offset after the last record of a swap, or None when the file is damaged."""
+    mapped = files.map(path)
+    end_offset = 0
+    try:
+        batches = walk(
+            view_source(mapped.view),
+            0,
+            len(mapped.view),
+            path=path,
+            next_offset=0,
+            crc_from_offset=0,
+        )
+        for _, header in batches:
+            end_offset = header.next_offset
+    except CorruptSegmentError:
+        return None
+    finally:
+        mapped.close()
+    return end_offset

@@ -1,0 +1,73 @@
+"""Sparse map from timestamp to offset for one segment, in Kafka's format.
+
+    entry: i64 largest timestamp so far | i32 offset relative to the base    big-endian, ascending
+
+An entry says: the batch that ends with `offset` is the first whose largest timestamp is this, and
+all before it stay below. So it can be checked against the log, and readers do. The last entry of a
+sealed segment is its largest timestamp.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from strandlog.storage.files import Buffer
+from strandlog.storage.sparse_index import SparseIndex, count_at_or_below
+
+ENTRY = struct.Struct(">qi")
+_TIMESTAMP, _OFFSET = 0, 1
+
+
+class TimeEntry(NamedTuple):
+    """The batch that ends with `offset` is the first to reach `timestamp`."""
+
+    timestamp: int
+    offset: int
+
+
+NO_TIME_ENTRY = TimeEntry(-1, -1)
+
+
+def search(entries: Buffer, base_offset: int, target_timestamp: int) -> TimeEntry | None:
+    """The last entry whose timestamp is at or below the target, or None when there is none."""
+    return entry_before(
+        entries, base_offset, count_at_or_below(entries, ENTRY, _TIMESTAMP, target_timestamp)
+    )
+
+
+def entry_before(entries: Buffer, base_offset: int, count: int) -> TimeEntry | None:
+    """The last of the first `count` entries, or None when that is no entry."""
+    if not count:
+        return None
+    timestamp, relative = ENTRY.unpack_from(entries, (count - 1) * ENTRY.size)
+    return TimeEntry(timestamp, base_offset + relative)
+
+
+class TimeIndex(SparseIndex):
+    """The time index of the segment that is being written."""
+
+    __slots__ = ()
+    layout = ENTRY
+
+    def append(self, entry: TimeEntry) -> None:
+        """Note a new largest timestamp. The caller knows that it is larger than the last."""
+        self.add(ENTRY.pack(entry.timestamp, entry.offset - self.base_offset))
+
+    def lookup(self, target_timestamp: int) -> TimeEntry | None:
+        """The last entry whose timestamp is at or below the target, or None."""
+        return self._last_of(self.count_at_or_below(_TIMESTAMP, target_timestamp))
+
+    @property
+    def last(self) -> TimeEntry | None:
+        return self._last_of(self.size_bytes // ENTRY.size)
+
+    def _last_of(self, count: int) -> TimeEntry | None:
+        if not count:
+            return None
+        timestamp, relative = self.entry(count - 1)
+        return TimeEntry(timestamp, self.base_offset + relative)
+
+    def keep_before(self, offset: int) -> None:
+        """Forget entries about records at or after `offset`."""
+        self.keep(self.count_at_or_below(_OFFSET, offset - 1 - self.base_offset))

@@ -72,6 +72,8 @@ class BatchView:
 
     def is_intact(self) -> bool:
         """Whether `check` would pass."""
+        if len(self.buffer) - self.position < HEADER_SIZE:
+            return False
         return self._damage() is None
 
     def check(self) -> None:

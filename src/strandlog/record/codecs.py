@@ -150,6 +150,8 @@ def _decompress_snappy(data: Bytes, limit_bytes: int) -> bytes:
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _unpack_snappy_block(view, limit_bytes, limit_bytes)
+    if len(view) < len(_XERIAL_HEADER):
+        raise CorruptRecordError("snappy: the xerial header is cut off")
     parts: list[bytes] = []
     room = limit_bytes
     position = len(_XERIAL_HEADER)

@@ -154,7 +154,7 @@ def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: l
                 position += 1
             value = data[position : (position := position + (value_size >> 1))]
             if (
-                (timestamp | value_size) & _NOT_TWO_BYTES
+                (length | timestamp | value_size) & _NOT_TWO_BYTES
                 or offset & _NOT_THREE_BYTES
                 or key_size & _NOT_ONE_BYTE
                 or offset <= last
@@ -191,7 +191,11 @@ def _read_careful(data: bytes, position: int, frame: Frame, records: list[Record
     offset_delta, position = decode_varint(data, position)
     key, position = _read_field(data, position, end)
     value, position = _read_field(data, position, end)
-    headers, position = _read_headers(data, position, end)
+    headers: Headers = ()
+    if position < end and data[position] == 0:
+        position += 1
+    else:
+        headers, position = _read_headers(data, position, end)
     if position != end:
         raise CorruptRecordError(
             f"record {len(records)} takes {position - body} bytes and claims {length}"
@@ -203,13 +207,18 @@ def _read_careful(data: bytes, position: int, frame: Frame, records: list[Record
     timestamp = frame.base_timestamp + (0 if frame.is_append_time else timestamp_delta)
     if not MIN_INT64 <= timestamp <= MAX_INT64:
         timestamp = (timestamp - MIN_INT64) % (1 << 64) + MIN_INT64
-    records.append(Record(frame.topic, frame.partition, offset, timestamp, key, value, headers))
+    record = (frame.topic, frame.partition, offset, timestamp, key, value, headers)
+    records.append(_new_tuple(Record, record))
     return position
 
 
 def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     """A key or a value with its length in front."""
-    size, start = decode_varint(data, position)
+    raw = data[position] if position < end else 128
+    if raw < 128:
+        size, start = (raw >> 1) ^ -(raw & 1), position + 1
+    else:
+        size, start = decode_varint(data, position)
     if size == -1:
         return None, start
     position = start + size

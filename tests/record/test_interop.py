@@ -29,7 +29,6 @@ Row = tuple[int, bytes | None, bytes | None, Headers]
 contents = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=120, max_size=200))
 headers = st.lists(st.tuples(st.text(max_size=6), st.none() | st.binary(max_size=6)), max_size=3)
 rows = st.tuples(
-    # aiokafka's C reader takes no timestamp before the first one of the batch for granted.
     st.integers(0, 2**45) | st.integers(1_700_000_000_000, 1_700_000_000_300),
     contents,
     contents,

@@ -158,6 +158,8 @@ def build_batch(
     count = len(values)
     if count == 0:
         raise InvalidRecordError("a batch needs at least one record")
+    for column in (keys, headers, timestamps):
+        assert column is None or len(column) == count, "all columns of a batch are equally long"
     base_timestamp = max_timestamp = timestamp_ms
     if timestamps is not None:
         base_timestamp, max_timestamp = timestamps[0], max(timestamps)

@@ -97,7 +97,6 @@ def batch_parts(
         columns.insert(0, list(map(VARINTS.__getitem__, deltas)))
         sizes = list(map(add, sizes, map(VARINT_SIZES.__getitem__, deltas)))
     for fields in (values,) if keys is None else (keys, values):
-        assert len(fields) == count, "all columns of a batch are equally long"
         lengths, contents = _fields(fields)
         columns += (list(map(VARINTS.__getitem__, lengths)), contents)
         sizes = list(map(add, sizes, map(_FIELD_SIZES.__getitem__, lengths)))
@@ -106,7 +105,6 @@ def batch_parts(
         leads[0] = leads[0][1:]
     else:
         tails = list(map(encode_headers, headers))
-        assert len(tails) == count, "all columns of a batch are equally long"
         columns.append(tails)
         leads = list(map(_LEADS_ALONE.__getitem__, map(add, sizes, map(len, tails))))
     columns.insert(0, leads)

@@ -241,9 +241,9 @@ def _subscribers(members: Members) -> dict[str, list[str]]:
 
 
 def _sorted_members(members: Members) -> list[str]:
-    def order(member_id: str) -> tuple[bool, bytes]:
+    def order(member_id: str) -> tuple[bool, bytes, bytes]:
         instance = members[member_id].group_instance_id
-        return instance is None, _java_order(member_id if instance is None else instance)
+        return instance is None, _java_order(instance or ""), _java_order(member_id)
 
     return sorted(members, key=order)
 

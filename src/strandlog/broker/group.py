@@ -199,6 +199,7 @@ class Group(RebalancingGroup):
         self._turn_away(member, fenced(member.group_instance_id))
         self.roster.rename(member, new_id)
         member.update(request)
+        member.is_new = False  # it has an id to come back with: its instance id
         if old_id in self._unsynced:
             self._unsynced = self._unsynced - {old_id} | {new_id}
         self._restart_session(member)

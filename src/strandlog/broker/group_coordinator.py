@@ -210,8 +210,9 @@ class GroupCoordinator:
             topics = group.subscribed_topics()
             if topics is None or any(partition.topic in topics for partition in partitions):
                 raise GroupNotEmptyError(group_id, len(group.roster))
-        self._append(tombstones(group_id, partitions))
-        self._offsets.forget(group_id, partitions)
+        held = self._offsets.of_group(group_id).keys() & set(partitions)
+        self._append(tombstones(group_id, sorted(held)))
+        self._offsets.forget(group_id, held)
 
     def forget_topic(self, topic: str) -> None:
         """Forgets every group's offsets in a topic that is deleted."""

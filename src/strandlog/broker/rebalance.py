@@ -172,12 +172,12 @@ class RebalancingGroup:
     def _end_join(self) -> None:
         """Begins a generation with those who are here."""
         with self._outbox:
+            self._gathering_left_ms = None
             for member in self.roster.absent_dynamic:
                 self._forget(member, f"member {member.member_id!r} missed the rebalance")
             if len(self.roster) and not self.roster.elect_joined_leader():
                 self._start_join_timer(self.roster.rebalance_timeout_ms, self._end_join)
                 return
-            self._gathering_left_ms = None
             self._stop_phase_timer()
             self.generation += 1
             self.has_assignment = False

@@ -83,7 +83,7 @@ class Roster:
     def rebalance_timeout_ms(self) -> int:
         """How long the slowest member may take."""
         timeouts = (member.rebalance_timeout_ms for member in self._members.values())
-        return max(timeouts, default=MIN_REBALANCE_TIMEOUT_MS)
+        return max(MIN_REBALANCE_TIMEOUT_MS, max(timeouts, default=0))
 
     def add(self, member: Member) -> None:
         assert member.member_id not in self._members, "member ids are made once"

@@ -1,0 +1,210 @@
+"""The facade: a folder opened, its topics, groups and chores wired together.
+
+Everything here is synchronous and belongs to one thread at a time. Time, disk and chance come in
+through the constructor. `tick` drives what waits for time (group sessions, chores); `next_due_ms`
+says when it should be called.
+
+The table of groups and offsets lives in the compacted topic `__consumer_offsets`, which is made
+when the first group needs it: a program that uses no groups has no such folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+from strandlog.broker.catalog import Catalog, Topic
+from strandlog.broker.group_coordinator import GroupCoordinator
+from strandlog.broker.internal_topic import Entry, InternalTopic, group_partition
+from strandlog.broker.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.upkeep import Upkeep
+from strandlog.clock import Clock
+from strandlog.config.broker_settings import BrokerSettings, broker_settings
+from strandlog.errors import DiskFullError, InvalidRecordError
+from strandlog.model import TopicPartition
+from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
+from strandlog.record.batch import BatchView
+from strandlog.record.builder import build_batch
+from strandlog.storage.batch_reader import checked_batches
+from strandlog.storage.files import Buffer, Files
+from strandlog.storage.log_dir import LogDir, LogDirOptions
+from strandlog.storage.partition_log import AppendResult, PartitionLog
+from strandlog.storage.partition_reads import read
+
+REPLAY_BYTES = 1024 * 1024
+FREE_SPACE_LOOK_BYTES = 8 * 1024 * 1024
+
+
+class OffsetsTopic:
+    """`__consumer_offsets` as the coordinator's table; made at the first write."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
+        """Keep the records: on disk when this returns, with durability "fsync"."""
+        self._broker.ensure_offsets_topic()
+        self._table().append(records, timestamp_ms)
+
+    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        if OFFSETS_TOPIC in self._broker.catalog:
+            yield from self._table().replay()
+
+    def _table(self) -> InternalTopic:
+        logs = self._broker.catalog.logs(OFFSETS_TOPIC)
+        partitions = [_TableLog(log, self._broker.settings.fsyncs) for log in logs]
+        return InternalTopic(partitions, lambda key: _partition_of(key, len(logs)))
+
+
+def _partition_of(key: bytes, count: int) -> int:
+    match decode_key(key):
+        case GroupKey(group=group) | OffsetKey(group=group):
+            return group_partition(group, count)
+        case _:
+            raise AssertionError("a coordinator writes only its own kinds of records")
+
+
+class _TableLog:
+    """One partition of an internal topic."""
+
+    def __init__(self, log: PartitionLog, fsyncs: bool) -> None:
+        self._log = log
+        self._fsyncs = fsyncs
+
+    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
+        keys = [key for key, _ in records]
+        values = [value for _, value in records]
+        self._log.append(build_batch(timestamp_ms, values, keys))
+        if self._fsyncs:
+            self._log.flush()
+
+    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        log, offset = self._log, self._log.log_start_offset
+        while offset < log.log_end_offset:
+            data = read(log, offset, REPLAY_BYTES, unflushed=True)
+            if not data:
+                return
+            for batch in checked_batches(
+                data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
+            ):
+                for record in batch.records(*log.tp, from_offset=offset):
+                    yield record.key, record.value
+                offset = batch.header.next_offset
+
+
+class Broker:
+    """One data folder at work."""
+
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        clock: Clock,
+        new_uuid: Callable[[], UUID],
+        settings: BrokerSettings | None = None,
+    ) -> None:
+        self.settings = settings or broker_settings()
+        self.clock = clock
+        options = LogDirOptions(self.settings.fsyncs, self.settings.log_segment_cache_size)
+        self.log_dir = LogDir(path, files, clock, new_uuid, options)
+        try:
+            self.catalog = Catalog(self.log_dir, self.settings, new_uuid)
+            self.groups = GroupCoordinator(
+                self.settings, clock, OffsetsTopic(self), lambda: str(new_uuid())
+            )
+            self.groups.load()
+            self.upkeep = Upkeep(self.log_dir, self.catalog, self.settings, clock)
+        except BaseException:
+            self.log_dir.abandon()
+            raise
+        self._bytes_until_look = 0
+        self.is_closed = False
+
+    @property
+    def problems(self) -> list[str]:
+        """What the start found wrong, and what was done about it."""
+        found = list(self.log_dir.problems)
+        for log in self.log_dir.logs.values():
+            report = log.last_report
+            if report.torn_bytes:
+                found.append(f"{log.tp}: a torn tail of {report.torn_bytes} bytes was cut off")
+            found += [f"{log.tp}: {problem}" for problem in report.problems]
+        return found
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
+    ) -> Topic:
+        return self.catalog.create(name, partitions, config)
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic and what the groups remember of it."""
+        self.catalog.delete(name)
+        self.groups.forget_topic(name)
+
+    def ensure_offsets_topic(self) -> None:
+        """Make the table of groups and offsets unless it is there."""
+        if OFFSETS_TOPIC not in self.catalog:
+            config = {
+                "cleanup.policy": "compact",
+                "segment.bytes": self.settings.offsets_topic_segment_bytes,
+            }
+            self.catalog.create(OFFSETS_TOPIC, self.settings.offsets_topic_num_partitions, config)
+
+    # -- records -------------------------------------------------------------------------------
+
+    def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
+        """Append whole batches to a partition; "written" when this returns."""
+        self._bytes_until_look -= len(data)
+        if self._bytes_until_look < 0:
+            self._check_free_space()
+        if log.settings.compacts:
+            check_keys(log.tp, data)
+        return log.append(data)
+
+    def _check_free_space(self) -> None:
+        """Refuse appends while there is room left for reads, deletes and a clean stop."""
+        free = self.log_dir.files.free_bytes(self.log_dir.path)
+        limit = self.settings.log_min_free_bytes
+        if free < limit:
+            raise DiskFullError(
+                f"{self.log_dir.path} has {free} bytes left; appends are refused below {limit} "
+                f"(log.min.free.bytes): free some space, reading and deleting still work"
+            )
+        self._bytes_until_look = min(FREE_SPACE_LOOK_BYTES, free - limit)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due."""
+        self.groups.tick(self.clock.monotonic_ms())
+        self.upkeep.step()
+
+    def next_due_ms(self) -> int:
+        """When `tick` has something to do, on the monotonic clock."""
+        group_ms = self.groups.next_deadline_ms()
+        chores_ms = self.upkeep.next_due_ms()
+        return chores_ms if group_ms is None else min(group_ms, chores_ms)
+
+    def close(self) -> None:
+        """Stop cleanly."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.log_dir.close()
+
+
+def check_keys(tp: TopicPartition, data: Buffer) -> None:
+    """A compacted topic keeps the last value per key, so each record needs one."""
+    position = 0
+    while position < len(data):
+        batch = BatchView(data, position)
+        batch.check()
+        if not batch.header.is_control:
+            for record in batch.records(*tp):
+                if record.key is None:
+                    raise InvalidRecordError(
+                        f"{tp} is compacted: every record needs a key, number "
+                        f"{record.offset - batch.header.base_offset} of the batch has none"
+                    )
+        position += batch.size_bytes

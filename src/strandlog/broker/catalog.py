@@ -1,0 +1,243 @@
+"""Topics, how many partitions they have and how they are set, kept in `topics.json`.
+
+The file is the only truth about which topics exist; folders follow it.
+
+    create   folders first, made durable; then the file: that is the moment the topic exists
+    delete   the file first, with the topic marked as deleting: that is the moment it is gone; then the
+             folders are renamed away, and the mark goes
+
+So a crash leaves at most folders of a topic that does not exist yet (set aside as strays) or no
+longer (removed, for the mark says so). A folder that should be there and is not is made again,
+empty, and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_partition_count, check_topic_name
+from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.setting import Value
+from strandlog.config.topic_settings import TOPIC_SETTINGS, LogSettings, log_settings
+from strandlog.errors import (
+    CorruptStateError,
+    InvalidPartitionsError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from strandlog.model import TopicPartition
+from strandlog.storage.checkpoint import read_document, write_document
+from strandlog.storage.identity import base64_id
+from strandlog.storage.log_dir import LogDir
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.paths import join
+
+CATALOG_FILE = "topics.json"
+CATALOG_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic as the catalog knows it."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    config: dict[str, Value]
+    settings: LogSettings
+    is_deleting: bool = False
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    def as_document(self) -> dict[str, Any]:
+        """What the file says about it."""
+        config = {name: TOPIC_SETTINGS[name].format(value) for name, value in self.config.items()}
+        document: dict[str, Any] = {
+            "topic_id": self.topic_id,
+            "partitions": self.partitions,
+            "config": config,
+        }
+        if self.is_deleting:
+            document["deleting"] = True
+        return document
+
+
+def topic_from_document(name: str, document: Mapping[str, Any]) -> Topic:
+    """The topic that a part of the file describes."""
+    config = TOPIC_SETTINGS.parse(document["config"])
+    return Topic(
+        name=name,
+        topic_id=document["topic_id"],
+        partitions=document["partitions"],
+        config=config,
+        settings=log_settings(config),
+        is_deleting=document.get("deleting", False),
+    )
+
+
+class Catalog:
+    """All topics of one folder, and their open partitions."""
+
+    def __init__(
+        self, log_dir: LogDir, settings: BrokerSettings, new_uuid: Callable[[], UUID]
+    ) -> None:
+        self._log_dir = log_dir
+        self._settings = settings
+        self._new_uuid = new_uuid
+        self._path = join(log_dir.path, CATALOG_FILE)
+        self._topics: dict[str, Topic] = {}
+        self._logs: dict[str, list[PartitionLog]] = {}
+        self._load()
+
+    # -- looking up ----------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        return sorted(self._topics)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics
+
+    def topic(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFoundError(name)
+        return topic
+
+    def logs(self, name: str) -> list[PartitionLog]:
+        """The open partitions of a topic, by number."""
+        logs = self._logs.get(name)
+        if logs is None:
+            raise TopicNotFoundError(name)
+        return logs
+
+    def log(self, name: str, partition: int) -> PartitionLog:
+        logs = self.logs(name)
+        if not 0 <= partition < len(logs):
+            raise TopicNotFoundError(name, partition, len(logs))
+        return logs[partition]
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def create(
+        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
+    ) -> Topic:
+        """Make a topic; durable when this returns."""
+        check_topic_name(name)
+        if name in self._topics:
+            raise TopicExistsError(name)
+        count = self._settings.num_partitions if partitions is None else partitions
+        check_partition_count(count, self._settings.max_partitions_per_topic)
+        parsed = TOPIC_SETTINGS.parse(config or {})
+        topic_id = base64_id(self._new_uuid())
+        topic = Topic(name, topic_id, count, parsed, log_settings(parsed))
+        self._create_folders(topic, 0)
+        self._topics[name] = topic
+        self._save()
+        return topic
+
+    def _create_folders(self, topic: Topic, first: int) -> None:
+        for partition in range(first, topic.partitions):
+            tp = TopicPartition(topic.name, partition)
+            self._log_dir.create_partition(tp, topic.topic_id, topic.settings)
+        self._log_dir.sync_names()
+        self._collect_logs(topic)
+
+    def _collect_logs(self, topic: Topic) -> None:
+        logs = self._log_dir.logs
+        self._logs[topic.name] = [
+            logs[TopicPartition(topic.name, partition)] for partition in range(topic.partitions)
+        ]
+
+    def add_partitions(self, name: str, count: int) -> Topic:
+        """Let a topic have `count` partitions; it can only grow."""
+        topic = self.topic(name)
+        check_partition_count(count, self._settings.max_partitions_per_topic)
+        if count <= topic.partitions:
+            raise InvalidPartitionsError(
+                f"topic {name!r} has {topic.partitions} partitions; it can only grow"
+            )
+        grown = replace(topic, partitions=count)
+        self._create_folders(grown, topic.partitions)
+        self._topics[name] = grown
+        self._save()
+        return grown
+
+    def alter(self, name: str, changes: Mapping[str, object | None]) -> Topic:
+        """Change settings; None takes one back to its default."""
+        topic = self.topic(name)
+        config = dict(topic.config)
+        for setting, raw in changes.items():
+            if raw is None:
+                config.pop(TOPIC_SETTINGS[setting].name, None)
+            else:
+                config[setting] = TOPIC_SETTINGS[setting].parse(raw)
+        altered = replace(topic, config=config, settings=log_settings(config))
+        self._topics[name] = altered
+        self._save()
+        for log in self._logs[name]:
+            log.settings = altered.settings
+        return altered
+
+    def delete(self, name: str) -> None:
+        """Remove a topic; it is gone when this returns, its files go a while later."""
+        topic = self.topic(name)
+        self._topics[name] = replace(topic, is_deleting=True)
+        self._save()
+        del self._logs[name]
+        self._finish_delete(self._topics[name])
+
+    def _finish_delete(self, topic: Topic) -> None:
+        for tp, _ in list(self._log_dir.partition_folders()):
+            if tp.topic == topic.name:
+                self._log_dir.delete_partition(tp, topic.settings.file_delete_delay_ms)
+        self._log_dir.sync_names()
+        del self._topics[topic.name]
+        self._save()
+
+    def _save(self) -> None:
+        topics = {name: topic.as_document() for name, topic in sorted(self._topics.items())}
+        document = {"version": CATALOG_VERSION, "topics": topics}
+        write_document(self._log_dir.files, self._path, document)
+
+    # -- starting ------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        problems: list[str] = []
+        document = read_document(self._log_dir.files, self._path, problems)
+        self._log_dir.problems += problems
+        if document is None and problems:
+            raise CorruptStateError(
+                self._path, "both it and the version before it fail their checksum; restore one"
+            )
+        for name, described in (document or {"topics": {}})["topics"].items():
+            self._topics[name] = topic_from_document(name, described)
+        for topic in list(self._topics.values()):
+            if topic.is_deleting:
+                self._finish_delete(topic)
+        self._open_partitions()
+
+    def _open_partitions(self) -> None:
+        on_disk: set[TopicPartition] = set()
+        for tp, topic_id in list(self._log_dir.partition_folders()):
+            topic = self._topics.get(tp.topic)
+            if topic is None or tp.partition >= topic.partitions:
+                self._log_dir.set_stray_aside(tp)
+                continue
+            if topic_id != topic.topic_id:
+                self._log_dir.problems.append(f"partition.metadata of {tp} was wrong; written anew")
+                self._log_dir.write_partition_metadata(tp, topic.topic_id)
+            self._log_dir.open_partition(tp, topic.settings)
+            on_disk.add(tp)
+        for topic in self._topics.values():
+            for partition in range(topic.partitions):
+                tp = TopicPartition(topic.name, partition)
+                if tp not in on_disk:
+                    self._log_dir.problems.append(f"the folder of {tp} is gone; made anew, empty")
+                    self._log_dir.create_partition(tp, topic.topic_id, topic.settings)
+            self._collect_logs(topic)
+        self._log_dir.sync_names()

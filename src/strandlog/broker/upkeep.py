@@ -1,0 +1,124 @@
+"""What must be done now and then: flush lazily, clean, expire, checkpoint, remove files.
+
+Nothing here runs by itself. Whoever embeds the broker calls `step` when `next_due_ms` says so (both
+on the monotonic clock); the embedded library does it on the way through its calls, the server from
+its loop. One step does all that is due; each chore has its own interval and is independent of the
+others.
+
+    chore          how often                                      what
+    flush          every 100 ms while something is unsynced       partitions past flush.ms or flush.messages
+    mend           every 5 s while a partition has failed         read back, check, write and sync its tail
+    retention      log.retention.check.interval.ms                drop old segments, forget old producers
+    compaction     log.cleaner.backoff.ms                         the dirtiest partition that is due
+    files          every second                                   remove what waited long enough
+    checkpoints    log.flush.offset.checkpoint.interval.ms        the four of LogDir
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strandlog.broker.catalog import Catalog
+from strandlog.clock import Clock
+from strandlog.config.broker_settings import BrokerSettings
+from strandlog.errors import StrandlogError
+from strandlog.storage.cleaning import enforce_retention, need_for_compaction, plan_due_compaction
+from strandlog.storage.log_dir import LogDir
+from strandlog.storage.partition_log import PartitionLog
+
+FLUSH_LOOK_MS = 100
+MEND_INTERVAL_MS = 5_000
+REMOVE_INTERVAL_MS = 1_000
+
+
+class Upkeep:
+    """The chores of one broker."""
+
+    def __init__(
+        self, log_dir: LogDir, catalog: Catalog, settings: BrokerSettings, clock: Clock
+    ) -> None:
+        self._log_dir = log_dir
+        self._catalog = catalog
+        self._settings = settings
+        self._clock = clock
+        self.failures: list[str] = []
+        self._chores: list[tuple[int, Callable[[], None]]] = [
+            (FLUSH_LOOK_MS, self.flush_lazily),
+            (MEND_INTERVAL_MS, self.mend_failed),
+            (settings.log_retention_check_interval_ms, self.enforce_retention),
+            (settings.log_cleaner_backoff_ms, self.compact_dirtiest),
+            (REMOVE_INTERVAL_MS, self.remove_files),
+            (settings.log_flush_offset_checkpoint_interval_ms, log_dir.write_checkpoints),
+        ]
+        now_ms = clock.monotonic_ms()
+        self._due_ms = [now_ms + interval_ms for interval_ms, _ in self._chores]
+
+    def next_due_ms(self) -> int:
+        return min(self._due_ms)
+
+    def step(self) -> None:
+        """Do what is due. A chore that fails is noted and tried again at its next turn."""
+        now_ms = self._clock.monotonic_ms()
+        for number, (interval_ms, chore) in enumerate(self._chores):
+            if now_ms >= self._due_ms[number]:
+                self._due_ms[number] = now_ms + interval_ms
+                try:
+                    chore()
+                except StrandlogError as error:
+                    self.failures.append(str(error))
+
+    def _logs(self) -> list[PartitionLog]:
+        return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
+
+    def flush_lazily(self) -> None:
+        """Sync partitions whose oldest unsynced record has waited long enough."""
+        now_ms = self._clock.now_ms()
+        for log in self._logs():
+            if log.failure is None and should_flush(log, now_ms):
+                log.flush()
+
+    def mend_failed(self) -> None:
+        """Let partitions that failed to sync go on, where the disk allows it again."""
+        for log in self._logs():
+            if log.failure is not None:
+                log.revalidate()
+
+    def enforce_retention(self) -> None:
+        """Drop what is too old or too much, and forget producers that fell silent."""
+        now_ms = self._clock.now_ms()
+        for log in self._logs():
+            enforce_retention(log)
+            log.producers.expire(now_ms, self._settings.producer_id_expiration_ms)
+        self._log_dir.write_log_starts()
+
+    def compact_dirtiest(self) -> None:
+        """Compact the one partition that needs it most."""
+        cleaner_offsets = self._log_dir.cleaner_offsets
+        due = []
+        for log in self._logs():
+            if log.settings.compacts:
+                need = need_for_compaction(log, cleaner_offsets.get(log.tp, 0))
+                if need.is_due:
+                    due.append((need.dirty_ratio, log))
+        if not due:
+            return
+        _, log = max(due, key=lambda pair: pair[0])
+        plan = plan_due_compaction(
+            log, cleaner_offsets.get(log.tp, 0), self._settings.log_cleaner_dedupe_buffer_size
+        )
+        if plan is not None:
+            plan.execute()
+            cleaner_offsets[log.tp] = plan.complete().next_dirty_offset
+
+    def remove_files(self) -> None:
+        self._log_dir.remover.step(self._clock.now_ms())
+
+
+def should_flush(log: PartitionLog, now_ms: int) -> bool:
+    """Whether the lazy flusher's patience with a partition is over."""
+    if log.first_unflushed_ms is None:
+        return False
+    waited_ms = now_ms - log.first_unflushed_ms
+    return waited_ms >= log.settings.flush_ms or (
+        log.unflushed_count >= log.settings.flush_messages
+    )

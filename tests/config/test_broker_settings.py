@@ -1,0 +1,73 @@
+"""The broker's settings: one table, Kafka's names, typed attributes derived from it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings, broker_settings
+from strandlog.errors import InvalidSettingError, UnknownSettingError
+
+KAFKA_DEFAULTS = {
+    "group.min.session.timeout.ms": 6_000,
+    "group.max.session.timeout.ms": 1_800_000,
+    "group.max.size": 2_147_483_647,
+    "group.initial.rebalance.delay.ms": 3_000,
+    "offsets.retention.minutes": 10_080,
+    "offsets.retention.check.interval.ms": 600_000,
+    "offset.metadata.max.bytes": 4_096,
+    "offsets.topic.segment.bytes": 104_857_600,
+    "num.partitions": 1,
+    "auto.create.topics.enable": True,
+    "log.retention.check.interval.ms": 300_000,
+    "log.cleaner.backoff.ms": 15_000,
+    "log.cleaner.dedupe.buffer.size": 134_217_728,
+    "log.flush.offset.checkpoint.interval.ms": 60_000,
+    "producer.id.expiration.ms": 86_400_000,
+}
+
+
+def test_defaults_are_those_of_kafka() -> None:
+    found = {name: BROKER_SETTINGS[name].default for name in KAFKA_DEFAULTS}
+    assert found == KAFKA_DEFAULTS
+
+
+def test_every_row_is_an_attribute_and_every_attribute_a_row() -> None:
+    assert {field.name for field in fields(BrokerSettings)} == {
+        row.name.replace(".", "_") for row in BROKER_SETTINGS
+    }
+
+
+def test_every_default_is_allowed_by_its_own_row() -> None:
+    for row in BROKER_SETTINGS:
+        assert row.parse(row.format(row.default)) == row.default
+        assert row.help.endswith(".")
+
+
+def test_overrides_reach_the_attributes() -> None:
+    settings = broker_settings(
+        BROKER_SETTINGS.parse({"log.durability": "page_cache", "offsets.retention.minutes": "2"})
+    )
+    assert not settings.fsyncs
+    assert settings.offsets_retention_ms == 120_000
+    assert broker_settings().fsyncs
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("log.durability", "hope"),
+        ("group.max.size", "0"),
+        ("offset.metadata.max.bytes", "40000"),
+        ("log.min.free.bytes", "-1"),
+    ],
+)
+def test_bad_values_are_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidSettingError):
+        BROKER_SETTINGS.parse({name: value})
+
+
+def test_a_near_miss_is_suggested() -> None:
+    with pytest.raises(UnknownSettingError, match=r"group\.max\.size"):
+        BROKER_SETTINGS.parse({"group.maximum.size": "3"})

@@ -1,0 +1,93 @@
+"""Committed offsets: what is kept, what is refused, what grows old."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandlog.broker.offset_store import (
+    ExpiryRule,
+    OffsetStore,
+    commit_records,
+    expired_partitions,
+    refusal,
+    tombstones,
+)
+from strandlog.errors import DataError, OffsetMetadataTooLargeError
+from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.group_records import OffsetKey, decode_key, decode_offset
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+def test_offsets_are_kept_per_group() -> None:
+    store = OffsetStore()
+    store.put("g", {T0: OffsetAndMetadata(1), U0: OffsetAndMetadata(2)})
+    store.put("h", {T0: OffsetAndMetadata(9)})
+    store.put("g", {T0: OffsetAndMetadata(3)})
+    assert store.fetch("g", [T0, T1]) == {T0: OffsetAndMetadata(3), T1: None}
+    assert store.fetch("nobody", [T0]) == {T0: None}
+    assert store.with_topic("t") == {"g": [T0], "h": [T0]}
+    store.forget("h", [T0, T1])
+    store.forget("h", [T0])
+    assert store.groups() == ["g"]
+    assert not store.has_offsets("h")
+
+
+def test_what_is_handed_out_cannot_change_the_store() -> None:
+    store = OffsetStore()
+    store.put("g", {T0: OffsetAndMetadata(1)})
+    store.of_group("g").clear()
+    assert store.has_offsets("g")
+
+
+def test_records_say_what_was_committed() -> None:
+    value = OffsetAndMetadata(5, 2, "note", 77)
+    ((key, data),) = commit_records("g|h", {T1: value})
+    assert decode_key(key) == OffsetKey("g|h", "t", 1)
+    assert data is not None and decode_offset(data) == value
+    assert tombstones("g|h", [T1]) == [(key, None)]
+
+
+def test_metadata_is_limited_in_bytes() -> None:
+    assert refusal(T0, OffsetAndMetadata(1, metadata="é" * 5), 10) is None
+    too_long = refusal(T0, OffsetAndMetadata(1, metadata="é" * 5), 9)
+    assert isinstance(too_long, OffsetMetadataTooLargeError)
+
+
+@pytest.mark.parametrize(
+    ("partition", "value"),
+    [
+        (T0, OffsetAndMetadata(-1)),
+        (T0, OffsetAndMetadata(2**63)),
+        (T0, OffsetAndMetadata(1, leader_epoch=2**31)),
+        (T0, OffsetAndMetadata(1, metadata="\ud800")),
+        (TopicPartition("t", 2**31), OffsetAndMetadata(1)),
+        (TopicPartition("t" * 40_000, 0), OffsetAndMetadata(1)),
+    ],
+)
+def test_what_could_not_be_read_back_is_refused(
+    partition: TopicPartition, value: OffsetAndMetadata
+) -> None:
+    assert isinstance(refusal(partition, value, 4096), DataError)
+
+
+@pytest.mark.parametrize(
+    ("rule", "now_ms", "expired"),
+    [
+        (None, 10_000, []),
+        (ExpiryRule(), 1_099, []),
+        (ExpiryRule(), 1_100, [T0]),
+        (ExpiryRule(), 1_500, [T0, U0]),
+        (ExpiryRule(not_before_ms=1_200), 1_299, []),
+        (ExpiryRule(not_before_ms=1_200), 1_300, [T0]),
+        (ExpiryRule(kept_topics=frozenset({"t"})), 9_999, [U0]),
+    ],
+)
+def test_when_offsets_expire(
+    rule: ExpiryRule | None, now_ms: int, expired: list[TopicPartition]
+) -> None:
+    offsets = {
+        T0: OffsetAndMetadata(1, commit_timestamp=1_000),
+        U0: OffsetAndMetadata(1, commit_timestamp=1_400),
+    }
+    assert expired_partitions(offsets, rule, now_ms, retention_ms=100) == expired

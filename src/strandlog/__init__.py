@@ -1,1 +1,86 @@
-"""The public names."""
+"""A durable, partitioned, append-only log for Python people, with Spark at its side.
+
+    import strandlog
+
+    with strandlog.open("./data") as log:
+        log.create_topic("orders", partitions=3)
+        with log.producer() as producer:
+            producer.send("orders", b"v", key=b"k")
+        with log.consumer(["orders"], group="billing") as consumer:
+            for record in consumer.poll():
+                ...
+            consumer.commit()
+
+What is listed in `__all__` is the public API; everything else may move.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from strandlog.client.consumer import Consumer
+from strandlog.client.embedded import Log, PartitionInfo, TopicInfo
+from strandlog.client.producer import Producer
+from strandlog.errors import (
+    AlreadyOpenError,
+    ClosedError,
+    CorruptSegmentError,
+    GroupError,
+    InvalidGroupError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    StorageError,
+    StrandlogError,
+    TopicExistsError,
+    TopicInUseError,
+    TopicNotFoundError,
+    UnknownLayoutError,
+)
+from strandlog.model import Record, RecordMetadata, TopicPartition
+
+__version__ = "0.1.0"
+
+
+def open(  # noqa: A001 - strandlog.open reads as what it does
+    path: str | os.PathLike[str], settings: Mapping[str, object] | None = None
+) -> Log:
+    """Open a data folder as its owner, making it if need be.
+
+    `AlreadyOpenError` when another process (or another open log of this one) owns it,
+    `UnknownLayoutError` when the folder holds something else. `settings` are the broker's, by
+    Kafka's names.
+    """
+    return Log(path, settings)
+
+
+__all__ = [
+    "open",
+    "Log",
+    "Producer",
+    "Consumer",
+    "Record",
+    "RecordMetadata",
+    "TopicPartition",
+    "TopicInfo",
+    "PartitionInfo",
+    "StrandlogError",
+    "AlreadyOpenError",
+    "ClosedError",
+    "CorruptSegmentError",
+    "GroupError",
+    "InvalidGroupError",
+    "InvalidPartitionsError",
+    "InvalidTopicError",
+    "MessageTooLargeError",
+    "NotOwnerError",
+    "OffsetOutOfRangeError",
+    "StorageError",
+    "TopicExistsError",
+    "TopicInUseError",
+    "TopicNotFoundError",
+    "UnknownLayoutError",
+]

@@ -33,6 +33,7 @@ from strandlog.storage.partition_reads import read
 
 REPLAY_BYTES = 1024 * 1024
 FREE_SPACE_LOOK_BYTES = 8 * 1024 * 1024
+IN_PROCESS_HOST = "in-process"
 
 
 class OffsetsTopic:
@@ -113,12 +114,20 @@ class Broker:
                 self.settings, clock, OffsetsTopic(self), lambda: str(new_uuid())
             )
             self.groups.load()
+            self._forget_members_of_old_processes()
             self.upkeep = Upkeep(self.log_dir, self.catalog, self.settings, clock)
         except BaseException:
             self.log_dir.abandon()
             raise
         self._bytes_until_look = 0
         self.is_closed = False
+
+    def _forget_members_of_old_processes(self) -> None:
+        """Members that lived inside the last owner died with it; nobody need wait for them."""
+        for listing in self.groups.list_groups():
+            for member in self.groups.describe(listing.group_id).members:
+                if member.client_host == IN_PROCESS_HOST:
+                    self.groups.leave(listing.group_id, member.member_id)
 
     @property
     def problems(self) -> list[str]:

@@ -3,8 +3,8 @@
 The file is the only truth about which topics exist; folders follow it.
 
     create   folders first, made durable; then the file: that is the moment the topic exists
-    delete   the file first, with the topic marked as deleting: that is the moment it is gone; then the
-             folders are renamed away, and the mark goes
+    delete   the file first, with the topic marked as deleting: that is the moment it is gone; then
+             the folders are renamed away, and the mark goes
 
 So a crash leaves at most folders of a topic that does not exist yet (set aside as strays) or no
 longer (removed, for the mark says so). A folder that should be there and is not is made again,

@@ -5,13 +5,13 @@ on the monotonic clock); the embedded library does it on the way through its cal
 its loop. One step does all that is due; each chore has its own interval and is independent of the
 others.
 
-    chore          how often                                      what
-    flush          every 100 ms while something is unsynced       partitions past flush.ms or flush.messages
-    mend           every 5 s while a partition has failed         read back, check, write and sync its tail
-    retention      log.retention.check.interval.ms                drop old segments, forget old producers
-    compaction     log.cleaner.backoff.ms                         the dirtiest partition that is due
-    files          every second                                   remove what waited long enough
-    checkpoints    log.flush.offset.checkpoint.interval.ms        the four of LogDir
+    chore         how often                                  what
+    flush         every 100 ms                               partitions past flush.ms or .messages
+    mend          every 5 s                                  read back, check and sync a failed tail
+    retention     log.retention.check.interval.ms            drop old segments and old producers
+    compaction    log.cleaner.backoff.ms                     the dirtiest partition that is due
+    files         every second                               remove what waited long enough
+    checkpoints   log.flush.offset.checkpoint.interval.ms    the four of LogDir
 """
 
 from __future__ import annotations

@@ -140,11 +140,15 @@ class LogDir:
 
     def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
         """Make an empty partition. Durable once `sync_names` was called."""
+        self.files.make_dir(join(self.path, paths.partition_dir(tp)))
+        self.write_partition_metadata(tp, topic_id)
+        self.open_partition(tp, settings)
+
+    def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
+        """Say in the partition's folder which topic it belongs to."""
         folder = join(self.path, paths.partition_dir(tp))
-        self.files.make_dir(folder)
         text = f"version: 0\ntopic_id: {topic_id}\n".encode()
         self.files.replace(join(folder, paths.PARTITION_METADATA), text)
-        self.open_partition(tp, settings)
 
     def sync_names(self) -> None:
         """Make new and renamed partition folders durable."""

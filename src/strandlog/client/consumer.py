@@ -1,0 +1,367 @@
+"""Reads records, alone or as a member of a group.
+
+All partitions that a consumer has are read merged: in order within a partition, in no particular
+order between them, each getting its turn first. Without a group it has all partitions of its topics
+(or those of `assign`) and commits nothing. With a group it has its share, begins where the group
+committed, and may commit.
+
+    position    the offset of the next record that poll returns
+    committed   the offset where the group goes on after a restart
+
+With auto_commit, a poll commits what the polls before it returned, and so does close: a record
+counts as done when the program comes back for more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from threading import Condition
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from strandlog.client.membership import Membership
+from strandlog.client.record_source import RecordSource
+from strandlog.errors import (
+    ClosedError,
+    GroupError,
+    InvalidGroupError,
+    InvalidSettingError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
+from strandlog.model import OffsetAndMetadata, Record, TopicPartition
+
+if TYPE_CHECKING:
+    from strandlog.client.embedded import Log
+
+OffsetReset = Literal["earliest", "latest", "none"]
+WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
+
+
+class _Cursor:
+    """Where a consumer stands in one partition, and what it has read ahead."""
+
+    __slots__ = ("_ahead", "_ahead_end", "_taken", "position", "settled_at", "tp")
+
+    def __init__(self, tp: TopicPartition, position: int) -> None:
+        self.tp = tp
+        self.position = position
+        self.settled_at = position  # where it began or last committed: nothing is under way
+        self._ahead: list[Record] = []
+        self._taken = 0
+        self._ahead_end = position
+
+    def seek(self, offset: int) -> None:
+        self.position = self._ahead_end = offset
+        self._ahead, self._taken = [], 0
+
+    def take(self, source: RecordSource, count: int) -> list[Record]:
+        """Up to `count` records from the position on; the position follows."""
+        while self._taken == len(self._ahead):
+            fetched = source.fetch(self.tp, self._ahead_end)
+            if fetched.next_offset == self._ahead_end:
+                return []
+            self._ahead, self._taken = fetched.records, 0
+            self._ahead_end = fetched.next_offset
+            if not fetched.records:
+                self.position = self._ahead_end  # a gap, or records that are not for readers
+        end = self._taken + count
+        if not self._taken and end >= len(self._ahead):
+            records, self._ahead = self._ahead, []
+        else:
+            records = self._ahead[self._taken : end]
+            self._taken += len(records)
+            if self._taken == len(self._ahead):
+                self._ahead, self._taken = [], 0
+        self.position = records[-1].offset + 1 if self._ahead else self._ahead_end
+        return records
+
+
+class Consumer:
+    """Made by `Log.consumer`. Belongs to one thread at a time; several may run side by side."""
+
+    def __init__(
+        self,
+        log: Log,
+        topics: Iterable[str] = (),
+        group: str | None = None,
+        auto_offset_reset: OffsetReset = "earliest",
+        auto_commit: bool = False,
+        assignors: Iterable[str] = ("range", "roundrobin"),
+        max_poll_interval_ms: int = 300_000,
+    ) -> None:
+        if auto_offset_reset not in ("earliest", "latest", "none"):
+            raise InvalidSettingError(
+                "auto_offset_reset", auto_offset_reset, "one of earliest, latest, none"
+            )
+        if auto_commit and group is None:
+            raise InvalidGroupError(group, "auto_commit needs a group to commit for")
+        self._log = log
+        self._source: RecordSource = log.source
+        self._reset = auto_offset_reset
+        self._auto_commit = auto_commit
+        self._topics = [topics] if isinstance(topics, str) else list(topics)
+        self._cursors: dict[TopicPartition, _Cursor] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._turn = 0
+        self._membership: Membership | None = None
+        self._simple_group: str | None = None
+        self._is_closed = False
+        with log.condition:
+            for topic in self._topics:
+                self._source.partition_count(topic)
+            self._start(group, list(assignors), max_poll_interval_ms)
+
+    def _start(self, group: str | None, assignors: list[str], max_poll_interval_ms: int) -> None:
+        if group is None:
+            self._take_over(self._all_partitions())
+        elif self._topics:
+            self._membership = Membership(
+                self._log,
+                group,
+                self._topics,
+                assignors,
+                max_poll_interval_ms,
+                self._take_over,
+                self._everything_is_committed,
+            )
+            self._log.add_membership(self._membership)
+            self._membership.step()
+        else:
+            self._simple_group = group
+
+    def _all_partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, partition)
+            for topic in self._topics
+            for partition in range(self._source.partition_count(topic))
+        ]
+
+    # -- which partitions ----------------------------------------------------------------------
+
+    @property
+    def group(self) -> str | None:
+        return self._membership.group if self._membership else self._simple_group
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer has now."""
+        with self._log.condition:
+            return sorted(self._cursors)
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions from now on, without taking turns with a group."""
+        with self._open():
+            wanted = [TopicPartition(*pair) for pair in partitions]
+            for tp in wanted:
+                self._source.offset_range(tp)
+            if self._membership is not None:
+                self._simple_group = self._membership.group
+                self._leave()
+            self._take_over(wanted)
+
+    def _take_over(self, assignment: list[TopicPartition]) -> None:
+        """A new set of partitions: keep the place in those that stay."""
+        kept = {tp: cursor for tp, cursor in self._cursors.items() if tp in assignment}
+        self._cursors = kept
+        self._committed = {tp: at for tp, at in self._committed.items() if tp in kept}
+        for tp in assignment:
+            if tp not in kept:
+                kept[tp] = _Cursor(tp, self._first_position(tp))
+
+    def _first_position(self, tp: TopicPartition) -> int:
+        committed = self._fetch_committed(tp)
+        start, end = self._source.offset_range(tp)
+        if committed is not None:
+            self._committed[tp] = committed
+            if start <= committed <= end:
+                return committed
+        elif self.group is None and self._reset == "none":
+            return start
+        return self._reset_position(tp, -1 if committed is None else committed)
+
+    def _reset_position(self, tp: TopicPartition, offset: int) -> int:
+        start, end = self._source.offset_range(tp)
+        if self._reset == "none":
+            raise OffsetOutOfRangeError(tp.topic, tp.partition, offset, start, end)
+        return start if self._reset == "earliest" else end
+
+    def _fetch_committed(self, tp: TopicPartition) -> int | None:
+        if self.group is None:
+            return None
+        found = self._log.broker.groups.fetch_offsets(self.group, [tp])[tp]
+        return None if found is None else found.offset
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
+        """The next records, at most `max_records`; waits up to `timeout_ms` for the first."""
+        if max_records < 1:
+            raise InvalidSettingError("max_records", max_records, "a number, at least 1")
+        with self._open():
+            deadline_ms = self._log.clock.monotonic_ms() + timeout_ms
+            while True:
+                self._log.tick()
+                if self._auto_commit:
+                    self._commit_if_member()
+                if self._membership is not None:
+                    self._membership.step()
+                records = self._take(max_records)
+                left_ms = deadline_ms - self._log.clock.monotonic_ms()
+                if records or left_ms <= 0:
+                    return records
+                self._log.wait(min(left_ms, WAKE_UP_MS))
+                if self._is_closed or self._log.is_closed:
+                    raise ClosedError("consumer")
+
+    def _take(self, max_records: int) -> list[Record]:
+        cursors = list(self._cursors.values())
+        if not cursors:
+            return []
+        self._turn = (self._turn + 1) % len(cursors)
+        records: list[Record] = []
+        for cursor in cursors[self._turn :] + cursors[: self._turn]:
+            wanted = max_records - len(records)
+            if not wanted:
+                break
+            try:
+                found = cursor.take(self._source, wanted)
+            except OffsetOutOfRangeError as error:
+                # Retention or deletion was quicker than this consumer.
+                cursor.seek(self._reset_position(cursor.tp, error.offset))
+                found = cursor.take(self._source, wanted)
+            except TopicNotFoundError:
+                del self._cursors[cursor.tp]  # the topic was deleted
+                continue
+            records = records + found if records else found
+        return records
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        """The next record; the iteration ends when there is none yet."""
+        records = self.poll(max_records=1)
+        if not records:
+            raise StopIteration
+        return records[0]
+
+    # -- moving --------------------------------------------------------------------------------
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset of the next record that poll returns from this partition."""
+        with self._open():
+            return self._cursor(topic, partition).position
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Read on from an offset; `OffsetOutOfRangeError` gives the range when there is none."""
+        with self._open():
+            cursor = self._cursor(topic, partition)
+            start, end = self._source.offset_range(cursor.tp)
+            if not isinstance(offset, int) or not start <= offset <= end:
+                raise OffsetOutOfRangeError(topic, partition, offset, start, end)
+            cursor.seek(offset)
+
+    def seek_all(self, offset: int) -> None:
+        """Read all partitions on from an offset, or from the nearest one that each has."""
+        with self._open():
+            for cursor in self._cursors.values():
+                start, end = self._source.offset_range(cursor.tp)
+                cursor.seek(min(max(offset, start), end))
+
+    def seek_to_time(self, timestamp_ms: int) -> None:
+        """Read all partitions on from the first record at or after a time."""
+        with self._open():
+            for cursor in self._cursors.values():
+                found = self._source.find_timestamp(cursor.tp, timestamp_ms)
+                end = self._source.offset_range(cursor.tp)[1]
+                cursor.seek(end if found is None else found.offset)
+
+    def _cursor(self, topic: str, partition: int) -> _Cursor:
+        tp = TopicPartition(topic, partition)
+        cursor = self._cursors.get(tp)
+        if cursor is None:
+            self._source.offset_range(tp)
+            raise NotOwnerError(f"this consumer does not have {tp}; see its assignment")
+        return cursor
+
+    # -- committing ----------------------------------------------------------------------------
+
+    def commit(self) -> dict[TopicPartition, int]:
+        """Keep the positions for the group, on disk; returns what changed."""
+        with self._open():
+            if self.group is None:
+                raise InvalidGroupError(None, "this consumer has no group to commit for")
+            return self._commit_consumed()
+
+    def _commit_consumed(self) -> dict[TopicPartition, int]:
+        changed = {
+            tp: cursor.position
+            for tp, cursor in self._cursors.items()
+            if self._committed.get(tp) != cursor.position
+        }
+        if not changed:
+            return {}
+        offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
+        if self._membership is not None:
+            self._membership.commit(offsets)
+        else:
+            assert self._simple_group is not None
+            self._log.commit_offsets(self._simple_group, changed)
+        self._committed.update(changed)
+        for tp, offset in changed.items():
+            self._cursors[tp].settled_at = offset
+        return changed
+
+    def _commit_if_member(self) -> None:
+        # When the group went on without us, the new owner reads these records again.
+        with contextlib.suppress(GroupError):
+            self._commit_consumed()
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """Where the group goes on in a partition; None when it never committed there."""
+        with self._open():
+            tp = TopicPartition(topic, partition)
+            self._source.offset_range(tp)
+            return self._fetch_committed(tp)
+
+    def _everything_is_committed(self) -> bool:
+        return all(cursor.position == cursor.settled_at for cursor in self._cursors.values())
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _open(self) -> Condition:
+        """The log's lock, if there is still something to lock."""
+        if self._is_closed or self._log.is_closed:
+            raise ClosedError("consumer")
+        return self._log.condition
+
+    def _leave(self) -> None:
+        if self._membership is not None:
+            membership, self._membership = self._membership, None
+            self._log.remove_membership(membership)
+            membership.leave()
+
+    def close(self) -> None:
+        """Leave the group (after a last commit with auto_commit); idempotent."""
+        if self._is_closed:
+            return
+        with self._log.condition:
+            if not self._log.is_closed:
+                if self._auto_commit:
+                    self._commit_if_member()
+                self._leave()
+            self._is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,343 @@
+"""The log inside this process: one folder, owned, with everything a program does to it.
+
+    with strandlog.open("./data") as log: ...
+
+The broker underneath is synchronous and belongs to one thread at a time; `condition` is the lock
+around it, which a waiting poll and a waiting sync let go of. Chores (lazy flush, retention,
+compaction, file removal) are done on the way through sends and polls when they are due; a program
+that does neither for long calls `upkeep()`.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from threading import Condition, RLock
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.group_member import CommitRequest, GroupDescription
+from strandlog.broker.topic_rules import check_topic_name
+from strandlog.client.consumer import Consumer, OffsetReset
+from strandlog.client.group_commit import GroupCommit
+from strandlog.client.membership import Membership
+from strandlog.client.producer import Acks, Producer
+from strandlog.client.record_source import FETCH_BYTES, Fetched, decode_records
+from strandlog.clock import Clock, SystemClock
+from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.setting import Value
+from strandlog.errors import ClosedError, TopicInUseError
+from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
+from strandlog.storage.cleaning import compact_now, enforce_retention
+from strandlog.storage.compaction import CompactionReport
+from strandlog.storage.files import DiskFiles, Files
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition_reads import find_timestamp, read
+
+# Members of one process find each other at once; there is no crowd to wait for.
+EMBEDDED_DEFAULTS = {"group.initial.rebalance.delay.ms": 0}
+
+
+class PartitionInfo(NamedTuple):
+    """One partition, as `describe_topic` shows it."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    segments: int
+
+
+class TopicInfo(NamedTuple):
+    """One topic, as `describe_topic` shows it."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionInfo, ...]
+    config: dict[str, Value]
+
+
+class EmbeddedSource:
+    """`RecordSource` over a folder that this process owns. Called with the lock held."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def partition_count(self, topic: str) -> int:
+        return len(self._broker.catalog.logs(topic))
+
+    def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
+        log = self._broker.catalog.log(tp.topic, tp.partition)
+        return log.log_start_offset, log.log_end_offset
+
+    def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
+        log = self._broker.catalog.log(tp.topic, tp.partition)
+        if offset == log.high_watermark < log.log_end_offset:
+            log.flush()  # what is not on disk is not shown, and a reader is waiting for it
+        data = read(log, offset, FETCH_BYTES)
+        if not data:
+            # The rest of the log, if any, was removed: the next record comes after all of it.
+            return Fetched([], max(offset, log.high_watermark))
+        return decode_records(data, tp, offset, log.log_end_offset, log.folder)
+
+    def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
+        log = self._broker.catalog.log(tp.topic, tp.partition)
+        log.flush()
+        return find_timestamp(log, timestamp_ms)
+
+
+class Log:
+    """An open log. Made by `strandlog.open`; safe to share between threads."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: Mapping[str, object] | None = None,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        overrides = BROKER_SETTINGS.parse({**EMBEDDED_DEFAULTS, **(settings or {})})
+        self.path = os.path.abspath(path) if files is None else os.fspath(path)
+        self.broker = Broker(
+            self.path, files or DiskFiles(), self.clock, uuid.uuid4, broker_settings(overrides)
+        )
+        self.condition = Condition(RLock())
+        self.waiters = 0
+        self.source = EmbeddedSource(self.broker)
+        self.group_commit = GroupCommit(self.condition)
+        self.is_closed = False
+        self._memberships: list[Membership] = []
+        self._next_due_ms = self.broker.next_due_ms()
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None
+    ) -> TopicInfo:
+        """Make a topic; durable when this returns. `config` has Kafka's names."""
+        with self._open():
+            self.broker.create_topic(name, partitions, config)
+            return self._describe(name)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, without the log's own."""
+        with self._open():
+            catalog = self.broker.catalog
+            return [name for name in catalog.names() if not catalog.topic(name).is_internal]
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """Partitions, offsets, sizes and settings of a topic."""
+        with self._open():
+            return self._describe(name)
+
+    def _describe(self, name: str) -> TopicInfo:
+        topic = self.broker.catalog.topic(name)
+        partitions = tuple(
+            PartitionInfo(
+                log.tp.partition,
+                log.log_start_offset,
+                log.log_end_offset,
+                log.segments.size_bytes,
+                len(log.segments),
+            )
+            for log in self.broker.catalog.logs(name)
+        )
+        return TopicInfo(topic.name, topic.topic_id, partitions, dict(topic.config))
+
+    def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, object | None] | None = None,
+        partitions: int | None = None,
+    ) -> TopicInfo:
+        """Change settings (None takes one back to its default) or add partitions."""
+        with self._open():
+            self.broker.catalog.topic(name)
+            if config:
+                self.broker.catalog.alter(name, config)
+            if partitions is not None:
+                self.broker.catalog.add_partitions(name, partitions)
+            return self._describe(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic with its records; `TopicInUseError` while a group reads it."""
+        with self._open():
+            self.broker.catalog.topic(check_topic_name(name))
+            groups = self.broker.groups.groups_subscribed_to(name)
+            if groups:
+                raise TopicInUseError(name, "consumers of group " + ", ".join(groups))
+            self.broker.delete_topic(name)
+
+    def compact(self, name: str) -> CompactionReport:
+        """Keep only the last value of each key, now, whatever the topic's policy is."""
+        with self._open():
+            total = CompactionReport()
+            for log in self.broker.catalog.logs(name):
+                report = compact_now(log, self.broker.settings.log_cleaner_dedupe_buffer_size)
+                self.broker.log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
+                total.records_removed += report.records_removed
+                total.records_retained += report.records_retained
+                total.bytes_before += report.bytes_before
+                total.bytes_after += report.bytes_after
+            return total
+
+    def enforce_retention(self, name: str) -> int:
+        """Drop what retention.ms and retention.bytes no longer keep; returns how many records."""
+        with self._open():
+            dropped = 0
+            for log in self.broker.catalog.logs(name):
+                before = log.log_start_offset
+                enforce_retention(log)
+                dropped += log.log_start_offset - before
+            return dropped
+
+    def delete_records(self, name: str, partition: int, before_offset: int) -> None:
+        """Delete the records of a partition below an offset; durable when this returns."""
+        with self._open():
+            log = self.broker.catalog.log(name, partition)
+            log.flush()
+            log.raise_log_start(before_offset)
+            enforce_retention(log)
+            self.broker.log_dir.write_log_starts()
+
+    # -- producing and consuming ---------------------------------------------------------------
+
+    def producer(
+        self,
+        acks: Acks = "all",
+        partitioner: str = "murmur2",
+        compression: str | None = None,
+    ) -> Producer:
+        """Something to send records with."""
+        with self._open():
+            return Producer(self, acks, partitioner, compression)
+
+    def consumer(
+        self,
+        topics: Iterable[str] = (),
+        group: str | None = None,
+        auto_offset_reset: OffsetReset = "earliest",
+        auto_commit: bool = False,
+        assignors: Iterable[str] = ("range", "roundrobin"),
+        max_poll_interval_ms: int = 300_000,
+    ) -> Consumer:
+        """Something to read records with, alone or as a member of a group."""
+        with self._open():
+            return Consumer(
+                self, topics, group, auto_offset_reset, auto_commit, assignors, max_poll_interval_ms
+            )
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def groups(self) -> list[str]:
+        """The names of all groups."""
+        with self._open():
+            return [listing.group_id for listing in self.broker.groups.list_groups()]
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """State and members of a group."""
+        with self._open():
+            return self.broker.groups.describe(group)
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Everything that a group has committed."""
+        with self._open():
+            found = self.broker.groups.fetch_offsets(group)
+            return {tp: value for tp, value in found.items() if value is not None}
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set a group's positions from outside; only while it has no members."""
+        with self._open():
+            for tp in offsets:
+                self.broker.catalog.log(tp.topic, tp.partition)
+            values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+            self.broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=values))
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group without members, and its offsets."""
+        with self._open():
+            self.broker.groups.delete(group)
+
+    # -- upkeep and the end --------------------------------------------------------------------
+
+    @property
+    def problems(self) -> list[str]:
+        """What opening found wrong (torn tails, damage, strays), and what was done about it."""
+        return self.broker.problems
+
+    def upkeep(self) -> None:
+        """Do the chores that are due. Sends and polls do this too."""
+        with self._open():
+            self.tick()
+
+    def flush(self) -> None:
+        """Return when everything that was written is on disk."""
+        with self._open():
+            for name in self.broker.catalog.names():
+                for log in self.broker.catalog.logs(name):
+                    self.group_commit.wait_durable(log, log.log_end_offset)
+
+    def close(self) -> None:
+        """Stop cleanly: everything on disk, the folder free for the next owner; idempotent."""
+        with self.condition:
+            if self.is_closed:
+                return
+            for membership in list(self._memberships):
+                membership.leave()
+            self.is_closed = True
+            self.broker.close()
+            self.condition.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- for producers and consumers -----------------------------------------------------------
+
+    def _open(self) -> Condition:
+        if self.is_closed:
+            raise ClosedError("log")
+        return self.condition
+
+    def tick(self) -> int:
+        """Do the chores that are due; returns the wall clock."""
+        if self.clock.monotonic_ms() >= self._next_due_ms:
+            self.broker.tick()
+            self._next_due_ms = self.broker.next_due_ms()
+        return self.clock.now_ms()
+
+    def wait(self, timeout_ms: int) -> None:
+        """Let go of the lock until something was appended, or for so long."""
+        self.waiters += 1
+        try:
+            self.condition.wait(timeout_ms / 1000)
+        finally:
+            self.waiters -= 1
+
+    def logs_for_append(self, topic: str) -> list[PartitionLog]:
+        return self.broker.catalog.logs(topic)
+
+    def partition_count_or_zero(self, topic: str) -> int:
+        """How many partitions a topic has; none when it does not exist."""
+        catalog = self.broker.catalog
+        return len(catalog.logs(topic)) if topic in catalog else 0
+
+    def memberships(self, group: str) -> list[Membership]:
+        return [member for member in self._memberships if member.group == group]
+
+    def add_membership(self, membership: Membership) -> None:
+        self._memberships.append(membership)
+
+    def remove_membership(self, membership: Membership) -> None:
+        self._memberships.remove(membership)

@@ -1,0 +1,229 @@
+"""A consumer of this process as a member of a group, driven step by step.
+
+It speaks to the same coordinator, in the same words, as a remote member will: join, sync,
+heartbeat, leave. Nothing here waits; `step` goes as far as it can and is called on every poll.
+
+    outside ──join──▶ joining ──all are here──▶ syncing ──leader assigned──▶ member
+       ▲                                                                       │
+       └──────────── unknown member, old generation ── rebalance ◀─────────────┘
+
+A rebalance needs every member to join again, which members do when they poll. In one process that
+would make one consumer wait for another that the same thread polls later. So a member that waits
+asks the others of this process to join again at once, if that takes nothing from them: if
+everything they handed out is committed. One with uncommitted records keeps its partitions until it
+commits, polls or closes, as any Kafka client does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from strandlog.broker.assignors import assign, member_subscription
+from strandlog.broker.broker import IN_PROCESS_HOST
+from strandlog.broker.group_member import (
+    CommitRequest,
+    JoinRequest,
+    JoinResult,
+    MemberProtocol,
+    SyncRequest,
+    SyncResult,
+)
+from strandlog.broker.pending import Pending
+from strandlog.errors import (
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    UnknownMemberError,
+)
+from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.consumer_protocol import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+
+if TYPE_CHECKING:
+    from strandlog.client.embedded import Log
+
+CLIENT_ID = "strandlog-embedded"
+
+
+class Membership:
+    """One consumer's place in a group."""
+
+    def __init__(
+        self,
+        log: Log,
+        group: str,
+        topics: list[str],
+        assignors: list[str],
+        max_poll_interval_ms: int,
+        on_assigned: Callable[[list[TopicPartition]], None],
+        is_clean: Callable[[], bool],
+    ) -> None:
+        self.group = group
+        self.assignment: list[TopicPartition] = []
+        self._log = log
+        self._topics = topics
+        self._assignors = assignors
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._on_assigned = on_assigned
+        self._is_clean = is_clean
+        self._member_id = ""
+        self._generation = -1
+        self._wants_to_join = True
+        self._join: Pending[JoinResult] | None = None
+        self._sync: Pending[SyncResult] | None = None
+        self._partition_counts: dict[str, int] = {}
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the assignment is that of the current generation."""
+        return not self._wants_to_join and self._join is None and self._sync is None
+
+    def step(self) -> None:
+        """Go on as far as possible, and let the others of this process do so too."""
+        self._advance()
+        if not self.is_member:
+            for other in self._log.memberships(self.group):
+                if other is not self:
+                    other.advance_if_clean()
+            self._advance()
+
+    def advance_if_clean(self) -> None:
+        """Join again on behalf of a waiting member, if nothing is taken from this one."""
+        if self._is_clean():
+            self._advance()
+
+    def _advance(self) -> None:
+        if self.is_member:
+            self._heartbeat()
+        if self._wants_to_join and self._join is None:
+            self._send_join()
+        if self._join is not None and self._join.is_done:
+            self._take_join()
+        if self._sync is not None and self._sync.is_done:
+            self._take_sync()
+
+    def _heartbeat(self) -> None:
+        if self._topics_grew():
+            self._wants_to_join = True
+            return
+        try:
+            self._log.broker.groups.heartbeat(self.group, self._generation, self._member_id)
+        except RebalanceInProgressError:
+            self._wants_to_join = True
+        except (UnknownMemberError, IllegalGenerationError):
+            self._forget_place()
+
+    def _topics_grew(self) -> bool:
+        """Whether a topic has partitions that the last assignment did not know of."""
+        return any(
+            self._log.partition_count_or_zero(topic) != count
+            for topic, count in self._partition_counts.items()
+        )
+
+    def _forget_place(self) -> None:
+        """The group went on without this consumer: begin anew, with nothing owned."""
+        self._member_id, self._generation = "", -1
+        self._wants_to_join, self._join, self._sync = True, None, None
+        self._own([])
+
+    def _own(self, assignment: list[TopicPartition]) -> None:
+        self.assignment = assignment
+        self._on_assigned(assignment)
+
+    def _send_join(self) -> None:
+        subscription = Subscription(
+            topics=tuple(self._topics), owned_partitions=tuple(self.assignment)
+        )
+        metadata = encode_subscription(subscription)
+        request = JoinRequest(
+            group_id=self.group,
+            member_id=self._member_id,
+            client_id=CLIENT_ID,
+            client_host=IN_PROCESS_HOST,
+            session_timeout_ms=self._max_poll_interval_ms,
+            rebalance_timeout_ms=self._max_poll_interval_ms,
+            protocols=tuple(MemberProtocol(name, metadata) for name in self._assignors),
+        )
+        try:
+            self._join = self._log.broker.groups.join(request)
+        except UnknownMemberError:
+            self._forget_place()
+            return
+        self._wants_to_join = False
+
+    def _take_join(self) -> None:
+        assert self._join is not None
+        pending, self._join = self._join, None
+        try:
+            result = pending.result()
+        except (UnknownMemberError, RebalanceInProgressError):
+            self._forget_place()
+            return
+        self._member_id, self._generation = result.member_id, result.generation
+        request = SyncRequest(
+            group_id=self.group,
+            generation=self._generation,
+            member_id=self._member_id,
+            assignments=self._assignments(result) if result.is_leader else {},
+        )
+        try:
+            self._sync = self._log.broker.groups.sync(request)
+        except RebalanceInProgressError:
+            self._wants_to_join = True
+        except (UnknownMemberError, IllegalGenerationError):
+            self._forget_place()
+
+    def _assignments(self, result: JoinResult) -> dict[str, bytes]:
+        """As the leader: everybody's partitions."""
+        members = {
+            member.member_id: member_subscription(decode_subscription(member.metadata))
+            for member in result.members
+        }
+        topics = {topic for member in members.values() for topic in member.topics}
+        counts = {topic: self._log.partition_count_or_zero(topic) for topic in topics}
+        assigned = assign(result.protocol_name, members, counts)
+        return {
+            member_id: encode_assignment(Assignment(partitions=tuple(partitions)))
+            for member_id, partitions in assigned.items()
+        }
+
+    def _take_sync(self) -> None:
+        assert self._sync is not None
+        pending, self._sync = self._sync, None
+        try:
+            result = pending.result()
+        except RebalanceInProgressError:
+            self._wants_to_join = True
+            return
+        except (UnknownMemberError, IllegalGenerationError):
+            self._forget_place()
+            return
+        self._partition_counts = {
+            topic: self._log.partition_count_or_zero(topic) for topic in self._topics
+        }
+        self._own(list(decode_assignment(result.assignment).partitions))
+
+    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Keep the group's positions; only what this member owns in the current generation."""
+        self._log.broker.groups.commit_offsets(
+            CommitRequest(
+                group_id=self.group,
+                offsets=offsets,
+                member_id=self._member_id,
+                generation=self._generation,
+            )
+        )
+
+    def leave(self) -> None:
+        """Hand the partitions back at once."""
+        # When the group went on without us, that is what leaving means.
+        with contextlib.suppress(UnknownMemberError):
+            self._log.broker.groups.leave(self.group, self._member_id)
+        self._own([])

@@ -223,13 +223,28 @@ def test_null_key_length_of_minus_two_is_no_key() -> None:
         decode_records(payload, 1, frame_for(1))
 
 
-def test_record_with_a_three_byte_length_is_not_read_askew() -> None:
-    """Read one byte askew, this record's length would fit as well."""
-    body = b"\0\0\0" + encode_varint(8185) + bytes(8185) + encode_varint(3) + b"abc\0"
-    payload = encode_varint(len(body)) + body
-    assert len(encode_varint(len(body))) == 3
+@pytest.mark.parametrize("size", [8185, 8191])
+def test_record_with_a_three_byte_length_is_not_read_askew(size: int) -> None:
+    """From its last length byte on, this one looks like a shorter record of a fitting length."""
+    payload = encode_record(0, 0, bytes(size), b"")
+    assert payload[2] == 1
     (record,) = decode_records(payload, 1, frame_for(1))
-    assert (record.key, record.value) == (bytes(8185), b"abc")
+    assert (record.key, record.value) == (bytes(size), b"")
+
+
+def test_record_with_a_four_byte_offset_is_not_read_askew() -> None:
+    """From its last offset byte on, this torso looks like a record without a key."""
+    body = b"\0\0" + encode_varint(1 << 20) + encode_varint(3) + b"abc" + b"\0"
+    payload = encode_varint(len(body)) + body
+    with pytest.raises(CorruptRecordError):
+        decode_records(payload, 1, frame_for(1 << 21))
+
+
+@pytest.mark.parametrize("headers", [(), (("name", b"value"),)])
+def test_one_offset_twice_is_refused(headers: Headers) -> None:
+    payload = encode_record(0, 3, None, b"v", headers) * 2
+    with pytest.raises(CorruptRecordError, match="offset 1003 follows offset 1003"):
+        decode_records(payload, 2, frame_for(10))
 
 
 @pytest.mark.parametrize("count", [-1, 2**31 - 1])

@@ -82,6 +82,13 @@ def test_wide_times_must_stay_the_same() -> None:
     assert run_of(parts)[0] == 30
 
 
+def test_takes_no_more_than_it_is_told() -> None:
+    data = b"".join(encode_record(0, index, None, b"v") for index in range(40))
+    records = [Record("t", 0, 100, 0, None, None)]
+    assert read_run(data, 0, len(data) // 40, 30, FRAME, records) == len(data) // 40 * 31
+    assert len(records) == 31
+
+
 def test_short_runs_headers_and_nulls_are_left_alone() -> None:
     assert run_of([encode_record(0, i, None, b"v") for i in range(MIN_RUN - 1)])[0] == 1
     assert run_of([encode_record(0, i, b"key", None) for i in range(40)])[0] == 1

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded import Log, PartitionInfo, TopicInfo
+from strandlog.client.files import FolderLog
 from strandlog.client.producer import Producer
 from strandlog.errors import (
     AlreadyOpenError,
@@ -57,9 +58,16 @@ def open(  # noqa: A001 - strandlog.open reads as what it does
     return Log(path, settings)
 
 
+def read(path: str | os.PathLike[str]) -> FolderLog:
+    """Open a data folder read-only, beside its owner if it has one. Any number may do so."""
+    return FolderLog(path)
+
+
 __all__ = [
     "open",
+    "read",
     "Log",
+    "FolderLog",
     "Producer",
     "Consumer",
     "Record",

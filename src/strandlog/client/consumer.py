@@ -18,10 +18,10 @@ import contextlib
 from collections.abc import Iterable
 from threading import Condition
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from strandlog.client.membership import Membership
-from strandlog.client.record_source import RecordSource
+from strandlog.client.record_source import ConsumerHost, RecordSource
 from strandlog.errors import (
     ClosedError,
     GroupError,
@@ -32,9 +32,6 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.model import OffsetAndMetadata, Record, TopicPartition
-
-if TYPE_CHECKING:
-    from strandlog.client.embedded import Log
 
 OffsetReset = Literal["earliest", "latest", "none"]
 WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
@@ -84,7 +81,7 @@ class Consumer:
 
     def __init__(
         self,
-        log: Log,
+        log: ConsumerHost,
         topics: Iterable[str] = (),
         group: str | None = None,
         auto_offset_reset: OffsetReset = "earliest",
@@ -118,16 +115,14 @@ class Consumer:
         if group is None:
             self._take_over(self._all_partitions())
         elif self._topics:
-            self._membership = Membership(
-                self._log,
+            self._membership = self._log.join_group(
                 group,
                 self._topics,
                 assignors,
                 max_poll_interval_ms,
                 self._take_over,
-                self._everything_is_committed,
+                self._is_settled,
             )
-            self._log.add_membership(self._membership)
             self._membership.step()
         else:
             self._simple_group = group
@@ -191,8 +186,7 @@ class Consumer:
     def _fetch_committed(self, tp: TopicPartition) -> int | None:
         if self.group is None:
             return None
-        found = self._log.broker.groups.fetch_offsets(self.group, [tp])[tp]
-        return None if found is None else found.offset
+        return self._log.committed_offset(self.group, tp)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -327,7 +321,7 @@ class Consumer:
             self._source.offset_range(tp)
             return self._fetch_committed(tp)
 
-    def _everything_is_committed(self) -> bool:
+    def _is_settled(self) -> bool:
         return all(cursor.position == cursor.settled_at for cursor in self._cursors.values())
 
     # -- the end -------------------------------------------------------------------------------
@@ -341,8 +335,7 @@ class Consumer:
     def _leave(self) -> None:
         if self._membership is not None:
             membership, self._membership = self._membership, None
-            self._log.remove_membership(membership)
-            membership.leave()
+            self._log.leave_group(membership)
 
     def close(self) -> None:
         """Leave the group (after a last commit with auto_commit); idempotent."""

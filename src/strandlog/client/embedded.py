@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Condition, RLock
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -336,8 +336,25 @@ class Log:
     def memberships(self, group: str) -> list[Membership]:
         return [member for member in self._memberships if member.group == group]
 
-    def add_membership(self, membership: Membership) -> None:
+    def join_group(
+        self,
+        group: str,
+        topics: list[str],
+        assignors: list[str],
+        max_poll_interval_ms: int,
+        on_assigned: Callable[[list[TopicPartition]], None],
+        is_settled: Callable[[], bool],
+    ) -> Membership:
+        membership = Membership(
+            self, group, topics, assignors, max_poll_interval_ms, on_assigned, is_settled
+        )
         self._memberships.append(membership)
+        return membership
 
-    def remove_membership(self, membership: Membership) -> None:
+    def leave_group(self, membership: Membership) -> None:
         self._memberships.remove(membership)
+        membership.leave()
+
+    def committed_offset(self, group: str, tp: TopicPartition) -> int | None:
+        found = self.broker.groups.fetch_offsets(group, [tp])[tp]
+        return None if found is None else found.offset

@@ -63,7 +63,7 @@ class Membership:
         assignors: list[str],
         max_poll_interval_ms: int,
         on_assigned: Callable[[list[TopicPartition]], None],
-        is_clean: Callable[[], bool],
+        is_settled: Callable[[], bool],
     ) -> None:
         self.group = group
         self.assignment: list[TopicPartition] = []
@@ -72,7 +72,7 @@ class Membership:
         self._assignors = assignors
         self._max_poll_interval_ms = max_poll_interval_ms
         self._on_assigned = on_assigned
-        self._is_clean = is_clean
+        self._is_settled = is_settled
         self._member_id = ""
         self._generation = -1
         self._wants_to_join = True
@@ -91,12 +91,12 @@ class Membership:
         if not self.is_member:
             for other in self._log.memberships(self.group):
                 if other is not self:
-                    other.advance_if_clean()
+                    other.advance_if_settled()
             self._advance()
 
-    def advance_if_clean(self) -> None:
+    def advance_if_settled(self) -> None:
         """Join again on behalf of a waiting member, if nothing is taken from this one."""
-        if self._is_clean():
+        if self._is_settled():
             self._advance()
 
     def _advance(self) -> None:

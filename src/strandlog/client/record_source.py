@@ -1,16 +1,22 @@
-"""Where a consumer's records come from: an open log, or the files of one.
+"""What a consumer needs of a log, and nothing else.
 
-A consumer needs five things of a log, and nothing else; so the same consumer reads a folder that
-this process owns, and one that another process owns.
+So the same consumer reads a folder that this process owns, and one that another process owns.
+`RecordSource` gives records; `ConsumerHost` is the log around it: its lock, its clock, its groups.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from threading import Condition
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from strandlog.clock import Clock
 from strandlog.model import Record, TimestampOffset, TopicPartition
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer
+
+if TYPE_CHECKING:
+    from strandlog.client.membership import Membership
 
 FETCH_BYTES = 1024 * 1024
 
@@ -36,6 +42,43 @@ class RecordSource(Protocol):
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time."""
+
+
+class ConsumerHost(Protocol):
+    """The log that a consumer belongs to."""
+
+    clock: Clock
+    condition: Condition
+    is_closed: bool
+
+    @property
+    def source(self) -> RecordSource: ...
+
+    def tick(self) -> int:
+        """Do the chores that are due."""
+
+    def wait(self, timeout_ms: int) -> None:
+        """Let go of the lock until something was appended, or for so long."""
+
+    def join_group(
+        self,
+        group: str,
+        topics: list[str],
+        assignors: list[str],
+        max_poll_interval_ms: int,
+        on_assigned: Callable[[list[TopicPartition]], None],
+        is_settled: Callable[[], bool],
+    ) -> Membership:
+        """Become a member of a group."""
+
+    def leave_group(self, membership: Membership) -> None:
+        """Hand the partitions back."""
+
+    def committed_offset(self, group: str, tp: TopicPartition) -> int | None:
+        """Where a group goes on in a partition."""
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the positions of a group that has no members."""
 
 
 def decode_records(

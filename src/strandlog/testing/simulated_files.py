@@ -108,6 +108,9 @@ class SimulatedFiles:
             self._disk.may_fail("read", path)
             return node.frozen_contents()
 
+    def read_at(self, path: str, position: int, length: int) -> bytes:
+        return self.read(path)[position : position + length]
+
     def size(self, path: str) -> int:
         with disk_errors("look at", path):
             node = self._disk.find(path)

@@ -1,0 +1,224 @@
+"""A folder as a guest sees it: read-only, without a lock, while an owner may be writing.
+
+Rules of the house, which the owner keeps: bytes below the recovery point do not change; a file goes
+by being renamed first; a new segment appears under its own name. So a guest reads up to the
+recovery point (or, when the owner's durability is "page_cache", up to the last whole batch), and
+when a file is gone it looks at the folder again.
+
+A guest writes nothing: an index that is missing or wrong is made anew in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError, TopicNotFoundError
+from strandlog.model import TimestampOffset, TopicPartition
+from strandlog.record.batch import BatchView
+from strandlog.storage import paths
+from strandlog.storage.batch_walk import Source, walk, windowed
+from strandlog.storage.checkpoint import read_offsets
+from strandlog.storage.files import DIRECTORY, Buffer, Files
+from strandlog.storage.log_dir import check_layout
+from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
+from strandlog.storage.offset_index import IndexEntry
+from strandlog.storage.offset_index import search as search_offset
+from strandlog.storage.paths import join
+from strandlog.storage.read_plan import EMPTY, ReadPlan
+from strandlog.storage.recovery import segment_offsets
+from strandlog.storage.recovery_point import read_recovery_point
+from strandlog.storage.segment import Segment, stem_of
+from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
+
+LOOKS_BEFORE_GIVING_UP = 8
+
+T = TypeVar("T")
+
+
+class PartitionView:
+    """One partition, looked at from outside."""
+
+    def __init__(self, files: Files, tp: TopicPartition, folder: str, cache: SegmentCache) -> None:
+        self.tp = tp
+        self.folder = folder
+        self._files = files
+        self._cache = cache
+        self._segments: list[Segment] = []
+        self._end_offset = 0
+        self.log_start_hint = 0
+        self.look_again()
+
+    def look_again(self) -> None:
+        """See which segments there are now, and how far one may read."""
+        names = self._files.list_dir(self.folder)
+        known = {segment.stem: segment for segment in self._segments}
+        segments = []
+        for base in segment_offsets(names, paths.LOG_SUFFIX):
+            stem = stem_of(self.folder, base)
+            size = names[paths.segment_stem(base) + paths.LOG_SUFFIX]
+            old = known.get(stem)
+            if old is None or old.size_bytes != size:
+                self._cache.drop(stem)
+                old = Segment(stem, base, size)
+            segments.append(old)
+        self._segments = segments
+        self._end_offset = self._find_end()
+
+    def _find_end(self) -> int:
+        """The first offset that may not be read yet."""
+        point = read_recovery_point(self._files, join(self.folder, paths.RECOVERY_POINT))
+        if point is None or not self._segments:
+            return 0 if point is None else point.offset
+        if point.bounds_readers:
+            return point.offset
+        last = self._segments[-1]
+        end = last.base_offset
+        try:
+            for _, header in self._walk(last, 0):
+                end = header.next_offset
+        except CorruptSegmentError as unfinished:
+            # The owner is in the middle of a write, or died there; up to here everything is whole.
+            end = max(end, (unfinished.offset or -1) + 1)
+        return max(end, point.offset)
+
+    @property
+    def start_offset(self) -> int:
+        first = self._segments[0].base_offset if self._segments else self._end_offset
+        return min(max(first, self.log_start_hint), self._end_offset)
+
+    @property
+    def end_offset(self) -> int:
+        return self._end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segments(self) -> list[Segment]:
+        return list(self._segments)
+
+    def read(self, offset: int, max_bytes: int) -> Buffer:
+        """Bytes from the batch that holds `offset` on; may run past `end_offset`."""
+        return self._retrying(lambda: self._read(offset, max_bytes))
+
+    def _retrying(self, attempt: Callable[[], T]) -> T:
+        for _ in range(LOOKS_BEFORE_GIVING_UP):
+            try:
+                return attempt()
+            except FileNotFoundError:
+                self.look_again()
+        return attempt()
+
+    def _read(self, offset: int, max_bytes: int) -> Buffer:
+        if offset >= self._end_offset:
+            self.look_again()
+        if not self.start_offset <= offset <= self._end_offset:
+            raise OffsetOutOfRangeError(*self.tp, offset, self.start_offset, self._end_offset)
+        if offset == self._end_offset:
+            return EMPTY
+        for number, segment in enumerate(self._segments):
+            is_last = number + 1 == len(self._segments)
+            if not is_last and self._segments[number + 1].base_offset <= offset:
+                continue
+            wanted = max(offset, segment.base_offset)
+            source, entry = self._source_and_entry(segment, wanted, is_last=is_last)
+            plan = ReadPlan(
+                source,
+                segment.log_path,
+                segment.base_offset,
+                entry,
+                segment.size_bytes,
+                wanted,
+                max_bytes,
+            )
+            data = plan.execute()
+            if data:
+                return data
+        return EMPTY
+
+    def _source_and_entry(
+        self, segment: Segment, offset: int, *, is_last: bool
+    ) -> tuple[Source, IndexEntry | None]:
+        if not is_last:
+            maps = self._cache.get(segment)
+            return maps.source, maps.lookup(segment, offset)
+        # The last segment may still be cut by its owner's next start: it is read, never mapped.
+        try:
+            entries = self._files.read(segment.stem + paths.INDEX_SUFFIX)
+        except FileNotFoundError:
+            entries = b""
+        whole = len(entries) - len(entries) % OFFSET_ENTRY.size
+        entry = search_offset(entries[:whole], segment.base_offset, offset)
+        if entry is not None and not 0 < entry.position < segment.size_bytes:
+            entry = None
+        return self._reader(segment), entry
+
+    def _reader(self, segment: Segment) -> Source:
+        path, files = segment.log_path, self._files
+        return lambda position, length: files.read_at(path, position, length)
+
+    def _walk(self, segment: Segment, position: int):  # type: ignore[no-untyped-def]
+        return walk(
+            windowed(self._reader(segment)),
+            position,
+            segment.size_bytes,
+            path=segment.log_path,
+            next_offset=segment.base_offset,
+        )
+
+    def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record at or after a time. Walks the headers of every segment."""
+        self.look_again()
+        return self._retrying(lambda: self._find_timestamp(timestamp_ms))
+
+    def _find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        for segment in self._segments:
+            for position, header in self._walk(segment, 0):
+                if header.base_offset >= self._end_offset:
+                    return None
+                if header.max_timestamp < timestamp_ms or header.is_control:
+                    continue
+                data = self._files.read_at(segment.log_path, position, header.size_bytes)
+                batch = BatchView(data)
+                batch.check()
+                for record in batch.records(*self.tp, from_offset=self.start_offset):
+                    if record.timestamp >= timestamp_ms:
+                        return TimestampOffset(record.timestamp, record.offset)
+        return None
+
+
+class FolderView:
+    """A data folder, looked at from outside."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        check_layout(files, path)
+        self._files = files
+        self.path = path
+        self._cache = SegmentCache(files, DEFAULT_CAPACITY, owns_folder=False)
+        self._views: dict[TopicPartition, PartitionView] = {}
+
+    def partitions(self) -> dict[str, int]:
+        """How many partitions each topic has, by the folders that are there."""
+        counts: dict[str, int] = {}
+        for name, size in self._files.list_dir(self.path).items():
+            tp = paths.parse_partition_dir(name) if size == DIRECTORY else None
+            if tp is not None:
+                counts[tp.topic] = max(counts.get(tp.topic, 0), tp.partition + 1)
+        return counts
+
+    def view(self, tp: TopicPartition) -> PartitionView:
+        """The partition, as it was at the last look."""
+        found = self._views.get(tp)
+        if found is None:
+            folder = join(self.path, paths.partition_dir(tp))
+            if not self._files.exists(folder):
+                raise TopicNotFoundError(tp.topic)
+            found = self._views[tp] = PartitionView(self._files, tp, folder, self._cache)
+            starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
+            found.log_start_hint = starts.get(tp, 0)
+        return found
+
+    def close(self) -> None:
+        self._cache.close()

@@ -19,8 +19,10 @@ from strandlog.errors import (
 )
 from strandlog.record.batch_header import (
     CODEC_MASK,
+    CONTROL_BIT,
     CRC_START,
     HEADER_SIZE,
+    LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
     read_header,
@@ -32,9 +34,16 @@ from strandlog.storage.files import Buffer
 LARGEST_CODEC = max(Codec)
 
 
-def split_batches(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     """The batches of one append, each with its bytes. Their sizes must fill the data exactly."""
     view = memoryview(data)
+    header = read_header(view)
+    if header.batch_length + LOG_OVERHEAD == len(view) >= HEADER_SIZE:
+        return [(header, view)]  # nearly always
+    return list(_split(view))
+
+
+def _split(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
     while view:
         header = read_header(view)
         size = header.size_bytes
@@ -60,9 +69,10 @@ def check_batch(
         raise InvalidRecordError(
             f"{header.record_count} records for {header.last_offset_delta + 1} offsets in one batch"
         )
-    if header.attributes & CODEC_MASK > LARGEST_CODEC:
-        raise InvalidRecordError(f"codec {header.attributes & CODEC_MASK} does not exist")
-    if header.is_control is not is_control:
+    attributes = header.attributes
+    if attributes & CODEC_MASK > LARGEST_CODEC:
+        raise InvalidRecordError(f"codec {attributes & CODEC_MASK} does not exist")
+    if (attributes & CONTROL_BIT != 0) is not is_control:
         raise InvalidRecordError("clients do not write control batches")
     if header.producer_id >= 0 > header.base_sequence and not is_control:
         raise InvalidRecordError("a batch with a producer id needs a sequence number")

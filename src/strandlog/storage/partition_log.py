@@ -148,25 +148,18 @@ class PartitionLog:
         if self.failure is not None:
             raise self.failure
         now_ms = self.context.clock.now_ms()
-        batches = list(split_batches(data))
+        batches = split_batches(data)
         for header, view in batches:
             check_batch(header, view, self.settings, now_ms, is_control=is_control)
-        duplicate = self._duplicate_of(batches)
-        if duplicate is not None:
-            return duplicate
+            if header.producer_id >= 0 and not is_control:
+                old = self.producers.check(header)
+                if old is not None:
+                    return AppendResult(old.first_offset, old.last_offset, -1, is_duplicate=True)
         base_offset = self.log_end_offset
         for header, view in batches:
             self._write(header, view, now_ms)
         append_time_ms = now_ms if self.settings.stamps_append_time else -1
         return AppendResult(base_offset, self.log_end_offset - 1, append_time_ms)
-
-    def _duplicate_of(self, batches: list[tuple[BatchHeader, memoryview]]) -> AppendResult | None:
-        for header, _ in batches:
-            if header.producer_id >= 0 and not header.is_control:
-                old = self.producers.check(header)
-                if old is not None:
-                    return AppendResult(old.first_offset, old.last_offset, -1, is_duplicate=True)
-        return None
 
     def _write(self, header: BatchHeader, view: memoryview, now_ms: int) -> None:
         base_offset = self.log_end_offset

@@ -61,7 +61,14 @@ def stem_of(folder: str, base_offset: int) -> str:
 class SegmentIndexes:
     """Both indexes of a segment that is being written, and the rule by which they grow."""
 
-    __slots__ = ("_bytes_since_entry", "_interval_bytes", "largest", "offsets", "times")
+    __slots__ = (
+        "_bytes_since_entry",
+        "_interval_bytes",
+        "largest",
+        "offsets",
+        "size_bytes",
+        "times",
+    )
 
     def __init__(
         self, files: Files, stem: str, base_offset: int, interval_bytes: int, state: str = ""
@@ -72,10 +79,9 @@ class SegmentIndexes:
         self.largest = self.times.last or NO_TIME_ENTRY
         self._interval_bytes = interval_bytes
         self._bytes_since_entry = 0
+        self.size_bytes = self._larger_size_bytes()
 
-    @property
-    def size_bytes(self) -> int:
-        """The larger of the two."""
+    def _larger_size_bytes(self) -> int:
         return max(self.offsets.size_bytes, self.times.size_bytes)
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
@@ -86,6 +92,7 @@ class SegmentIndexes:
             self.offsets.append(last_offset, position)
             self._note_largest()
             self._bytes_since_entry = 0
+            self.size_bytes = self._larger_size_bytes()
             if self.offsets.unsaved_count >= SAVE_AT_ENTRIES:
                 self.save()
         self._bytes_since_entry += size
@@ -105,6 +112,7 @@ class SegmentIndexes:
         self.times.keep_before(offset)
         self.largest = self.times.last or NO_TIME_ENTRY
         self._bytes_since_entry = 0
+        self.size_bytes = self._larger_size_bytes()
 
     def save(self) -> None:
         """Bring both files up to date."""

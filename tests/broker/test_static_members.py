@@ -64,6 +64,18 @@ def test_a_static_member_that_comes_back_with_other_topics_is_given_them(bench: 
     assert bench.state() == "PreparingRebalance"
 
 
+def test_a_static_member_that_gave_up_a_topic_of_others_does_not_keep_its_partitions(
+    bench: Bench,
+) -> None:
+    first = bench.join(bench.request(instance="i1", topics=("t", "u"))).result()
+    second = bench.join(bench.request(instance="i2", topics=("t", "u")))
+    leader = bench.join(bench.request(first.member_id, instance="i1", topics=("u", "t"))).result()
+    bench.sync(second.result())
+    bench.sync(leader)
+    bench.join(bench.request(instance="i2", topics=("t",)))
+    assert bench.state() == "PreparingRebalance"
+
+
 def test_a_static_member_that_comes_back_during_a_rebalance_fences_the_old_one(
     bench: Bench,
 ) -> None:

@@ -18,7 +18,7 @@ Rules, as Kafka has them:
 - A member whose request names a static member's instance id but not its member id is fenced.
 - A static member that comes back without its id gets its place under a new one; whoever still waits
   under the old id is fenced. In Stable this needs no rebalance if the protocol stays the same and
-  (here we are stricter than Kafka, which would hand it partitions that it gave up) the topics do.
+  (here we are stricter than Kafka, which would hand it partitions that it gave up) its topics do.
 - While the group has members, only they may commit.
 """
 
@@ -195,7 +195,7 @@ class Group(RebalancingGroup):
     def _take_over(self, member: Member, new_id: str, request: JoinRequest) -> Pending[JoinResult]:
         """A static member came back without its id: fence the old id, keep the place."""
         old_leader, old_id = self.roster.leader_id, member.member_id
-        old_topics = self.roster.subscribed_topics(self.protocol_name)
+        old_topics = member.topics_for(self.protocol_name)
         self._turn_away(member, fenced(member.group_instance_id))
         self.roster.rename(member, new_id)
         member.update(request)
@@ -206,7 +206,7 @@ class Group(RebalancingGroup):
         is_same = (
             self.state is STABLE
             and self.roster.select_protocol() == self.protocol_name
-            and self.roster.subscribed_topics(self.protocol_name) == old_topics
+            and member.topics_for(self.protocol_name) == old_topics
         )
         if not is_same or not self._try_save():
             return self._wait_for_join(member)

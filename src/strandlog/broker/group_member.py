@@ -199,6 +199,10 @@ class Member:
         except DataError:
             return None
 
+    def topics_for(self, protocol_name: str | None) -> frozenset[str] | None:
+        subscription = self.subscription_for(protocol_name)
+        return None if subscription is None else frozenset(subscription.topics)
+
     def assign(self, assignment: bytes) -> None:
         self.assignment = assignment
         self.assigned = None

@@ -168,10 +168,10 @@ class Roster:
         """Every topic that a member subscribed to; None when one of them cannot be read."""
         topics: set[str] = set()
         for member in self._members.values():
-            subscription = member.subscription_for(protocol_name)
-            if subscription is None:
+            wanted = member.topics_for(protocol_name)
+            if wanted is None:
                 return None
-            topics.update(subscription.topics)
+            topics |= wanted
         return frozenset(topics)
 
     def may_commit(

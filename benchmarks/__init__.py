@@ -1,0 +1,1 @@
+"""What strandlog can do on this machine, in figures."""

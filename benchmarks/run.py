@@ -1,0 +1,46 @@
+"""`make bench`: runs everything, prints a table, writes `out/bench.json`.
+
+python -m benchmarks.run [--quick] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import Row, print_table, write_json
+from benchmarks.opening import GIB, memory_rows, opening_rows, start_rows
+from benchmarks.throughput import append_rows, consumer_rows, producer_rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="figures of this machine")
+    parser.add_argument("--quick", action="store_true", help="a small folder instead of 5 GB")
+    parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
+    options = parser.parse_args()
+    total_bytes = GIB // 4 if options.quick else 5 * GIB
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="strandlog-bench-") as name:
+        folder = Path(name)
+        parts: dict[str, Callable[[], list[Row]]] = {
+            "appends": lambda: append_rows(folder),
+            "producer": lambda: producer_rows(folder),
+            "consumer": lambda: consumer_rows(folder),
+            "memory": lambda: memory_rows(folder),
+            "start": start_rows,
+            "opening": lambda: opening_rows(folder, total_bytes),
+        }
+        for title, measure in parts.items():
+            print(f"measuring {title} …", file=sys.stderr, flush=True)
+            rows += measure()
+    print_table(rows)
+    write_json(rows, options.json)
+    print(f"\nwritten to {options.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

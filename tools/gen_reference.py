@@ -1,0 +1,67 @@
+"""Writes docs/reference from the tables in the code; `--check` only tells whether it is up to
+date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import strandlog.errors
+from strandlog.config.broker_settings import BROKER_SETTINGS
+from strandlog.config.setting import SettingTable
+from strandlog.config.topic_settings import TOPIC_SETTINGS
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+
+
+def settings_page() -> str:
+    """Every setting with its default and what it allows."""
+    parts = [
+        "# Settings\n",
+        "Generated from `config/`; names and defaults are Kafka's unless the text says otherwise. "
+        "Sizes take `KiB`, `MiB`, `GiB`; times take `ms`, `s`, `m`, `h`, `d`.\n",
+        "## Topics\n",
+        *_rows(TOPIC_SETTINGS),
+        "\n## Broker\n",
+        "Given to `strandlog.open(path, settings={...})`.\n",
+        *_rows(BROKER_SETTINGS),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _rows(table: SettingTable) -> list[str]:
+    lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+    for row in table:
+        lines.append(
+            f"| `{row.name}` | `{row.format(row.default)}` | {row.allowed()} | {row.help} |"
+        )
+    return lines
+
+
+def errors_page() -> str:
+    """The tree of errors, as its module draws it."""
+    drawn = (strandlog.errors.__doc__ or "").replace("Every error", "Generated. Every error", 1)
+    head, _, rest = drawn.partition("\n\n")
+    tree, _, tail = rest.partition("\n\n")
+    return f"# Errors\n\n{head}\n\n```\n{tree}\n```\n\n{tail.strip()}\n"
+
+
+PAGES = {"settings.md": settings_page, "errors.md": errors_page}
+
+
+def main() -> int:
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    stale = []
+    for name, page in PAGES.items():
+        path = REFERENCE / name
+        text = page()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(text)
+    print("out of date: " + ", ".join(stale) if stale else "docs/reference is up to date")
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -106,7 +106,11 @@ class Broker:
     ) -> None:
         self.settings = settings or broker_settings()
         self.clock = clock
-        options = LogDirOptions(self.settings.fsyncs, self.settings.log_segment_cache_size)
+        options = LogDirOptions(
+            self.settings.fsyncs,
+            self.settings.log_segment_cache_size,
+            self.settings.decompressed_max_bytes,
+        )
         self.log_dir = LogDir(path, files, clock, new_uuid, options)
         try:
             self.catalog = Catalog(self.log_dir, self.settings, new_uuid)
@@ -169,7 +173,7 @@ class Broker:
         if self._bytes_until_look < 0:
             self._check_free_space()
         if log.settings.compacts:
-            check_keys(log.tp, data)
+            check_keys(log.tp, data, self.settings.decompressed_max_bytes)
         return log.append(data)
 
     def _check_free_space(self) -> None:
@@ -203,14 +207,14 @@ class Broker:
             self.log_dir.close()
 
 
-def check_keys(tp: TopicPartition, data: Buffer) -> None:
+def check_keys(tp: TopicPartition, data: Buffer, limit_bytes: int) -> None:
     """A compacted topic keeps the last value per key, so each record needs one."""
     position = 0
     while position < len(data):
         batch = BatchView(data, position)
         batch.check()
         if not batch.header.is_control:
-            for record in batch.records(*tp):
+            for record in batch.records(*tp, limit_bytes=limit_bytes):
                 if record.key is None:
                     raise InvalidRecordError(
                         f"{tp} is compacted: every record needs a key, number "

@@ -16,6 +16,7 @@ others.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from strandlog.broker.catalog import Catalog
@@ -29,6 +30,7 @@ from strandlog.storage.partition_log import PartitionLog
 FLUSH_LOOK_MS = 100
 MEND_INTERVAL_MS = 5_000
 REMOVE_INTERVAL_MS = 1_000
+FAILURES_KEPT = 100
 
 
 class Upkeep:
@@ -41,7 +43,7 @@ class Upkeep:
         self._catalog = catalog
         self._settings = settings
         self._clock = clock
-        self.failures: list[str] = []
+        self.failures: deque[str] = deque(maxlen=FAILURES_KEPT)
         self._chores: list[tuple[int, Callable[[], None]]] = [
             (FLUSH_LOOK_MS, self.flush_lazily),
             (MEND_INTERVAL_MS, self.mend_failed),

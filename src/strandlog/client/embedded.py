@@ -10,6 +10,7 @@ that does neither for long calls `upkeep()`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +29,7 @@ from strandlog.client.record_source import FETCH_BYTES, Fetched, decode_records
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.config.setting import Value
-from strandlog.errors import ClosedError, TopicInUseError
+from strandlog.errors import ClosedError, StorageError, TopicInUseError
 from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.storage.cleaning import compact_now, enforce_retention
 from strandlog.storage.compaction import CompactionReport
@@ -75,12 +76,16 @@ class EmbeddedSource:
     def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
         log = self._broker.catalog.log(tp.topic, tp.partition)
         if offset == log.high_watermark < log.log_end_offset:
-            log.flush()  # what is not on disk is not shown, and a reader is waiting for it
+            # What is not on disk is not shown, and a reader is waiting for it. If the disk refuses,
+            # there is nothing to show yet; who wrote it is told by the log.
+            with contextlib.suppress(StorageError):
+                log.flush()
         data = read(log, offset, FETCH_BYTES)
         if not data:
             # The rest of the log, if any, was removed: the next record comes after all of it.
             return Fetched([], max(offset, log.high_watermark))
-        return decode_records(data, tp, offset, log.log_end_offset, log.folder)
+        limit_bytes = self._broker.settings.decompressed_max_bytes
+        return decode_records(data, tp, offset, log.log_end_offset, log.folder, limit_bytes)
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         log = self._broker.catalog.log(tp.topic, tp.partition)

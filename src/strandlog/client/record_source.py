@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from strandlog.clock import Clock
 from strandlog.model import Record, TimestampOffset, TopicPartition
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer
 
@@ -82,7 +83,12 @@ class ConsumerHost(Protocol):
 
 
 def decode_records(
-    data: Buffer, tp: TopicPartition, offset: int, end_offset: int, path: str
+    data: Buffer,
+    tp: TopicPartition,
+    offset: int,
+    end_offset: int,
+    path: str,
+    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
 ) -> Fetched:
     """The records of the batches in `data` from `offset` up to `end_offset`."""
     records: list[Record] = []
@@ -90,7 +96,6 @@ def decode_records(
     for batch in checked_batches(data, path=path, offset=offset, end_offset=end_offset):
         header = batch.header
         if not header.is_control and header.record_count:
-            found = batch.records(tp.topic, tp.partition, offset)
-            records += found
+            records += batch.records(tp.topic, tp.partition, offset, limit_bytes)
         next_offset = header.next_offset
     return Fetched(records, next_offset)

@@ -119,7 +119,8 @@ class CompactionPlan:
     def _records(self, segment: Segment, batch: BatchView, from_offset: int) -> list[Record]:
         try:
             batch.check()
-            return batch.records(*self.log.tp, from_offset)
+            limit_bytes = self.log.context.decompressed_max_bytes
+            return batch.records(*self.log.tp, from_offset, limit_bytes)
         except CorruptRecordError as error:
             raise CorruptSegmentError(
                 segment.log_path, batch.position, str(error), batch.header.base_offset - 1
@@ -190,7 +191,8 @@ class CompactionPlan:
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
                 # Retention was quicker: what was cleaned is gone, so is the need for it.
-                context.files.remove(first.log_path + CLEANED_SUFFIX)
+                for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+                    context.files.remove(first.stem + suffix + CLEANED_SUFFIX)
                 continue
             commit_swap(context.files, self.log.folder, first.base_offset)
 

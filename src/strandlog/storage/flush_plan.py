@@ -11,6 +11,7 @@ from old to new, and the folder (the names of new files) before the recovery poi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from strandlog.storage.files import Files, LogFile
@@ -25,6 +26,7 @@ class FlushPlan:
         "epoch",
         "folder",
         "log_files",
+        "names_version",
         "place",
         "side_paths",
         "snapshot_offset",
@@ -40,6 +42,7 @@ class FlushPlan:
         end_offset: int,
         snapshot_offset: int,
         place: tuple[int, int],
+        names_version: int,
         epoch: int,
     ) -> None:
         self._files = files
@@ -49,13 +52,17 @@ class FlushPlan:
         self.end_offset = end_offset
         self.snapshot_offset = snapshot_offset  # indexes and producer state are good up to here
         self.place = place  # (segment base, position) of end_offset
+        self.names_version = names_version
         self.epoch = epoch
 
     def execute(self) -> None:
         """Sync everything; `StorageError` when the disk refuses."""
         for path in self.side_paths:
-            self._files.sync_file(path)
+            # An index that was retired meanwhile, with its segment or topic, has nothing to keep.
+            with contextlib.suppress(FileNotFoundError):
+                self._files.sync_file(path)
         for log_file in self.log_files:
             log_file.sync()
         if self.folder is not None:
-            self._files.sync_dir(self.folder)
+            with contextlib.suppress(FileNotFoundError):
+                self._files.sync_dir(self.folder)

@@ -10,12 +10,13 @@ A guest writes nothing: an index that is missing or wrong is made anew in memory
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError, TopicNotFoundError
 from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import BatchHeader
 from strandlog.storage import paths
 from strandlog.storage.batch_walk import Source, walk, windowed
 from strandlog.storage.checkpoint import read_offsets
@@ -46,6 +47,7 @@ class PartitionView:
         self._cache = cache
         self._segments: list[Segment] = []
         self._end_offset = 0
+        self._walked = ("", 0, 0)  # how far the last segment was walked: stem, position, offset
         self.log_start_hint = 0
         self.look_again()
 
@@ -72,15 +74,21 @@ class PartitionView:
             return 0 if point is None else point.offset
         if point.bounds_readers:
             return point.offset
+        return max(self._end_of_last_segment(), point.offset)
+
+    def _end_of_last_segment(self) -> int:
+        """Walk the last segment as far as it is whole, from where the last walk ended."""
         last = self._segments[-1]
-        end = last.base_offset
+        stem, position, end = self._walked
+        if stem != last.stem or position > last.size_bytes:
+            position, end = 0, last.base_offset
         try:
-            for _, header in self._walk(last, 0):
-                end = header.next_offset
-        except CorruptSegmentError as unfinished:
-            # The owner is in the middle of a write, or died there; up to here everything is whole.
-            end = max(end, (unfinished.offset or -1) + 1)
-        return max(end, point.offset)
+            for found, header in self._walk(last, position, end):
+                position, end = found + header.size_bytes, header.next_offset
+        except CorruptSegmentError:
+            pass  # the owner is in the middle of a write, or died there
+        self._walked = (last.stem, position, end)
+        return end
 
     @property
     def start_offset(self) -> int:
@@ -159,13 +167,15 @@ class PartitionView:
         path, files = segment.log_path, self._files
         return lambda position, length: files.read_at(path, position, length)
 
-    def _walk(self, segment: Segment, position: int):  # type: ignore[no-untyped-def]
+    def _walk(
+        self, segment: Segment, position: int, next_offset: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
         return walk(
             windowed(self._reader(segment)),
             position,
             segment.size_bytes,
             path=segment.log_path,
-            next_offset=segment.base_offset,
+            next_offset=next_offset,
         )
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
@@ -175,7 +185,7 @@ class PartitionView:
 
     def _find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         for segment in self._segments:
-            for position, header in self._walk(segment, 0):
+            for position, header in self._walk(segment, 0, segment.base_offset):
                 if header.base_offset >= self._end_offset:
                     return None
                 if header.max_timestamp < timestamp_ms or header.is_control:

@@ -22,6 +22,7 @@ from strandlog.clock import Clock
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import AlreadyOpenError, CorruptStateError, UnknownLayoutError
 from strandlog.model import TopicPartition
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage import paths
 from strandlog.storage.checkpoint import read_offsets, write_offsets
 from strandlog.storage.file_remover import FileRemover
@@ -42,6 +43,7 @@ class LogDirOptions:
 
     waits_for_sync: bool = True
     cache_capacity: int = DEFAULT_CAPACITY
+    decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
 
 
 class LogDir:
@@ -76,7 +78,12 @@ class LogDir:
             self.remover = FileRemover(files)
             self.cache = SegmentCache(files, options.cache_capacity)
             self._context = LogContext(
-                files, clock, self.cache, self.remover, options.waits_for_sync
+                files,
+                clock,
+                self.cache,
+                self.remover,
+                options.waits_for_sync,
+                options.decompressed_max_bytes,
             )
             self._log_starts = self._read_checkpoint(paths.LOG_START_CHECKPOINT)
             self.cleaner_offsets = self._read_checkpoint(paths.CLEANER_CHECKPOINT)

@@ -28,6 +28,7 @@ from strandlog.errors import OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.batch_header import PREFIX_SIZE, BatchHeader, stamp, stamped_prefix
 from strandlog.record.batch_header import stamp_append_time as stamp_time
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.batch_checks import check_batch, split_batches
 from strandlog.storage.batch_walk import view_source, walk
 from strandlog.storage.file_remover import FileRemover
@@ -69,16 +70,18 @@ class LogContext(NamedTuple):
     cache: SegmentCache
     remover: FileRemover
     waits_for_sync: bool = True  # durability "fsync"
+    decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
 
 
 class PartitionLog:
     """One partition, opened by its owner."""
 
     __slots__ = (
-        "_dirty_names",
         "_dirty_sealed",
         "_epoch",
         "_flushed_place",
+        "_names_changed",
+        "_names_synced",
         "_point",
         "_since_snapshot_bytes",
         "_snapshot_due",
@@ -124,7 +127,7 @@ class PartitionLog:
         self._point = recovered.point
         self._epoch = 0
         self._dirty_sealed: list[tuple[Segment, LogFile]] = []
-        self._dirty_names = False
+        self._names_changed = self._names_synced = 0  # how often; see flush_plan
         self._since_snapshot_bytes = 0
         self._snapshot_due = False
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
@@ -135,7 +138,8 @@ class PartitionLog:
     def _flush_recovered(self, recovered: Recovered) -> None:
         """What recovery read or changed must be on disk before it is served."""
         self.flushed_offset = min(recovered.point.offset, self.log_end_offset - 1)
-        self._snapshot_due = self._dirty_names = True
+        self._snapshot_due = True
+        self._names_changed += 1
         self.flush()
 
     # -- append ------------------------------------------------------------------------------
@@ -146,7 +150,7 @@ class PartitionLog:
         A writable buffer is stamped in place with its offsets; a read-only one is left alone.
         """
         if self.failure is not None:
-            raise self.failure
+            raise StorageError(str(self.failure))
         now_ms = self.context.clock.now_ms()
         batches = split_batches(data)
         for header, view in batches:
@@ -182,7 +186,7 @@ class PartitionLog:
             self.roll()
             active = self.segments.active
         if not active.size_bytes:
-            self._dirty_names = True
+            self._names_changed += 1
         active.append(buffers, size, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
         self._since_snapshot_bytes += size
@@ -202,7 +206,8 @@ class PartitionLog:
         self._dirty_sealed.append((sealed, active.file))
         active.forget_file()
         self.segments.roll(sealed, self._new_active(self.log_end_offset))
-        self._snapshot_due = self._dirty_names = True
+        self._snapshot_due = True
+        self._names_changed += 1
 
     def _new_active(self, base_offset: int) -> ActiveSegment:
         return ActiveSegment(
@@ -235,8 +240,8 @@ class PartitionLog:
             snapshot_offset = self.log_end_offset
             side_paths += self._write_snapshot()
             self._since_snapshot_bytes, self._snapshot_due = 0, False
-        folder = self.folder if self._dirty_names else None
-        self._dirty_names = False
+        # Until a plan that syncs the folder is completed, every plan does: they may overtake.
+        folder = self.folder if self._names_changed != self._names_synced else None
         return FlushPlan(
             self.context.files,
             side_paths=side_paths,
@@ -245,6 +250,7 @@ class PartitionLog:
             end_offset=self.log_end_offset,
             snapshot_offset=snapshot_offset,
             place=(active.base_offset, active.size_bytes),
+            names_version=self._names_changed,
             epoch=self._epoch,
         )
 
@@ -255,7 +261,7 @@ class PartitionLog:
         path = stem_of(self.folder, self.log_end_offset) + SNAPSHOT_SUFFIX
         files.remove(path)
         files.append_to(path, self.producers.snapshot())
-        self._dirty_names = True
+        self._names_changed += 1
         written = [active.stem + INDEX_SUFFIX, active.stem + TIME_INDEX_SUFFIX]
         return [path, *filter(files.exists, written)]
 
@@ -266,6 +272,7 @@ class PartitionLog:
         old_snapshot = self._point.snapshot_offset
         self.flushed_offset = plan.end_offset
         self._flushed_place = plan.place
+        self._names_synced = max(self._names_synced, plan.names_version)
         synced = plan.log_files
         self._dirty_sealed = [pair for pair in self._dirty_sealed if pair[1] not in synced]
         if plan.end_offset == self.log_end_offset:
@@ -291,7 +298,7 @@ class PartitionLog:
     def flush_failed(self, plan: FlushPlan, error: StorageError) -> None:
         """A plan could not be executed: from now on nothing is acknowledged."""
         if plan.epoch == self._epoch:
-            self._snapshot_due = self._dirty_names = True
+            self._snapshot_due = True
             self.failure = StorageError(
                 f"{self.tp} stopped taking records: {error}; it goes on once its unsynced tail "
                 f"was read back, checked and synced"

@@ -152,7 +152,8 @@ def _find_in(log: PartitionLog, segment: Segment, timestamp_ms: int) -> Timestam
         batch.check()
         if header.is_control:
             continue
-        for record in batch.records(*log.tp, from_offset=log.log_start_offset):
+        limit_bytes = log.context.decompressed_max_bytes
+        for record in batch.records(*log.tp, log.log_start_offset, limit_bytes):
             if record.timestamp >= timestamp_ms:
                 return TimestampOffset(record.timestamp, record.offset)
     return None

@@ -8,14 +8,15 @@ What is read (see recovery_point.py for the picture):
 
 What can be wrong, and what is done about it:
 
-    torn tail    the first bad batch lies at or above the recovery point, where nothing was promised
-                 to be on disk. The log is cut there. Intact batches behind it (the disk wrote out of
-                 order) are set aside in a `.damaged` file; their offsets are not given out again.
-    damage       the bad batch lies below the recovery point. Its bytes stay where they are and are
-                 copied to a `.damaged` file, the log goes on at the next intact batch, and the range
-                 is reported.
-    missing end  the log ends below the recovery point: reported; the lost offsets are not given out
-                 again.
+    torn tail    the first bad batch lies at or above the recovery point, where nothing was
+                 promised to be on disk. The log is cut there. Intact batches behind it (the disk
+                 wrote out of order) are set aside in a `.damaged` file; their offsets are not
+                 given out again.
+    damage       the bad batch lies below the recovery point. Its bytes stay where they are and
+                 are copied to a `.damaged` file, the log goes on at the next intact batch, and
+                 the range is reported.
+    missing end  the log ends below the recovery point: reported; the lost offsets are not given
+                 out again.
 
 A clean stop leaves both points at the end, so a start reads next to nothing. `needs_flush` tells
 that something was read or changed that a power cut could still take back: the partition syncs it
@@ -189,7 +190,7 @@ class Recovery:
             until = f"to {damage.end_offset - 1}" if damage.end_offset is not None else "on"
             self._report.problems.append(
                 f"{segment.log_path} is damaged at byte {damage.position} ({damage.reason}): "
-                f"offsets {damage.start_offset} {until} cannot be read; the bytes were copied to {path}"
+                f"offsets {damage.start_offset} {until} cannot be read; the bytes are kept in {path}"
             )
 
     def _keep_aside(self, segment: Segment, position: int, data: memoryview) -> str:

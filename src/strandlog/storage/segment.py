@@ -175,7 +175,11 @@ class ActiveSegment(Segment):
             age_ms = max_timestamp - self.first_timestamp
         else:
             age_ms = now_ms - self.created_ms
-        return age_ms > settings.segment_ms - settings.segment_jitter_ms
+        return age_ms > settings.segment_ms - self._jitter_ms(settings.segment_jitter_ms)
+
+    def _jitter_ms(self, at_most_ms: int) -> int:
+        """A part of the jitter that differs from segment to segment but not from run to run."""
+        return self.base_offset * 2_654_435_761 % at_most_ms if at_most_ms else 0
 
     def seal(self) -> Segment:
         """End this segment. The log file stays with the caller until it was synced."""

@@ -18,8 +18,9 @@ import contextlib
 from collections.abc import Iterable
 from threading import Condition
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
+from strandlog.client.arrow import table_of
 from strandlog.client.membership import Membership
 from strandlog.client.record_source import ConsumerHost, RecordSource
 from strandlog.errors import (
@@ -209,6 +210,10 @@ class Consumer:
                 self._log.wait(min(left_ms, WAKE_UP_MS))
                 if self._is_closed or self._log.is_closed:
                     raise ClosedError("consumer")
+
+    def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
+        """Like poll, as an Arrow table (see arrow.py)."""
+        return table_of(self.poll(max_records, timeout_ms))
 
     def _take(self, max_records: int) -> list[Record]:
         cursors = list(self._cursors.values())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
+from strandlog.client.arrow import items_of
 from strandlog.client.partitioner import KeyHash, key_hash
 from strandlog.errors import (
     ClosedError,
@@ -199,6 +200,10 @@ class Producer:
             return made
 
         return SentBatch(len(items), make)
+
+    def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
+        """Append the rows of an Arrow table (see arrow.py), one batch per partition."""
+        return self.send_batch(topic, items_of(table))
 
     def _sort(
         self, topic: str, items: list[BatchItem], count: int, now_ms: int

@@ -1,0 +1,94 @@
+"""Records as Arrow tables: what `poll_arrow` returns and `send_arrow` takes.
+
+    column      type                                          send_arrow
+    key         binary                                        optional; strings are taken as UTF-8
+    value       binary                                        needed; strings are taken as UTF-8
+    topic       string                                        not read: the call names the topic
+    partition   int32                                         optional
+    offset      int64                                         not read: the log gives it
+    timestamp   timestamp[ms, UTC]                            optional; integers are milliseconds
+    headers     list<struct<key: string, value: binary>>      optional
+
+The names are those of Spark's Kafka source. pyarrow comes with the `spark` extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from strandlog.errors import InvalidRecordError, MissingExtraError
+from strandlog.model import Record
+
+_READ_COLUMNS = ("key", "value", "partition", "timestamp", "headers")
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow  # noqa: PLC0415 - an extra: the base library works without it
+    except ImportError as error:
+        raise MissingExtraError("spark", "pyarrow") from error
+    return pyarrow
+
+
+def schema() -> Any:
+    """The columns of a table of records."""
+    arrow = _pyarrow()
+    header = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
+    return arrow.schema(
+        [
+            ("key", arrow.binary()),
+            ("value", arrow.binary()),
+            ("topic", arrow.string()),
+            ("partition", arrow.int32()),
+            ("offset", arrow.int64()),
+            ("timestamp", arrow.timestamp("ms", tz="UTC")),
+            ("headers", arrow.list_(header)),
+        ]
+    )
+
+
+def table_of(records: Sequence[Record]) -> Any:
+    """A table with one row per record."""
+    arrow = _pyarrow()
+    columns = [
+        [record.key for record in records],
+        [record.value for record in records],
+        [record.topic for record in records],
+        [record.partition for record in records],
+        [record.offset for record in records],
+        [record.timestamp if record.timestamp >= 0 else None for record in records],
+        [[{"key": key, "value": value} for key, value in record.headers] for record in records],
+    ]
+    fields = schema()
+    arrays = [
+        arrow.array(column, type=field.type) for column, field in zip(columns, fields, strict=True)
+    ]
+    return arrow.Table.from_arrays(arrays, schema=fields)
+
+
+def items_of(table: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a table, as `send_batch` takes them."""
+    arrow = _pyarrow()
+    if "value" not in table.column_names:
+        raise InvalidRecordError(
+            f"a table of records has a column 'value'; this one has {', '.join(table.column_names)}"
+        )
+    columns = {
+        name: _as_python(arrow, name, table.column(name))
+        for name in _READ_COLUMNS
+        if name in table.column_names
+    }
+    for row in zip(*columns.values(), strict=True):
+        item = dict(zip(columns, row, strict=True))
+        if item.get("headers"):
+            item["headers"] = tuple((each["key"], each["value"]) for each in item["headers"])
+        yield item
+
+
+def _as_python(arrow: Any, name: str, column: Any) -> list[Any]:
+    if name in ("key", "value"):
+        return list(column.cast(arrow.binary()).to_pylist())
+    if name == "timestamp" and arrow.types.is_timestamp(column.type):
+        return list(column.cast(arrow.timestamp("ms", tz="UTC")).cast(arrow.int64()).to_pylist())
+    return list(column.to_pylist())

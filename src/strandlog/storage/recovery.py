@@ -190,7 +190,7 @@ class Recovery:
             until = f"to {damage.end_offset - 1}" if damage.end_offset is not None else "on"
             self._report.problems.append(
                 f"{segment.log_path} is damaged at byte {damage.position} ({damage.reason}): "
-                f"offsets {damage.start_offset} {until} are unreadable; the bytes are kept in {path}"
+                f"offsets {damage.start_offset} {until} are unreadable; the bytes are in {path}"
             )
 
     def _keep_aside(self, segment: Segment, position: int, data: memoryview) -> str:

@@ -21,12 +21,15 @@ def checked_batches(
 ) -> Iterator[BatchView]:
     """The whole batches of an answer to a read at `offset`; what is cut off at the end is left out.
 
-    `end_offset` is where the log ended for that read: no record may lie at or above it.
+    `end_offset` is where the log ended for that read. What follows it in `data` is not looked at:
+    somebody may be writing there.
     """
     position, size, next_offset = 0, len(data), offset
-    while position + HEADER_SIZE <= size:
+    while position + HEADER_SIZE <= size and next_offset < end_offset:
         batch = BatchView(data, position)
         header = batch.header
+        if header.base_offset >= end_offset and position:
+            return  # after a gap; if it is damage instead, the next read begins with it and says so
         if position + header.size_bytes > size and header.size_bytes >= HEADER_SIZE and position:
             return  # the read ended inside this batch; the next read begins with it
         try:

@@ -130,6 +130,8 @@ class PartitionView:
             is_last = number + 1 == len(self._segments)
             if not is_last and self._segments[number + 1].base_offset <= offset:
                 continue
+            if segment.base_offset >= self._end_offset:
+                break
             wanted = max(offset, segment.base_offset)
             source, entry = self._source_and_entry(segment, wanted, is_last=is_last)
             plan = ReadPlan(

@@ -57,24 +57,29 @@ class _Cursor:
 
     def take(self, source: RecordSource, count: int) -> list[Record]:
         """Up to `count` records from the position on; the position follows."""
-        while self._taken == len(self._ahead):
+        records: list[Record] = []
+        while len(records) < count:
+            if self._taken == len(self._ahead) and not self._fetch(source):
+                break
+            found = self._ahead[self._taken : self._taken + count - len(records)]
+            self._taken += len(found)
+            records = records + found if records else found
+        if records:
+            is_all = self._taken == len(self._ahead)
+            self.position = self._ahead_end if is_all else records[-1].offset + 1
+        return records
+
+    def _fetch(self, source: RecordSource) -> bool:
+        """Read ahead; False when there is nothing to be had yet."""
+        while True:
             fetched = source.fetch(self.tp, self._ahead_end)
             if fetched.next_offset == self._ahead_end:
-                return []
+                return False
             self._ahead, self._taken = fetched.records, 0
             self._ahead_end = fetched.next_offset
-            if not fetched.records:
-                self.position = self._ahead_end  # a gap, or records that are not for readers
-        end = self._taken + count
-        if not self._taken and end >= len(self._ahead):
-            records, self._ahead = self._ahead, []
-        else:
-            records = self._ahead[self._taken : end]
-            self._taken += len(records)
-            if self._taken == len(self._ahead):
-                self._ahead, self._taken = [], 0
-        self.position = records[-1].offset + 1 if self._ahead else self._ahead_end
-        return records
+            if fetched.records:
+                return True
+            self.position = self._ahead_end  # a gap, or records that are not for readers
 
 
 class Consumer:

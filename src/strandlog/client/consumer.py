@@ -17,12 +17,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from threading import Condition
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from strandlog.client.arrow import table_of
+from strandlog.client.closing import Closing
 from strandlog.client.membership import Membership
-from strandlog.client.record_source import ConsumerHost, RecordSource
+from strandlog.client.record_source import ConsumerHost, GroupWish, RecordSource
 from strandlog.errors import (
     ClosedError,
     GroupError,
@@ -82,7 +82,7 @@ class _Cursor:
             self.position = self._ahead_end  # a gap, or records that are not for readers
 
 
-class Consumer:
+class Consumer(Closing):
     """Made by `Log.consumer`. Belongs to one thread at a time; several may run side by side."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Consumer:
         if group is None:
             self._take_over(self._all_partitions())
         elif self._topics:
-            self._membership = self._log.join_group(
+            wish = GroupWish(
                 group,
                 self._topics,
                 assignors,
@@ -129,6 +129,7 @@ class Consumer:
                 self._take_over,
                 self._is_settled,
             )
+            self._membership = self._log.join_group(wish)
             self._membership.step()
         else:
             self._simple_group = group
@@ -357,14 +358,3 @@ class Consumer:
                     self._commit_if_member()
                 self._leave()
             self._is_closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

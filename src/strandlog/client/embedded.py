@@ -13,19 +13,19 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from threading import Condition, RLock
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest, GroupDescription
 from strandlog.broker.topic_rules import check_topic_name
+from strandlog.client.closing import Closing
 from strandlog.client.consumer import Consumer, OffsetReset
 from strandlog.client.group_commit import GroupCommit
 from strandlog.client.membership import Membership
 from strandlog.client.producer import Acks, Producer
-from strandlog.client.record_source import FETCH_BYTES, Fetched, decode_records
+from strandlog.client.record_source import FETCH_BYTES, Fetched, GroupWish, decode_records
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.config.setting import Value
@@ -93,7 +93,7 @@ class EmbeddedSource:
         return find_timestamp(log, timestamp_ms)
 
 
-class Log:
+class Log(Closing):
     """An open log. Made by `strandlog.open`; safe to share between threads."""
 
     def __init__(
@@ -297,17 +297,6 @@ class Log:
             self.broker.close()
             self.condition.notify_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # -- for producers and consumers -----------------------------------------------------------
 
     def _open(self) -> Condition:
@@ -341,18 +330,8 @@ class Log:
     def memberships(self, group: str) -> list[Membership]:
         return [member for member in self._memberships if member.group == group]
 
-    def join_group(
-        self,
-        group: str,
-        topics: list[str],
-        assignors: list[str],
-        max_poll_interval_ms: int,
-        on_assigned: Callable[[list[TopicPartition]], None],
-        is_settled: Callable[[], bool],
-    ) -> Membership:
-        membership = Membership(
-            self, group, topics, assignors, max_poll_interval_ms, on_assigned, is_settled
-        )
+    def join_group(self, wish: GroupWish) -> Membership:
+        membership = Membership(self, wish)
         self._memberships.append(membership)
         return membership
 

@@ -10,17 +10,23 @@ Positions are the reader's own affair: a consumer of this log has no group and c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from threading import Condition, RLock
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 from strandlog.broker.catalog import CATALOG_FILE, topic_from_document
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.client.closing import Closing
 from strandlog.client.consumer import Consumer, OffsetReset
 from strandlog.client.embedded import PartitionInfo, TopicInfo
 from strandlog.client.membership import Membership
-from strandlog.client.record_source import FETCH_BYTES, Fetched, RecordSource, decode_records
+from strandlog.client.record_source import (
+    FETCH_BYTES,
+    Fetched,
+    GroupWish,
+    RecordSource,
+    decode_records,
+)
 from strandlog.clock import Clock, SystemClock
 from strandlog.errors import ClosedError, InvalidGroupError, TopicNotFoundError, UnknownLayoutError
 from strandlog.model import TimestampOffset, TopicPartition
@@ -58,7 +64,7 @@ class FolderSource:
         return self._folder.view(tp).find_timestamp(timestamp_ms)
 
 
-class FolderLog:
+class FolderLog(Closing):
     """A log opened beside its owner. Made by `strandlog.read`."""
 
     def __init__(
@@ -130,17 +136,6 @@ class FolderLog:
         self.is_closed = True
         self._folder.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # -- for consumers -------------------------------------------------------------------------
 
     def tick(self) -> int:
@@ -150,17 +145,8 @@ class FolderLog:
         """Nobody tells a guest about new records: it looks again after a while."""
         self.condition.wait(timeout_ms / 1000)
 
-    def join_group(
-        self,
-        group: str,
-        topics: list[str],
-        assignors: list[str],
-        max_poll_interval_ms: int,
-        on_assigned: Callable[[list[TopicPartition]], None],
-        is_settled: Callable[[], bool],
-    ) -> Membership:
-        del topics, assignors, max_poll_interval_ms, on_assigned, is_settled
-        _refuse(group)
+    def join_group(self, wish: GroupWish) -> Membership:
+        _refuse(wish.group)
 
     def leave_group(self, membership: Membership) -> None:
         _refuse(membership.group)

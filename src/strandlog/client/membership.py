@@ -17,7 +17,6 @@ commits, polls or closes, as any Kafka client does.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from strandlog.broker.assignors import assign, member_subscription
@@ -31,6 +30,7 @@ from strandlog.broker.group_member import (
     SyncResult,
 )
 from strandlog.broker.pending import Pending
+from strandlog.client.record_source import GroupWish
 from strandlog.errors import (
     IllegalGenerationError,
     RebalanceInProgressError,
@@ -55,24 +55,11 @@ CLIENT_ID = "strandlog-embedded"
 class Membership:
     """One consumer's place in a group."""
 
-    def __init__(
-        self,
-        log: Log,
-        group: str,
-        topics: list[str],
-        assignors: list[str],
-        max_poll_interval_ms: int,
-        on_assigned: Callable[[list[TopicPartition]], None],
-        is_settled: Callable[[], bool],
-    ) -> None:
-        self.group = group
+    def __init__(self, log: Log, wish: GroupWish) -> None:
+        self.group = wish.group
         self.assignment: list[TopicPartition] = []
         self._log = log
-        self._topics = topics
-        self._assignors = assignors
-        self._max_poll_interval_ms = max_poll_interval_ms
-        self._on_assigned = on_assigned
-        self._is_settled = is_settled
+        self._wish = wish
         self._member_id = ""
         self._generation = -1
         self._wants_to_join = True
@@ -96,7 +83,7 @@ class Membership:
 
     def advance_if_settled(self) -> None:
         """Join again on behalf of a waiting member, if nothing is taken from this one."""
-        if self._is_settled():
+        if self._wish.is_settled():
             self._advance()
 
     def _advance(self) -> None:
@@ -135,11 +122,11 @@ class Membership:
 
     def _own(self, assignment: list[TopicPartition]) -> None:
         self.assignment = assignment
-        self._on_assigned(assignment)
+        self._wish.on_assigned(assignment)
 
     def _send_join(self) -> None:
         subscription = Subscription(
-            topics=tuple(self._topics), owned_partitions=tuple(self.assignment)
+            topics=tuple(self._wish.topics), owned_partitions=tuple(self.assignment)
         )
         metadata = encode_subscription(subscription)
         request = JoinRequest(
@@ -147,9 +134,9 @@ class Membership:
             member_id=self._member_id,
             client_id=CLIENT_ID,
             client_host=IN_PROCESS_HOST,
-            session_timeout_ms=self._max_poll_interval_ms,
-            rebalance_timeout_ms=self._max_poll_interval_ms,
-            protocols=tuple(MemberProtocol(name, metadata) for name in self._assignors),
+            session_timeout_ms=self._wish.max_poll_interval_ms,
+            rebalance_timeout_ms=self._wish.max_poll_interval_ms,
+            protocols=tuple(MemberProtocol(name, metadata) for name in self._wish.assignors),
         )
         try:
             self._join = self._log.broker.groups.join(request)
@@ -206,7 +193,7 @@ class Membership:
             self._forget_place()
             return
         self._partition_counts = {
-            topic: self._log.partition_count_or_zero(topic) for topic in self._topics
+            topic: self._log.partition_count_or_zero(topic) for topic in self._wish.topics
         }
         self._own(list(decode_assignment(result.assignment).partitions))
 

@@ -11,10 +11,10 @@ and checked before the first is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from strandlog.client.arrow import items_of
+from strandlog.client.closing import Closing
 from strandlog.client.partitioner import KeyHash, key_hash
 from strandlog.errors import (
     ClosedError,
@@ -78,7 +78,7 @@ class SentBatch(Sequence[RecordMetadata]):
         return repr(self._all())
 
 
-class Producer:
+class Producer(Closing):
     """Made by `Log.producer`. May be shared by threads."""
 
     def __init__(
@@ -299,17 +299,6 @@ class Producer:
         if not self._is_closed and not self._log.is_closed:
             self.flush()
         self._is_closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _headers(headers: Mapping[str, bytes | None] | Headers) -> Headers:

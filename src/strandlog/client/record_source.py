@@ -45,6 +45,17 @@ class RecordSource(Protocol):
         """The first record at or after a time."""
 
 
+class GroupWish(NamedTuple):
+    """What a consumer wants of a group, and what it must be told and asked."""
+
+    group: str
+    topics: list[str]
+    assignors: list[str]
+    max_poll_interval_ms: int
+    on_assigned: Callable[[list[TopicPartition]], None]
+    is_settled: Callable[[], bool]
+
+
 class ConsumerHost(Protocol):
     """The log that a consumer belongs to."""
 
@@ -61,15 +72,7 @@ class ConsumerHost(Protocol):
     def wait(self, timeout_ms: int) -> None:
         """Let go of the lock until something was appended, or for so long."""
 
-    def join_group(
-        self,
-        group: str,
-        topics: list[str],
-        assignors: list[str],
-        max_poll_interval_ms: int,
-        on_assigned: Callable[[list[TopicPartition]], None],
-        is_settled: Callable[[], bool],
-    ) -> Membership:
+    def join_group(self, wish: GroupWish) -> Membership:
         """Become a member of a group."""
 
     def leave_group(self, membership: Membership) -> None:

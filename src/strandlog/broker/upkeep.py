@@ -44,6 +44,7 @@ class Upkeep:
         self._settings = settings
         self._clock = clock
         self.failures: deque[str] = deque(maxlen=FAILURES_KEPT)
+        self.syncing: set[PartitionLog] = set()  # whoever syncs elsewhere says so here
         self._chores: list[tuple[int, Callable[[], None]]] = [
             (FLUSH_LOOK_MS, self.flush_lazily),
             (MEND_INTERVAL_MS, self.mend_failed),
@@ -76,7 +77,9 @@ class Upkeep:
         """Sync partitions whose oldest unsynced record has waited long enough."""
         now_ms = self._clock.now_ms()
         for log in self._logs():
-            if log.failure is None and should_flush(log, now_ms):
+            if log in self.syncing or log.failure is not None:
+                continue
+            if should_flush(log, now_ms):
                 log.flush()
 
     def mend_failed(self) -> None:

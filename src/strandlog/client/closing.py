@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import Condition
 from types import TracebackType
 from typing import Self
+
+from strandlog.errors import ClosedError
 
 
 class Closing:
@@ -23,3 +27,32 @@ class Closing:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class OpenGuard:
+    """The lock around an open thing: `with guard:` holds it and finds the thing open, or raises.
+
+    Checking first and locking then would let a thread that waited for the lock go on with a log
+    that another one has closed meanwhile, and write into a folder that may have a new owner.
+    """
+
+    __slots__ = ("_condition", "_is_closed", "_what")
+
+    def __init__(self, condition: Condition, is_closed: Callable[[], bool], what: str) -> None:
+        self._condition = condition
+        self._is_closed = is_closed
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._condition.acquire()
+        if self._is_closed():
+            self._condition.release()
+            raise ClosedError(self._what)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._condition.release()

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from threading import Condition
 from typing import Any, Literal, Self
 
 from strandlog.client.arrow import table_of
-from strandlog.client.closing import Closing
+from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.membership import Membership
 from strandlog.client.record_source import ConsumerHost, GroupWish, RecordSource
 from strandlog.errors import (
@@ -112,7 +111,8 @@ class Consumer(Closing):
         self._membership: Membership | None = None
         self._simple_group: str | None = None
         self._is_closed = False
-        with log.condition:
+        self._guard = OpenGuard(log.condition, lambda: self._is_closed or log.is_closed, "consumer")
+        with self._guard:
             for topic in self._topics:
                 self._source.partition_count(topic)
             self._start(group, list(assignors), max_poll_interval_ms)
@@ -155,7 +155,7 @@ class Consumer(Closing):
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions from now on, without taking turns with a group."""
-        with self._open():
+        with self._guard:
             wanted = [TopicPartition(*pair) for pair in partitions]
             for tp in wanted:
                 self._source.offset_range(tp)
@@ -201,7 +201,7 @@ class Consumer(Closing):
         """The next records, at most `max_records`; waits up to `timeout_ms` for the first."""
         if max_records < 1:
             raise InvalidSettingError("max_records", max_records, "a number, at least 1")
-        with self._open():
+        with self._guard:
             deadline_ms = self._log.clock.monotonic_ms() + timeout_ms
             while True:
                 self._log.tick()
@@ -257,12 +257,12 @@ class Consumer(Closing):
 
     def position(self, topic: str, partition: int) -> int:
         """The offset of the next record that poll returns from this partition."""
-        with self._open():
+        with self._guard:
             return self._cursor(topic, partition).position
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read on from an offset; `OffsetOutOfRangeError` gives the range when there is none."""
-        with self._open():
+        with self._guard:
             cursor = self._cursor(topic, partition)
             start, end = self._source.offset_range(cursor.tp)
             if not isinstance(offset, int) or not start <= offset <= end:
@@ -271,17 +271,18 @@ class Consumer(Closing):
 
     def seek_all(self, offset: int) -> None:
         """Read all partitions on from an offset, or from the nearest one that each has."""
-        with self._open():
+        with self._guard:
             for cursor in self._cursors.values():
                 start, end = self._source.offset_range(cursor.tp)
                 cursor.seek(min(max(offset, start), end))
 
     def seek_to_time(self, timestamp_ms: int) -> None:
         """Read all partitions on from the first record at or after a time."""
-        with self._open():
+        with self._guard:
+            self._log.make_visible(list(self._cursors))
             for cursor in self._cursors.values():
                 found = self._source.find_timestamp(cursor.tp, timestamp_ms)
-                end = self._source.offset_range(cursor.tp)[1]
+                end = self._source.readable_end(cursor.tp)
                 cursor.seek(end if found is None else found.offset)
 
     def _cursor(self, topic: str, partition: int) -> _Cursor:
@@ -296,7 +297,7 @@ class Consumer(Closing):
 
     def commit(self) -> dict[TopicPartition, int]:
         """Keep the positions for the group, on disk; returns what changed."""
-        with self._open():
+        with self._guard:
             if self.group is None:
                 raise InvalidGroupError(None, "this consumer has no group to commit for")
             return self._commit_consumed()
@@ -327,7 +328,7 @@ class Consumer(Closing):
 
     def committed(self, topic: str, partition: int) -> int | None:
         """Where the group goes on in a partition; None when it never committed there."""
-        with self._open():
+        with self._guard:
             tp = TopicPartition(topic, partition)
             self._source.offset_range(tp)
             return self._fetch_committed(tp)
@@ -336,12 +337,6 @@ class Consumer(Closing):
         return all(cursor.position == cursor.settled_at for cursor in self._cursors.values())
 
     # -- the end -------------------------------------------------------------------------------
-
-    def _open(self) -> Condition:
-        """The log's lock, if there is still something to lock."""
-        if self._is_closed or self._log.is_closed:
-            raise ClosedError("consumer")
-        return self._log.condition
 
     def _leave(self) -> None:
         if self._membership is not None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest, GroupDescription
 from strandlog.broker.topic_rules import check_topic_name
-from strandlog.client.closing import Closing
+from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.consumer import Consumer, OffsetReset
 from strandlog.client.group_commit import GroupCommit
 from strandlog.client.membership import Membership
@@ -29,7 +29,7 @@ from strandlog.client.record_source import FETCH_BYTES, Fetched, GroupWish, deco
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.config.setting import Value
-from strandlog.errors import ClosedError, StorageError, TopicInUseError
+from strandlog.errors import ClosedError, StorageError, TopicInUseError, TopicNotFoundError
 from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.storage.cleaning import compact_now, enforce_retention
 from strandlog.storage.compaction import CompactionReport
@@ -63,8 +63,9 @@ class TopicInfo(NamedTuple):
 class EmbeddedSource:
     """`RecordSource` over a folder that this process owns. Called with the lock held."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, group_commit: GroupCommit) -> None:
         self._broker = broker
+        self._group_commit = group_commit
 
     def partition_count(self, topic: str) -> int:
         return len(self._broker.catalog.logs(topic))
@@ -73,13 +74,15 @@ class EmbeddedSource:
         log = self._broker.catalog.log(tp.topic, tp.partition)
         return log.log_start_offset, log.log_end_offset
 
+    def readable_end(self, tp: TopicPartition) -> int:
+        return self._broker.catalog.log(tp.topic, tp.partition).high_watermark
+
     def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
         log = self._broker.catalog.log(tp.topic, tp.partition)
-        if offset == log.high_watermark < log.log_end_offset:
-            # What is not on disk is not shown, and a reader is waiting for it. If the disk refuses,
-            # there is nothing to show yet; who wrote it is told by the log.
-            with contextlib.suppress(StorageError):
-                log.flush()
+        if log.high_watermark < log.log_end_offset and log.high_watermark <= offset:
+            self._sync(log)
+            if log.high_watermark < offset <= log.log_end_offset:
+                return Fetched([], offset)  # at the end, which the disk does not have yet
         data = read(log, offset, FETCH_BYTES)
         if not data:
             # The rest of the log, if any, was removed: the next record comes after all of it.
@@ -87,10 +90,24 @@ class EmbeddedSource:
         limit_bytes = self._broker.settings.decompressed_max_bytes
         return decode_records(data, tp, offset, log.log_end_offset, log.folder, limit_bytes)
 
+    def _sync(self, log: PartitionLog) -> None:
+        """What is not on disk is not shown, and a reader is waiting for it.
+
+        If the disk refuses, or another thread is at it, there is nothing to show yet; who wrote it
+        is told by the log. After a failure only the upkeep may try again: it writes first.
+        """
+        if log.failure is None and not self._group_commit.is_syncing(log):
+            with contextlib.suppress(StorageError):
+                log.flush()
+
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
-        log = self._broker.catalog.log(tp.topic, tp.partition)
-        log.flush()
-        return find_timestamp(log, timestamp_ms)
+        return find_timestamp(self._broker.catalog.log(tp.topic, tp.partition), timestamp_ms)
+
+
+def _check_works(log: PartitionLog) -> None:
+    """After a failed sync nothing may be synced until the upkeep has mended the partition."""
+    if log.failure is not None:
+        raise StorageError(str(log.failure))
 
 
 class Log(Closing):
@@ -112,9 +129,14 @@ class Log(Closing):
         )
         self.condition = Condition(RLock())
         self.waiters = 0
-        self.source = EmbeddedSource(self.broker)
-        self.group_commit = GroupCommit(self.condition)
+        self.group_commit = GroupCommit(
+            self.condition,
+            self.broker.upkeep.syncing,
+            lambda log: self.broker.log_dir.logs.get(log.tp) is log,
+        )
+        self.source = EmbeddedSource(self.broker, self.group_commit)
         self.is_closed = False
+        self._guard = OpenGuard(self.condition, lambda: self.is_closed, "log")
         self._memberships: list[Membership] = []
         self._next_due_ms = self.broker.next_due_ms()
 
@@ -124,19 +146,19 @@ class Log(Closing):
         self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None
     ) -> TopicInfo:
         """Make a topic; durable when this returns. `config` has Kafka's names."""
-        with self._open():
+        with self._guard:
             self.broker.create_topic(name, partitions, config)
             return self._describe(name)
 
     def topics(self) -> list[str]:
         """The names of all topics, without the log's own."""
-        with self._open():
+        with self._guard:
             catalog = self.broker.catalog
             return [name for name in catalog.names() if not catalog.topic(name).is_internal]
 
     def describe_topic(self, name: str) -> TopicInfo:
         """Partitions, offsets, sizes and settings of a topic."""
-        with self._open():
+        with self._guard:
             return self._describe(name)
 
     def _describe(self, name: str) -> TopicInfo:
@@ -160,7 +182,7 @@ class Log(Closing):
         partitions: int | None = None,
     ) -> TopicInfo:
         """Change settings (None takes one back to its default) or add partitions."""
-        with self._open():
+        with self._guard:
             self.broker.catalog.topic(name)
             if config:
                 self.broker.catalog.alter(name, config)
@@ -170,8 +192,8 @@ class Log(Closing):
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic with its records; `TopicInUseError` while a group reads it."""
-        with self._open():
-            self.broker.catalog.topic(check_topic_name(name))
+        with self._guard:
+            self._idle_logs(check_topic_name(name))
             groups = self.broker.groups.groups_subscribed_to(name)
             if groups:
                 raise TopicInUseError(name, "consumers of group " + ", ".join(groups))
@@ -179,9 +201,10 @@ class Log(Closing):
 
     def compact(self, name: str) -> CompactionReport:
         """Keep only the last value of each key, now, whatever the topic's policy is."""
-        with self._open():
+        with self._guard:
             total = CompactionReport()
-            for log in self.broker.catalog.logs(name):
+            for log in self._idle_logs(name):
+                _check_works(log)
                 report = compact_now(log, self.broker.settings.log_cleaner_dedupe_buffer_size)
                 self.broker.log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
                 total.records_removed += report.records_removed
@@ -192,7 +215,7 @@ class Log(Closing):
 
     def enforce_retention(self, name: str) -> int:
         """Drop what retention.ms and retention.bytes no longer keep; returns how many records."""
-        with self._open():
+        with self._guard:
             dropped = 0
             for log in self.broker.catalog.logs(name):
                 before = log.log_start_offset
@@ -202,8 +225,10 @@ class Log(Closing):
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
         """Delete the records of a partition below an offset; durable when this returns."""
-        with self._open():
+        with self._guard:
+            self._idle_logs(name)
             log = self.broker.catalog.log(name, partition)
+            _check_works(log)
             log.flush()
             log.raise_log_start(before_offset)
             enforce_retention(log)
@@ -218,7 +243,7 @@ class Log(Closing):
         compression: str | None = None,
     ) -> Producer:
         """Something to send records with."""
-        with self._open():
+        with self._guard:
             return Producer(self, acks, partitioner, compression)
 
     def consumer(
@@ -231,7 +256,7 @@ class Log(Closing):
         max_poll_interval_ms: int = 300_000,
     ) -> Consumer:
         """Something to read records with, alone or as a member of a group."""
-        with self._open():
+        with self._guard:
             return Consumer(
                 self, topics, group, auto_offset_reset, auto_commit, assignors, max_poll_interval_ms
             )
@@ -240,23 +265,23 @@ class Log(Closing):
 
     def groups(self) -> list[str]:
         """The names of all groups."""
-        with self._open():
+        with self._guard:
             return [listing.group_id for listing in self.broker.groups.list_groups()]
 
     def describe_group(self, group: str) -> GroupDescription:
         """State and members of a group."""
-        with self._open():
+        with self._guard:
             return self.broker.groups.describe(group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Everything that a group has committed."""
-        with self._open():
+        with self._guard:
             found = self.broker.groups.fetch_offsets(group)
             return {tp: value for tp, value in found.items() if value is not None}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set a group's positions from outside; only while it has no members."""
-        with self._open():
+        with self._guard:
             for tp in offsets:
                 self.broker.catalog.log(tp.topic, tp.partition)
             values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
@@ -264,7 +289,7 @@ class Log(Closing):
 
     def delete_group(self, group: str) -> None:
         """Forget a group without members, and its offsets."""
-        with self._open():
+        with self._guard:
             self.broker.groups.delete(group)
 
     # -- upkeep and the end --------------------------------------------------------------------
@@ -276,12 +301,12 @@ class Log(Closing):
 
     def upkeep(self) -> None:
         """Do the chores that are due. Sends and polls do this too."""
-        with self._open():
+        with self._guard:
             self.tick()
 
     def flush(self) -> None:
         """Return when everything that was written is on disk."""
-        with self._open():
+        with self._guard:
             for name in self.broker.catalog.names():
                 for log in self.broker.catalog.logs(name):
                     self.group_commit.wait_durable(log, log.log_end_offset)
@@ -291,18 +316,25 @@ class Log(Closing):
         with self.condition:
             if self.is_closed:
                 return
-            for membership in list(self._memberships):
-                membership.leave()
             self.is_closed = True
-            self.broker.close()
-            self.condition.notify_all()
+            try:
+                self.group_commit.wait_idle(self.broker.log_dir.logs.values())
+                for membership in list(self._memberships):
+                    membership.leave()
+            finally:
+                self.condition.notify_all()
+                self.broker.close()
 
     # -- for producers and consumers -----------------------------------------------------------
 
-    def _open(self) -> Condition:
-        if self.is_closed:
-            raise ClosedError("log")
-        return self.condition
+    def _idle_logs(self, name: str) -> list[PartitionLog]:
+        """The partitions of a topic, none of them being synced by another thread."""
+        while True:
+            logs = self.broker.catalog.logs(name)
+            if not self.group_commit.wait_idle(logs):
+                return logs
+            if self.is_closed:
+                raise ClosedError("log")
 
     def tick(self) -> int:
         """Do the chores that are due; returns the wall clock."""
@@ -310,6 +342,13 @@ class Log(Closing):
             self.broker.tick()
             self._next_due_ms = self.broker.next_due_ms()
         return self.clock.now_ms()
+
+    def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
+        """Sync what is written; lets go of the lock meanwhile. What the disk refuses stays out."""
+        for tp in partitions:
+            with contextlib.suppress(StorageError, TopicNotFoundError):
+                log = self.broker.catalog.log(tp.topic, tp.partition)
+                self.group_commit.wait_durable(log, log.log_end_offset)
 
     def wait(self, timeout_ms: int) -> None:
         """Let go of the lock until something was appended, or for so long."""

@@ -53,6 +53,9 @@ class FolderSource:
         view.look_again()
         return view.start_offset, view.end_offset
 
+    def readable_end(self, tp: TopicPartition) -> int:
+        return self._folder.view(tp).end_offset
+
     def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
         view = self._folder.view(tp)
         data = view.read(offset, FETCH_BYTES)
@@ -140,6 +143,9 @@ class FolderLog(Closing):
 
     def tick(self) -> int:
         return self.clock.now_ms()
+
+    def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
+        """Only the owner can do that."""
 
     def wait(self, timeout_ms: int) -> None:
         """Nobody tells a guest about new records: it looks again after a while."""

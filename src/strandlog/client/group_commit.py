@@ -4,38 +4,66 @@ A thread that needs its records on disk appends under the log's lock and comes h
 that partition is under way it leads one, without holding the lock while the disk works; others who
 come meanwhile wait and find, when the sync is over, that a next one covers all of them at once.
 With one thread this is a plain sync.
+
+A partition has at most one sync under way. Two at a time would be wrong, not just slow: when one of
+them fails, the kernel calls the pages clean, and the other would succeed and vouch for lost bytes.
+`syncing` tells everybody else (readers, the lazy flush) which partitions to leave alone; whoever
+closes or deletes a partition waits until it is idle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from threading import Condition
 
-from strandlog.errors import StorageError
+from strandlog.errors import StorageError, TopicNotFoundError
 from strandlog.storage.partition_log import PartitionLog
 
 
 class GroupCommit:
     """Syncs partitions of one log for many threads. `condition` guards the log."""
 
-    def __init__(self, condition: Condition) -> None:
+    def __init__(
+        self,
+        condition: Condition,
+        syncing: set[PartitionLog],
+        is_open: Callable[[PartitionLog], bool],
+    ) -> None:
         self._condition = condition
-        self._syncing: set[int] = set()
+        self._syncing = syncing
+        self._is_open = is_open
+
+    def is_syncing(self, log: PartitionLog) -> bool:
+        return log in self._syncing
 
     def wait_durable(self, log: PartitionLog, end_offset: int) -> None:
         """Return when everything below `end_offset` is on disk. Called with the lock held once."""
         while log.flushed_offset < end_offset:
             if log.failure is not None:
-                raise log.failure
-            if id(log) in self._syncing:
+                raise StorageError(str(log.failure))
+            if log in self._syncing:
                 self._condition.wait()
-            else:
+            elif self._is_open(log):
                 self._lead(log)
+            else:
+                raise TopicNotFoundError(log.tp.topic)  # deleted while we waited
+
+    def wait_idle(self, logs: Iterable[PartitionLog]) -> bool:
+        """Return when none of the partitions is being synced; True if that took a while.
+
+        The lock was let go of then, so the caller looks at everything anew.
+        """
+        waited = False
+        while not self._syncing.isdisjoint(logs):
+            self._condition.wait()
+            waited = True
+        return waited
 
     def _lead(self, log: PartitionLog) -> None:
         plan = log.flush_plan()
         if plan is None:
             return
-        self._syncing.add(id(log))
+        self._syncing.add(log)
         self._condition.release()
         failure: StorageError | None = None
         try:
@@ -44,7 +72,7 @@ class GroupCommit:
             failure = error
         finally:
             self._condition.acquire()
-            self._syncing.discard(id(log))
+            self._syncing.discard(log)
             self._condition.notify_all()
         if failure is not None:
             log.flush_failed(plan, failure)

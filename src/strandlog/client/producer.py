@@ -289,10 +289,9 @@ class Producer(Closing):
 
     def flush(self) -> None:
         """Return when everything that was sent is on disk."""
-        with self._log.condition:
-            if self._is_closed:
-                raise ClosedError("producer")
-            self._log.flush()
+        if self._is_closed:
+            raise ClosedError("producer")
+        self._log.flush()
 
     def close(self) -> None:
         """Make everything durable and let go; idempotent."""

@@ -6,7 +6,7 @@ So the same consumer reads a folder that this process owns, and one that another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Condition
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -36,7 +36,10 @@ class RecordSource(Protocol):
         """How many partitions a topic has; `TopicNotFoundError` when there is none."""
 
     def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
-        """(log start offset, offset after the last record that can be read)."""
+        """(log start offset, offset after the last record)."""
+
+    def readable_end(self, tp: TopicPartition) -> int:
+        """The offset after the last record that can be read now; less while a disk is refusing."""
 
     def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
         """Some records from an offset on; none when the end is reached."""
@@ -68,6 +71,9 @@ class ConsumerHost(Protocol):
 
     def tick(self) -> int:
         """Do the chores that are due."""
+
+    def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let a reader see all that is written, as far as possible."""
 
     def wait(self, timeout_ms: int) -> None:
         """Let go of the lock until something was appended, or for so long."""

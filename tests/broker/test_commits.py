@@ -142,3 +142,30 @@ def test_a_commit_counts_as_a_sign_of_life(bench: Bench) -> None:
         bench.advance(9_000)
         bench.commit({T0: offset}, member)
     assert bench.state() == "Stable"
+
+
+def test_an_assignment_does_not_outlive_its_generation(bench: Bench) -> None:
+    first = bench.stable()[0]
+    bench.join()
+    again = bench.join(bench.request(first.member_id)).result()
+    bench.join()  # before the leader of this generation has assigned
+    with pytest.raises(RebalanceInProgressError):
+        bench.commit({T0: 1}, again)
+    assert bench.committed() == {}
+
+
+def test_nobody_commits_while_the_leader_assigns(bench: Bench) -> None:
+    request = bench.request(protocols=("cooperative-sticky",), owned=(T0,))
+    joined = bench.join(request).result()
+    with pytest.raises(RebalanceInProgressError):
+        bench.commit({T0: 1}, joined)
+
+
+def test_what_a_member_once_owned_is_not_its_own_when_another_has_it(bench: Bench) -> None:
+    first = bench.stable()[0]
+    second = bench.join()
+    again = bench.join(bench.request(first.member_id, owned=(T0, T1, T2, T3))).result()
+    bench.sync(again)
+    bench.sync(second.result())
+    with pytest.raises(NotOwnerError):
+        bench.commit({T2: 0}, again)

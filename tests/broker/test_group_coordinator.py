@@ -14,6 +14,7 @@ from strandlog.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
     IllegalGenerationError,
+    InconsistentProtocolError,
     InvalidGroupError,
     InvalidSessionTimeoutError,
     NotOwnerError,
@@ -73,6 +74,12 @@ def test_session_time_outs_have_limits(bench: Bench, session_ms: int) -> None:
 def test_a_join_that_could_not_be_written_down_is_refused(bench: Bench) -> None:
     with pytest.raises(DataError):
         bench.join(bench.request(client="x" * 40_000))
+    assert bench.coordinator.list_groups() == []
+
+
+def test_a_refused_first_join_leaves_no_group(bench: Bench) -> None:
+    with pytest.raises(InconsistentProtocolError):
+        bench.join(bench.request(protocols=()))
     assert bench.coordinator.list_groups() == []
 
 

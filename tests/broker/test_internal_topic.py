@@ -8,10 +8,12 @@ import pytest
 
 from strandlog.broker.internal_topic import (
     InternalTopic,
+    group_key_partition,
     group_partition,
     java_hash,
     latest_values,
 )
+from strandlog.model import TopicPartition
 
 if TYPE_CHECKING:
     from tests.broker.conftest import Bench
@@ -51,6 +53,15 @@ def test_the_last_value_counts_and_null_deletes(bench: Bench) -> None:
         (b"d", b""),
     ]
     assert latest_values(bench.log) == {b"a": b"2", b"d": b""}
+
+
+def test_all_records_of_a_group_go_to_one_partition(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    member = bench.stable(group="hello")[0]
+    bench.commit({TopicPartition("t", 0): 1}, member, group="hello")
+    keys = [key for key, _ in bench.log.records if key is not None]
+    assert len(keys) == 2
+    assert {group_key_partition(key, 50) for key in keys} == {99162322 % 50}
 
 
 def test_several_partitions_are_one_log(bench_type: type[Bench]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strandlog.broker.group_member import JoinResult
-from strandlog.errors import FencedInstanceError, UnknownMemberError
+from strandlog.errors import FencedInstanceError, RebalanceInProgressError, UnknownMemberError
 from strandlog.model import TopicPartition
 from strandlog.protocol.consumer_protocol import decode_assignment
 
@@ -137,3 +137,35 @@ def test_only_silent_static_members_keep_a_rebalance_open_until_they_expire(
     assert bench.state() == "PreparingRebalance"
     bench.advance(1)
     assert bench.state() == "Empty"
+
+
+def test_a_static_member_that_came_back_before_its_sync_asks_for_its_share_in_time(
+    bench: Bench,
+) -> None:
+    first = bench.join(bench.request(instance="i1")).result()
+    bench.join(bench.request(instance="i2"))
+    leader = bench.join(bench.request(first.member_id, instance="i1")).result()
+    bench.sync(leader)
+    back = bench.join(bench.request(instance="i2")).result()
+    assert len(share(bench, back)) == 2
+    for _ in range(10):
+        bench.advance(9_000)
+        for member in (leader, back):
+            bench.coordinator.heartbeat("g", 2, member.member_id)
+    assert bench.state() == "Stable"
+
+
+def test_a_static_newcomer_that_came_back_waits_as_long_as_the_rebalance_takes(
+    bench: Bench,
+) -> None:
+    member = bench.stable()[0]
+    bench.join(bench.request(instance="i1"))
+    back = bench.join(bench.request(instance="i1"))
+    for _ in range(5):
+        bench.advance(9_000)
+        with pytest.raises(RebalanceInProgressError):
+            bench.coordinator.heartbeat("g", 1, member.member_id)
+    before = back.is_done
+    bench.join(bench.request(member.member_id))
+    assert not before
+    assert back.result().generation == 2

@@ -26,7 +26,7 @@ rebalance.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from strandlog.errors import DataError, InconsistentProtocolError
@@ -255,8 +255,3 @@ def _java_order(text: str) -> bytes:
 
 def _partition_order(partition: TopicPartition) -> tuple[bytes, int]:
     return _java_order(partition.topic), partition.partition
-
-
-def subscribed_topics(subscriptions: Iterable[Subscription]) -> frozenset[str]:
-    """Every topic that somebody subscribed to."""
-    return frozenset(topic for subscription in subscriptions for topic in subscription.topics)

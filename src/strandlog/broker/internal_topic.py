@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from strandlog.protocol.group_records import decode_key
+
 Entry = tuple[bytes, bytes | None]
 
 _JAVA_INT_MIN = -(2**31)
@@ -72,6 +74,13 @@ def group_partition(group_id: str, partition_count: int) -> int:
     code = java_hash(group_id)
     # The smallest int has no positive counterpart; Kafka counts it as 0.
     return 0 if code == _JAVA_INT_MIN else abs(code) % partition_count
+
+
+def group_key_partition(key: bytes, partition_count: int) -> int:
+    """The same for a record key of `__consumer_offsets`."""
+    decoded = decode_key(key)
+    assert decoded is not None, "the coordinator writes no other keys"
+    return group_partition(decoded.group, partition_count)
 
 
 def java_hash(text: str) -> int:

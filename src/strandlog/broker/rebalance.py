@@ -134,7 +134,6 @@ class RebalancingGroup:
     def _prepare_rebalance(self) -> None:
         was_empty = self.state is EMPTY
         self._enter(PREPARING)
-        self._unsynced.clear()
         for member in self.roster:
             if member.sync is not None:
                 self._outbox.fail(member.sync, self._rebalancing())

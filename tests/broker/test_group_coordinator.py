@@ -205,6 +205,7 @@ def test_a_group_that_emptied_on_a_broken_disk_is_saved_later(bench: Bench) -> N
     bench.commit({T0: 1}, member)
     bench.log.is_broken = True
     bench.coordinator.leave("g", member.member_id)
+    assert bench.coordinator.failed_writes == 1
     bench.log.is_broken = False
     bench.advance(600_000)
     bench.restart()

@@ -3,10 +3,9 @@
 Six clients join, sync, beat, commit, leave and crash in any order; two of them are static. The
 disk may fail and the broker may restart between any two steps. Checked all the while:
 
-- a generation has one leader, and generations never go down while the broker runs; - in Stable,
-after honest assignments, every partition of a subscribed topic has exactly one owner, and nobody
-owns
-  a partition of a topic that it did not subscribe to;
+- a generation has one leader, and generations never go down while the broker runs;
+- in Stable, after honest assignments, every partition of a subscribed topic has exactly one owner,
+  and nobody owns a partition of a topic that it did not subscribe to;
 - every open `Pending` has a deadline that the timers know of, and time alone settles all of them;
 - committed offsets are what the last accepted commit said, also after a restart, and nobody but an
   owner got one accepted.

@@ -21,9 +21,10 @@ Who may commit:
 `commit_offsets` keeps all or nothing and raises; `try_commit_offsets` keeps what it may and
 returns the rest with reasons, as Kafka's wire wants it.
 
-A write that fails while time passes (an emptied group, expired offsets) is counted in
-`failed_writes` and tried again at the next look. Everything waits for `load()`:
-CoordinatorLoadingError.
+A write that fails is counted in `failed_writes`. The caller hears of it; if it was time that wanted
+the write (an emptied group, expired offsets), it is tried again at the next look.
+
+Everything waits for `load()`: CoordinatorLoadingError.
 """
 
 from __future__ import annotations
@@ -330,8 +331,13 @@ class GroupCoordinator:
         self._offsets.put(request.group_id, offsets)
 
     def _append(self, records: list[Entry]) -> None:
-        if records:
+        if not records:
+            return
+        try:
             self._log.append(records, self._clock.now_ms())
+        except StrandlogError:
+            self.failed_writes += 1
+            raise
 
     def _save(self, group: RebalancingGroup) -> None:
         self._append([(encode_key(GroupKey(group.group_id)), encode_group(group_value(group)))])
@@ -371,7 +377,7 @@ class GroupCoordinator:
             try:
                 self._expire(group)
             except StrandlogError:
-                self.failed_writes += 1
+                continue  # counted in failed_writes; the next look tries again
 
     def _expire(self, group: Group) -> None:
         if not group.is_saved and group.state is EMPTY:

@@ -1,5 +1,4 @@
-"""A group as others see it: as a record of `__consumer_offsets`, as a description, as an expiry
-rule.
+"""A group as others see it: as a record to keep, as a description, as a rule for its offsets.
 
 A persisted member has the metadata of the chosen protocol only; after a restart it offers just
 that one until it joins again, as in Kafka. Whatever was going on (a rebalance, promised ids) is

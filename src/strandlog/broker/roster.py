@@ -1,15 +1,13 @@
-"""Who is in a group: its members in the order of their coming, their leader, and what they agree
-on.
+"""Who is in a group: the members in the order of their coming, their leader, what they agree on.
 
 Decisions only, no timers and no answers; `Group` drives it.
 
-- Leader: the first member, until it goes or misses a rebalance; then the first that rejoined. -
-Protocol: candidates are those that every member offers; each member votes for its own first
-candidate;
-  most votes win, a tie goes to what the leader likes better.
+- Leader: the first member, until it goes or misses a rebalance; then the first that rejoined.
+- Protocol: candidates are those that every member offers; each member votes for its own first
+  candidate; most votes win, a tie goes to what the leader likes better.
 - A static member is found by its instance id; a restarted one takes over its place in the order,
-its leadership
-  and its assignment under a new member id.
+  its leadership and its assignment under a new member id.
+- Offsets are committed by owners; see `Roster.may_commit`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Sequence
 
 from strandlog.storage.files import Files, LogFile
+from strandlog.storage.segment import Segment
 
 
 class FlushPlan:
@@ -27,7 +28,9 @@ class FlushPlan:
         "folder",
         "log_files",
         "names_version",
+        "older_snapshot_offset",
         "place",
+        "sealed",
         "side_paths",
         "snapshot_offset",
     )
@@ -38,9 +41,11 @@ class FlushPlan:
         *,
         side_paths: Sequence[str],
         log_files: Sequence[LogFile],
+        sealed: Sequence[Segment],
         folder: str | None,
         end_offset: int,
         snapshot_offset: int,
+        older_snapshot_offset: int,
         place: tuple[int, int],
         names_version: int,
         epoch: int,
@@ -48,9 +53,11 @@ class FlushPlan:
         self._files = files
         self.side_paths = side_paths  # indexes and snapshots that are due
         self.log_files = log_files
+        self.sealed = sealed  # the segments that the plan makes durable as a whole
         self.folder = folder  # synced when names in it are new
         self.end_offset = end_offset
         self.snapshot_offset = snapshot_offset  # indexes and producer state are good up to here
+        self.older_snapshot_offset = older_snapshot_offset  # what the synced recovery point names
         self.place = place  # (segment base, position) of end_offset
         self.names_version = names_version
         self.epoch = epoch

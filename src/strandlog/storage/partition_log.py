@@ -12,9 +12,10 @@ One thread owns a PartitionLog. It never waits: an append returns when the bytes
 what must be synced comes as a `FlushPlan` that any thread may execute. Reading is in
 partition_reads.py.
 
-After a failed write or sync the log refuses appends (`failure`) until `revalidate` has read the
+After a failed sync the log refuses appends (`failure`) until `revalidate` has read the
 unsynced tail back, checked it, written it once more and synced it: a page cache that failed to sync
-calls its pages clean, so syncing again without writing again would prove nothing.
+calls its pages clean, so syncing again without writing again would prove nothing. A write that
+fails leaves nothing behind, so the log goes on; what is unsynced is in flusher.py.
 """
 
 from __future__ import annotations
@@ -30,27 +31,20 @@ from strandlog.record.batch_header import PREFIX_SIZE, BatchHeader, stamp, stamp
 from strandlog.record.batch_header import stamp_append_time as stamp_time
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.batch_checks import check_batch, split_batches
-from strandlog.storage.batch_walk import view_source, walk
 from strandlog.storage.file_remover import FileRemover
-from strandlog.storage.files import Buffer, Files, LogFile
+from strandlog.storage.files import Buffer, Files
 from strandlog.storage.flush_plan import FlushPlan
+from strandlog.storage.flusher import Flusher
 from strandlog.storage.paths import (
-    INDEX_SUFFIX,
-    RECOVERY_POINT,
     SIDE_SUFFIXES,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    join,
 )
 from strandlog.storage.producer_state import ProducerState
 from strandlog.storage.read_plan import ReadPlan
-from strandlog.storage.recovery import Recovered, Recovery
-from strandlog.storage.recovery_point import RecoveryPoint, write_recovery_point
+from strandlog.storage.recovery import Recovery
 from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_cache import SegmentCache
 
 LEADER_EPOCH = 0  # one node leads everything, always
-SNAPSHOT_EVERY_BYTES = 16 * 1024 * 1024
 
 
 class AppendResult(NamedTuple):
@@ -77,18 +71,8 @@ class PartitionLog:
     """One partition, opened by its owner."""
 
     __slots__ = (
-        "_dirty_sealed",
-        "_epoch",
-        "_flushed_place",
-        "_names_changed",
-        "_names_synced",
-        "_point",
-        "_since_snapshot_bytes",
-        "_snapshot_due",
+        "_flusher",
         "context",
-        "failure",
-        "first_unflushed_ms",
-        "flushed_offset",
         "folder",
         "high_watermark",
         "last_report",
@@ -121,26 +105,11 @@ class PartitionLog:
         self.last_report = recovered.report
         self.log_end_offset = recovered.log_end_offset
         self.log_start_offset = max(self.segments.first_base, log_start_offset)
-        self.flushed_offset = self.high_watermark = recovered.log_end_offset
-        self.failure: StorageError | None = None
-        self.first_unflushed_ms: int | None = None
-        self._point = recovered.point
-        self._epoch = 0
-        self._dirty_sealed: list[tuple[Segment, LogFile]] = []
-        self._names_changed = self._names_synced = 0  # how often; see flush_plan
-        self._since_snapshot_bytes = 0
-        self._snapshot_due = False
+        self.high_watermark = recovered.log_end_offset
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
-        self._flushed_place = self.visible_place
+        self._flusher = Flusher(folder, context, recovered)
         if recovered.needs_flush:
-            self._flush_recovered(recovered)
-
-    def _flush_recovered(self, recovered: Recovered) -> None:
-        """What recovery read or changed must be on disk before it is served."""
-        self.flushed_offset = min(recovered.point.offset, self.log_end_offset - 1)
-        self._snapshot_due = True
-        self._names_changed += 1
-        self.flush()
+            self.flush()
 
     # -- append ------------------------------------------------------------------------------
 
@@ -185,13 +154,10 @@ class PartitionLog:
         if active.should_roll(size, last_offset, max_timestamp, now_ms, self.settings):
             self.roll()
             active = self.segments.active
-        if not active.size_bytes:
-            self._names_changed += 1
+        is_first = not active.size_bytes
         active.append(buffers, size, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
-        self._since_snapshot_bytes += size
-        if self.first_unflushed_ms is None:
-            self.first_unflushed_ms = now_ms
+        self._flusher.note_append(size, now_ms, is_first=is_first)
         if header.producer_id >= 0 and not header.is_control:
             self.producers.update(header, base_offset)
         if not self.context.waits_for_sync:
@@ -203,11 +169,9 @@ class PartitionLog:
         if not active.size_bytes:
             return
         sealed = active.seal()
-        self._dirty_sealed.append((sealed, active.file))
+        self._flusher.note_roll(sealed, active.file)
         active.forget_file()
         self.segments.roll(sealed, self._new_active(self.log_end_offset))
-        self._snapshot_due = True
-        self._names_changed += 1
 
     def _new_active(self, base_offset: int) -> ActiveSegment:
         return ActiveSegment(
@@ -221,93 +185,48 @@ class PartitionLog:
     # -- flush -------------------------------------------------------------------------------
 
     @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk."""
+        return self._flusher.flushed_offset
+
+    @property
     def unflushed_count(self) -> int:
-        return self.log_end_offset - self.flushed_offset
+        return self.log_end_offset - self._flusher.flushed_offset
+
+    @property
+    def first_unflushed_ms(self) -> int | None:
+        """When the oldest record that is not on disk was written."""
+        return self._flusher.first_unflushed_ms
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the log takes no records."""
+        return self._flusher.failure
 
     def flush_plan(self) -> FlushPlan | None:
-        """What to sync so that everything written so far is durable; None when it is already."""
-        if self.flushed_offset == self.log_end_offset and not self._snapshot_due:
-            return None
-        active = self.segments.active
-        side_paths = [
-            sealed.stem + suffix
-            for sealed, _ in self._dirty_sealed
-            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-            if self.context.files.exists(sealed.stem + suffix)
-        ]
-        snapshot_offset = self._point.snapshot_offset
-        if self._snapshot_due or self._since_snapshot_bytes >= SNAPSHOT_EVERY_BYTES:
-            snapshot_offset = self.log_end_offset
-            side_paths += self._write_snapshot()
-            self._since_snapshot_bytes, self._snapshot_due = 0, False
-        # Until a plan that syncs the folder is completed, every plan does: they may overtake.
-        folder = self.folder if self._names_changed != self._names_synced else None
-        return FlushPlan(
-            self.context.files,
-            side_paths=side_paths,
-            log_files=[*(file for _, file in self._dirty_sealed), active.file],
-            folder=folder,
-            end_offset=self.log_end_offset,
-            snapshot_offset=snapshot_offset,
-            place=(active.base_offset, active.size_bytes),
-            names_version=self._names_changed,
-            epoch=self._epoch,
-        )
-
-    def _write_snapshot(self) -> list[str]:
-        """Bring the indexes up to date and write the producer state; returns what to sync."""
-        files, active = self.context.files, self.segments.active
-        active.indexes.finish()
-        path = stem_of(self.folder, self.log_end_offset) + SNAPSHOT_SUFFIX
-        files.remove(path)
-        files.append_to(path, self.producers.snapshot())
-        self._names_changed += 1
-        written = [active.stem + INDEX_SUFFIX, active.stem + TIME_INDEX_SUFFIX]
-        return [path, *filter(files.exists, written)]
+        """What to sync so that everything written so far is durable; None when it is already, or
+        when a sync would prove nothing (`failure`)."""
+        return self._flusher.plan(self.log_end_offset)
 
     def flush_completed(self, plan: FlushPlan) -> None:
         """A plan was executed: show what it made durable."""
-        if plan.epoch != self._epoch or plan.end_offset < self.flushed_offset:
-            return  # the log was truncated since, or a newer plan was quicker
-        old_snapshot = self._point.snapshot_offset
-        self.flushed_offset = plan.end_offset
-        self._flushed_place = plan.place
-        self._names_synced = max(self._names_synced, plan.names_version)
-        synced = plan.log_files
-        self._dirty_sealed = [pair for pair in self._dirty_sealed if pair[1] not in synced]
-        if plan.end_offset == self.log_end_offset:
-            self.first_unflushed_ms = None
-        else:
-            self.first_unflushed_ms = self.context.clock.now_ms()
-        self._move_point(plan.end_offset, max(old_snapshot, plan.snapshot_offset))
-        if plan.snapshot_offset > old_snapshot and old_snapshot:
-            self.context.files.remove(stem_of(self.folder, old_snapshot) + SNAPSHOT_SUFFIX)
-        if self.context.waits_for_sync:
+        if self._flusher.completed(plan) and self.context.waits_for_sync:
             self._show_up_to(plan.end_offset, plan.place)
-
-    def _move_point(self, offset: int, snapshot_offset: int) -> None:
-        self._point = RecoveryPoint(
-            offset, snapshot_offset, self._point.sequence + 1, self.context.waits_for_sync
-        )
-        write_recovery_point(self.context.files, join(self.folder, RECOVERY_POINT), self._point)
 
     def _show_up_to(self, offset: int, place: tuple[int, int]) -> None:
         self.high_watermark = offset
         self.visible_place = place
 
-    def flush_failed(self, plan: FlushPlan, error: StorageError) -> None:
+    def flush_failed(self, _plan: FlushPlan, error: StorageError) -> None:
         """A plan could not be executed: from now on nothing is acknowledged."""
-        if plan.epoch == self._epoch:
-            self._snapshot_due = True
-            self.failure = StorageError(
-                f"{self.tp} stopped taking records: {error}; it goes on once its unsynced tail "
-                f"was read back, checked and synced"
-            )
+        self._flusher.failed(error)
 
     def flush(self) -> None:
         """Make everything durable now, in this thread."""
         plan = self.flush_plan()
         if plan is None:
+            if self.failure is not None:
+                raise StorageError(str(self.failure))
             return
         try:
             plan.execute()
@@ -318,23 +237,7 @@ class PartitionLog:
 
     def revalidate(self) -> None:
         """Go on after a failed sync, if the unsynced tail turns out to be whole."""
-        tails = [*self._dirty_sealed, (self.segments.active, self.segments.active.file)]
-        for segment, file in tails:
-            base, position = self._flushed_place
-            start = position if segment.base_offset == base else 0
-            length = segment.size_bytes - start
-            data = file.read(start, length)
-            for _ in walk(
-                view_source(memoryview(data)),
-                0,
-                length,
-                path=segment.log_path,
-                next_offset=segment.base_offset,
-                crc_from_offset=0,
-            ):
-                pass
-            file.overwrite(start, data)
-        self.failure = None
+        self._flusher.revalidate()
         self.flush()
 
     # -- trim --------------------------------------------------------------------------------
@@ -353,16 +256,25 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, offset)
 
     def drop_oldest(self, count: int) -> int:
-        """Remove that many segments from the old end; returns their bytes."""
+        """Remove that many segments from the old end; returns their bytes. Durable when this
+        returns."""
         if count == len(self.segments):
             self.roll()
-            self.begin_active_file()
         doomed = self.segments.sealed[:count]
         if not doomed:
             return 0
+        self.begin_active_file()
         self._retire(doomed)
         self.log_start_offset = max(self.log_start_offset, self.segments.first_base)
+        self.context.files.sync_dir(self.folder)
         return sum(segment.size_bytes for segment in doomed)
+
+    def begin_active_file(self) -> None:
+        """Make the name of the active segment durable, before others go: when they are gone, it
+        alone tells which offset comes next."""
+        if not self.segments.active.size_bytes:
+            self.segments.active.open_file()
+        self.context.files.sync_dir(self.folder)
 
     def _retire(self, doomed: list[Segment]) -> None:
         due_ms = self.context.clock.now_ms() + self.settings.file_delete_delay_ms
@@ -370,35 +282,31 @@ class PartitionLog:
             self.context.cache.drop(segment.stem)
             for path in segment.paths:
                 self.context.remover.retire(path, due_ms)
-        gone = {segment.stem for segment in doomed}
-        self._dirty_sealed = [pair for pair in self._dirty_sealed if pair[0].stem not in gone]
+        self._flusher.forget(doomed)
         self.segments.replace(doomed, None)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the batch that holds `offset` and everything after it.
+        """Remove the batch that holds `offset` and everything after it. Durable when this returns.
 
         The log end offset stays: a new segment is begun there first, so that whatever happens from
-        then on, the offsets of what is removed are not given out again.
+        then on, the offsets of what is removed are not given out again. From new to old, so that a
+        crash on the way leaves no gap.
         """
         self.check_offset(offset, self.log_end_offset)
         self.flush()
         self.roll()
         self.begin_active_file()
-        self._epoch += 1
         while self.segments.sealed and self.segments.sealed[-1].base_offset >= offset:
             self._retire(self.segments.sealed[-1:])
         if self.segments.sealed:
             self._cut_last_sealed(offset)
-        place = (self.segments.active.base_offset, self.segments.active.size_bytes)
-        self.visible_place = self._flushed_place = place
-        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-
-    def begin_active_file(self) -> None:
-        """Make the name of the active segment durable: it says which offset comes next."""
-        self.segments.active.file.sync()
         self.context.files.sync_dir(self.folder)
+        self._flusher.note_truncation()
+        self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
 
     def _cut_last_sealed(self, offset: int) -> None:
+        """Write the part of the segment that stays as a new file: somebody may be reading the old
+        one, and bytes that are mapped must not be cut off."""
         segment = self.segments.sealed[-1]
         maps = self.context.cache.get(segment)
         entry = maps.lookup(segment, offset)
@@ -408,15 +316,13 @@ class PartitionLog:
         found = plan.locate()
         if found is None:
             return
-        del maps, plan
-        self.context.cache.drop(segment.stem)
         files = self.context.files
-        files.truncate(segment.log_path, found[0])
-        files.sync_file(segment.log_path)
+        files.replace(segment.log_path, maps.log[: found[0]])
         for suffix in SIDE_SUFFIXES:
             files.remove(segment.stem + suffix)
-        segment.size_bytes = found[0]
-        segment.largest = None
+        self.context.cache.drop(segment.stem)
+        # A new one, so that a compaction that is under way sees that its original has changed.
+        self.segments.replace([segment], Segment(segment.stem, segment.base_offset, found[0]))
 
     def replace_segments(self, old: list[Segment], new: Segment, swap: Callable[[], None]) -> None:
         """Put a compacted segment in the place of its originals; `swap` moves the files."""
@@ -428,9 +334,7 @@ class PartitionLog:
     def close(self) -> None:
         """Make everything durable and leave both points at the end, for a quick start."""
         if self.failure is None:
-            self._snapshot_due = self._snapshot_due or (
-                self._point.snapshot_offset != self.log_end_offset
-            )
+            self._flusher.want_snapshot(self.log_end_offset)
             self.flush()
         self.abandon()
 
@@ -439,3 +343,4 @@ class PartitionLog:
         for segment in self.segments.all():
             self.context.cache.drop(segment.stem)
         self.segments.active.forget_file()
+        self._flusher.close()

@@ -18,6 +18,9 @@ What can be wrong, and what is done about it:
     missing end  the log ends below the recovery point: reported; the lost offsets are not given
                  out again.
 
+    failed sync  the recovery point is suspect: what lies above it is written once more, or the next
+                 sync would prove nothing.
+
 A clean stop leaves both points at the end, so a start reads next to nothing. `needs_flush` tells
 that something was read or changed that a power cut could still take back: the partition syncs it
 before it serves.
@@ -75,6 +78,7 @@ class Recovered:
     point: RecoveryPoint
     report: RecoveryReport
     needs_flush: bool
+    snapshots: set[int]  # the offsets of the snapshot files that are there
 
 
 def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
@@ -95,6 +99,7 @@ class Recovery:
         self._point = START
         self._producers = ProducerState()
         self._producers_from = 0
+        self._snapshots: set[int] = set()
         self._needs_flush = False
 
     def run(self, log_start_offset: int = 0) -> Recovered:
@@ -115,6 +120,7 @@ class Recovery:
 
     def _load_snapshot(self, offsets: list[int]) -> None:
         """The newest intact snapshot that is not above the snapshot point."""
+        self._snapshots = set(offsets)
         for offset in reversed(offsets):
             path = stem_of(self._folder, offset) + SNAPSHOT_SUFFIX
             if offset <= self._point.snapshot_offset:
@@ -124,6 +130,7 @@ class Recovery:
                     return
                 self._report.problems.append(f"{path} fails its checksum; the log tells the same")
             self._files.remove(path)
+            self._snapshots.discard(offset)
 
     def _new_active(self, base: int) -> ActiveSegment:
         stem = stem_of(self._folder, base)
@@ -163,7 +170,12 @@ class Recovery:
             if len(view) >= HEADER_SIZE:
                 active.first_timestamp = read_header(view).max_timestamp
 
+            unsynced_from: int | None = None
+
             def on_batch(position: int, header: BatchHeader) -> None:
+                nonlocal unsynced_from
+                if unsynced_from is None and header.base_offset >= self._point.offset:
+                    unsynced_from = position
                 active.indexes.note_header(position, header)
                 if header.producer_id >= 0 and header.base_offset >= self._producers_from:
                     self._note_producer(header, view, position)
@@ -172,6 +184,10 @@ class Recovery:
             self._report.walked_bytes += scan.walked_bytes
             self._needs_flush |= scan.walked_bytes > 0
             self._keep_damage_aside(segment, scan, view)
+            if self._point.is_suspect and unsynced_from is not None:
+                self._files.write_at(
+                    segment.log_path, unsynced_from, view[unsynced_from : scan.torn_position]
+                )
         finally:
             mapped.close()
         return scan
@@ -274,4 +290,5 @@ class Recovery:
             self._point,
             self._report,
             self._needs_flush or next_offset != self._point.offset,
+            self._snapshots,
         )

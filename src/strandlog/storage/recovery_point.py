@@ -1,7 +1,8 @@
 """How far a partition is known to be good: one small file, written after each sync.
 
-    slot: i64 recovery point | i64 snapshot point | u32 sequence | u8 bounds readers | u32 CRC-32C
+    slot: i64 recovery point | i64 snapshot point | u64 sequence | u8 flags | u32 CRC-32C
     file: two slots, written in turn
+    flags: 1 bounds readers · 2 suspect
 
     0 ......... snapshot point ......... recovery point ......... end of the file
       trusted                  headers are               everything is
@@ -14,6 +15,10 @@ tell a torn tail (above the recovery point) from damage (below it).
 The file itself is never synced. That is enough: it is written *after* the syncs it tells of, so
 whatever value survives a power cut is true, merely old; and it survives a kill -9 exactly. A slot
 torn half-way fails its checksum and the other one counts.
+
+`is_suspect` tells that a sync failed and what lies above the recovery point was not written anew
+since: the page cache may show it, call it clean, and never bring it to the disk. It survives a
+kill -9; after a power cut the page cache is gone, and so is the need for it.
 
 `bounds_readers` tells processes that read the folder beside the owner whether to stop at the
 recovery point: with durability "fsync" nothing above it may be shown, for a power cut could take it
@@ -28,9 +33,10 @@ from typing import NamedTuple
 from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Files
 
-_BODY = struct.Struct(">qqIB")
+_BODY = struct.Struct(">qqQB")
 _CRC = struct.Struct(">I")
 SLOT_SIZE = _BODY.size + _CRC.size
+_BOUNDS_READERS, _SUSPECT = 1, 2
 
 
 class RecoveryPoint(NamedTuple):
@@ -40,6 +46,7 @@ class RecoveryPoint(NamedTuple):
     snapshot_offset: int
     sequence: int
     bounds_readers: bool
+    is_suspect: bool = False
 
 
 START = RecoveryPoint(0, 0, 0, True)
@@ -51,8 +58,14 @@ def _parse(slot: bytes) -> RecoveryPoint | None:
     body = slot[: _BODY.size]
     if _CRC.unpack_from(slot, _BODY.size)[0] != crc32c(body):
         return None
-    offset, snapshot_offset, sequence, bounds = _BODY.unpack(body)
-    return RecoveryPoint(offset, snapshot_offset, sequence, bool(bounds))
+    offset, snapshot_offset, sequence, flags = _BODY.unpack(body)
+    return RecoveryPoint(
+        offset,
+        snapshot_offset,
+        sequence,
+        bounds_readers=flags & _BOUNDS_READERS != 0,
+        is_suspect=flags & _SUSPECT != 0,
+    )
 
 
 def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
@@ -67,5 +80,6 @@ def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
 
 def write_recovery_point(files: Files, path: str, point: RecoveryPoint) -> None:
     """Write the next slot; the other one stays as it is."""
-    body = _BODY.pack(point.offset, point.snapshot_offset, point.sequence, point.bounds_readers)
+    flags = _BOUNDS_READERS * point.bounds_readers | _SUSPECT * point.is_suspect
+    body = _BODY.pack(point.offset, point.snapshot_offset, point.sequence, flags)
     files.write_at(path, point.sequence % 2 * SLOT_SIZE, body + _CRC.pack(crc32c(body)))

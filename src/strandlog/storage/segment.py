@@ -10,9 +10,11 @@ index.interval.bytes have been written since the last entry, the batch that is w
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from strandlog.config.topic_settings import LogSettings
+from strandlog.errors import StorageError
 from strandlog.record.batch_header import BatchHeader
 from strandlog.storage.files import Buffer, Files, LogFile
 from strandlog.storage.offset_index import OffsetIndex
@@ -94,7 +96,9 @@ class SegmentIndexes:
             self._bytes_since_entry = 0
             self.size_bytes = self._larger_size_bytes()
             if self.offsets.unsaved_count >= SAVE_AT_ENTRIES:
-                self.save()
+                # The batch is written, whatever becomes of the index: it waits for the next time.
+                with contextlib.suppress(StorageError):
+                    self.save()
         self._bytes_since_entry += size
 
     def note_header(self, position: int, header: BatchHeader) -> None:
@@ -143,8 +147,11 @@ class ActiveSegment(Segment):
     @property
     def file(self) -> LogFile:
         """Opened when it is first needed: an idle partition holds no file."""
-        if self._log_file is None:
-            self._log_file = self._files.open_log(self.log_path)
+        return self._log_file if self._log_file is not None else self.open_file()
+
+    def open_file(self) -> LogFile:
+        """See to it that there is a file under the segment's name."""
+        self._log_file = self._files.open_log(self.log_path)
         return self._log_file
 
     def append(

@@ -68,7 +68,8 @@ class SparseIndex:
         """Append to the file what it does not have yet."""
         unsaved = self.size_bytes - self._saved
         if unsaved:
-            self._files.append_to(self.path, self._tail[-unsaved:])
+            # At its place, not at the end: a full disk may have taken a part of it before.
+            self._files.write_at(self.path, self._saved, self._tail[-unsaved:])
             self._saved += unsaved
         excess = len(self._tail) - KEEP_AT_MOST_ENTRIES * self.layout.size
         if excess > 0:

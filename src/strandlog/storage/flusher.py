@@ -1,0 +1,262 @@
+"""What of a partition is on disk, what is not yet, and how far that was noted.
+
+    append, roll           tell what is new
+    plan                   what to sync so that all of it is durable
+    completed, failed      what became of a plan
+    revalidate             writes an unsynced tail once more, so that syncing it means something
+    close                  nothing counts from here on
+
+Plans may be executed late, overtake each other or be dropped: a file stays due until a plan that
+was made after its last change is completed. After one plan failed, no other counts: a page cache
+that failed to sync calls its pages clean, so a later sync proves nothing about them. That holds
+across a restart, too; the recovery point says so (`is_suspect`).
+
+Two producer snapshots are kept. The recovery point is synced with each snapshot, one snapshot
+late; so whatever value of it survives a power cut, the snapshot that it names is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from strandlog.errors import StorageError
+from strandlog.storage.batch_walk import view_source, walk
+from strandlog.storage.files import LogFile
+from strandlog.storage.flush_plan import FlushPlan
+from strandlog.storage.paths import (
+    INDEX_SUFFIX,
+    RECOVERY_POINT,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    join,
+)
+from strandlog.storage.recovery_point import RecoveryPoint, write_recovery_point
+from strandlog.storage.segment import Segment, stem_of
+
+if TYPE_CHECKING:
+    from strandlog.storage.partition_log import LogContext
+    from strandlog.storage.recovery import Recovered
+
+SNAPSHOT_EVERY_BYTES = 16 * 1024 * 1024
+
+
+class Flusher:
+    """Keeps count of what is durable, for one open partition."""
+
+    __slots__ = (
+        "_context",
+        "_dirty_sealed",
+        "_epoch",
+        "_flushed_place",
+        "_folder",
+        "_is_closed",
+        "_names_changed",
+        "_names_synced",
+        "_point",
+        "_producers",
+        "_segments",
+        "_since_snapshot_bytes",
+        "_snapshot_due",
+        "_snapshots",
+        "failure",
+        "first_unflushed_ms",
+        "flushed_offset",
+    )
+
+    def __init__(self, folder: str, context: LogContext, recovered: Recovered) -> None:
+        self._folder = folder
+        self._context = context
+        self._segments = recovered.segments
+        self._producers = recovered.producers
+        self._point = recovered.point
+        self._snapshots = recovered.snapshots
+        self._epoch = 0
+        self._dirty_sealed: list[tuple[Segment, LogFile]] = []
+        self._names_changed = self._names_synced = 0  # how often
+        self._since_snapshot_bytes = 0
+        self._snapshot_due = False
+        self._flushed_place = self._place
+        self.failure: StorageError | None = None
+        self._is_closed = False
+        self.first_unflushed_ms: int | None = None
+        self.flushed_offset = recovered.log_end_offset
+        if recovered.needs_flush:
+            # What recovery read or changed must be on disk before it is served.
+            self.flushed_offset = min(recovered.point.offset, recovered.log_end_offset - 1)
+            self._snapshot_due = True
+            self._names_changed += 1
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        """The end of the log, as (segment base, position)."""
+        return self._segments.active.base_offset, self._segments.active.size_bytes
+
+    # -- what is new -------------------------------------------------------------------------
+
+    def note_append(self, size: int, now_ms: int, *, is_first: bool) -> None:
+        """A batch was written; `is_first` when it is the first of its segment."""
+        self._since_snapshot_bytes += size
+        if is_first:
+            self._names_changed += 1
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+
+    def note_roll(self, sealed: Segment, file: LogFile) -> None:
+        """A segment was sealed; its indexes are complete now, and a new one begins."""
+        self._dirty_sealed.append((sealed, file))
+        self._snapshot_due = True
+        self._names_changed += 1
+
+    def forget(self, gone: list[Segment]) -> None:
+        """Sealed segments were taken out of the log: nothing of them is due any more."""
+        self._dirty_sealed = [pair for pair in self._dirty_sealed if pair[0] not in gone]
+
+    def note_truncation(self) -> None:
+        """The log was cut, and all that is left is on disk. Plans of before no longer count."""
+        self._epoch += 1
+        self._flushed_place = self._place
+
+    def want_snapshot(self, end_offset: int) -> None:
+        """The next plan shall bring both points to the end."""
+        self._snapshot_due = self._snapshot_due or self._point.snapshot_offset != end_offset
+
+    # -- plans -------------------------------------------------------------------------------
+
+    def plan(self, end_offset: int) -> FlushPlan | None:
+        """What to sync so that everything written so far is durable; None when it is already, or
+        when syncing would prove nothing (`failure`)."""
+        is_durable = self.flushed_offset == end_offset and not self._snapshot_due
+        if is_durable or self.failure is not None:
+            return None
+        log_files = [*(file for _, file in self._dirty_sealed), self._segments.active.file]
+        side_paths = [path for sealed, _ in self._dirty_sealed for path in self._indexes_of(sealed)]
+        snapshot_offset = self._point.snapshot_offset
+        if self._snapshot_due or self._since_snapshot_bytes >= SNAPSHOT_EVERY_BYTES:
+            # A full disk must not keep records that are written from becoming durable.
+            with contextlib.suppress(StorageError):
+                side_paths += self._write_snapshot(end_offset)
+                snapshot_offset = end_offset
+                self._since_snapshot_bytes, self._snapshot_due = 0, False
+        # Until a plan that syncs the folder is completed, every plan does: they may overtake.
+        folder = self._folder if self._names_changed != self._names_synced else None
+        return FlushPlan(
+            self._context.files,
+            side_paths=side_paths,
+            log_files=log_files,
+            sealed=[sealed for sealed, _ in self._dirty_sealed],
+            folder=folder,
+            end_offset=end_offset,
+            snapshot_offset=snapshot_offset,
+            older_snapshot_offset=self._point.snapshot_offset,
+            place=self._place,
+            names_version=self._names_changed,
+            epoch=self._epoch,
+        )
+
+    def _indexes_of(self, segment: Segment) -> list[str]:
+        paths = (segment.stem + INDEX_SUFFIX, segment.stem + TIME_INDEX_SUFFIX)
+        return [path for path in paths if self._context.files.exists(path)]
+
+    def _write_snapshot(self, end_offset: int) -> list[str]:
+        """Bring the indexes up to date and write the producer state; returns what to sync."""
+        files, active = self._context.files, self._segments.active
+        active.indexes.finish()
+        written = self._indexes_of(active)
+        point_path = join(self._folder, RECOVERY_POINT)
+        if files.exists(point_path):
+            written.append(point_path)
+        path = self._snapshot_path(end_offset)
+        if end_offset not in self._snapshots:
+            files.remove(path)
+            files.append_to(path, self._producers.snapshot())
+            self._names_changed += 1
+            self._snapshots.add(end_offset)
+        return [*written, path]
+
+    def _snapshot_path(self, offset: int) -> str:
+        return stem_of(self._folder, offset) + SNAPSHOT_SUFFIX
+
+    def completed(self, plan: FlushPlan) -> bool:
+        """A plan was executed: note what it made durable. False when it no longer counts."""
+        if plan.epoch != self._epoch or plan.end_offset < self.flushed_offset:
+            return False  # the log was truncated or failed since, or a newer plan was quicker
+        self.flushed_offset = plan.end_offset
+        self._flushed_place = plan.place
+        self._names_synced = max(self._names_synced, plan.names_version)
+        # A segment that was sealed after the plan was made has bytes and indexes that it missed.
+        self.forget(list(plan.sealed))
+        is_all = plan.place == self._place
+        self.first_unflushed_ms = None if is_all else self._context.clock.now_ms()
+        snapshot_offset = max(self._point.snapshot_offset, plan.snapshot_offset)
+        self._move_point(plan.end_offset, snapshot_offset)
+        if plan.snapshot_offset == snapshot_offset:
+            self._drop_snapshots(plan)
+        return True
+
+    def _move_point(self, offset: int, snapshot_offset: int, *, is_suspect: bool = False) -> None:
+        point = RecoveryPoint(
+            offset,
+            snapshot_offset,
+            self._point.sequence + 1,
+            self._context.waits_for_sync,
+            is_suspect,
+        )
+        path = join(self._folder, RECOVERY_POINT)
+        # An old point is as true as a new one, it only makes the next start slower.
+        with contextlib.suppress(StorageError, FileNotFoundError):
+            write_recovery_point(self._context.files, path, point)
+            if not self._point.sequence:
+                self._names_changed += 1
+            self._point = point
+
+    def _drop_snapshots(self, plan: FlushPlan) -> None:
+        for offset in list(self._snapshots):
+            if offset >= plan.snapshot_offset or offset == plan.older_snapshot_offset:
+                continue
+            with contextlib.suppress(StorageError):
+                self._context.files.remove(self._snapshot_path(offset))
+                self._snapshots.discard(offset)
+
+    # -- failures ----------------------------------------------------------------------------
+
+    def failed(self, error: StorageError) -> None:
+        """A plan could not be executed: from now on nothing is acknowledged, by no plan."""
+        self._epoch += 1
+        self._snapshot_due = True
+        self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}
+        self._move_point(self.flushed_offset, self._point.snapshot_offset, is_suspect=True)
+        self.failure = StorageError(
+            f"{self._folder} stopped taking records: {error}; it goes on once its unsynced tail "
+            f"was read back, checked and synced"
+        )
+
+    def close(self) -> None:
+        """The partition was closed or deleted: no plan counts any more, nothing is taken."""
+        self._epoch += 1
+        self._is_closed = True
+        self.failure = StorageError(f"{self._folder} is closed; open it again")
+
+    def revalidate(self) -> None:
+        """Read the unsynced tail back, check it and write it anew; the next plan syncs it."""
+        if self._is_closed:
+            raise StorageError(str(self.failure))
+        active = self._segments.active
+        for segment, file in [*self._dirty_sealed, (active, active.file)]:
+            base, position = self._flushed_place
+            start = position if segment.base_offset == base else 0
+            data = file.read(start, segment.size_bytes - start)
+            for _ in walk(
+                view_source(memoryview(data)),
+                0,
+                segment.size_bytes - start,
+                path=segment.log_path,
+                next_offset=segment.base_offset,
+                crc_from_offset=0,
+            ):
+                pass
+            file.overwrite(start, data)
+            for path in self._indexes_of(segment):
+                self._context.files.replace(path, self._context.files.read(path))
+        self._names_changed += 1
+        self.failure = None

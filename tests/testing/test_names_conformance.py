@@ -144,7 +144,6 @@ def test_a_folder_is_no_file_and_a_file_no_folder(place: Place) -> None:
         lambda: place.files.read(place.path("sub")),
         lambda: place.files.append_to(place.path("sub"), b"1"),
         lambda: place.files.truncate(place.path("sub"), 0),
-        lambda: place.files.list_dir(place.path("file")),
         lambda: place.files.sync_dir(place.path("file")),
         lambda: place.files.size(place.path("file/below")),
         lambda: place.files.open_log(place.path("file/below")),
@@ -152,6 +151,8 @@ def test_a_folder_is_no_file_and_a_file_no_folder(place: Place) -> None:
     ):
         with pytest.raises(StorageError):
             call()
+    with pytest.raises(NotADirectoryError):
+        place.files.list_dir(place.path("file"))
 
 
 def test_files_and_folders_can_be_synced(place: Place) -> None:

@@ -14,8 +14,8 @@ those outcomes.
 
 `LogFile.append` is all or nothing while the process lives: when the disk is full or fails half-way,
 the file is cut back to its old size before the error is raised. Errors of the disk come out as
-`StorageError` (`DiskFullError` when space ran out); a missing file stays a `FileNotFoundError`, for
-callers ask about that.
+`StorageError` (`DiskFullError` when space ran out); a missing file stays a `FileNotFoundError`, and
+a file whose contents are to be listed a `NotADirectoryError`, for callers ask about that.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ class Files(Protocol):
 
 
 @contextlib.contextmanager
-def _disk_errors(what: str, path: str) -> Iterator[None]:
-    """Turn what the kernel says into what the caller can act on."""
+def _disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
+    """Turn what the kernel says into what the caller can act on; leave alone what he asks about."""
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, but):
         raise
     except OSError as error:
         raise disk_error(what, path, error) from error
@@ -260,7 +260,7 @@ class DiskFiles:
 
     def list_dir(self, path: str) -> dict[str, int]:
         found: dict[str, int] = {}
-        with _disk_errors("list", path), os.scandir(path) as entries:
+        with _disk_errors("list", path, NotADirectoryError), os.scandir(path) as entries:
             for entry in entries:
                 try:
                     found[entry.name] = DIRECTORY if entry.is_dir() else entry.stat().st_size

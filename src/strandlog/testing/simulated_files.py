@@ -124,7 +124,7 @@ class SimulatedFiles:
         return True
 
     def list_dir(self, path: str) -> dict[str, int]:
-        with disk_errors("list", path):
+        with disk_errors("list", path, NotADirectoryError):
             folder = self._disk.find_folder(path)
             self._disk.may_fail("list", path)
         # The same order every time, but one that nobody can take for sorted.

@@ -17,11 +17,11 @@ from strandlog.testing.simulated_nodes import FileNode
 
 
 @contextlib.contextmanager
-def disk_errors(what: str, path: str) -> Iterator[None]:
+def disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
     """Turn what the simulated kernel says into what `DiskFiles` raises."""
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, but):
         raise
     except OSError as error:
         raise disk_error(what, path, error) from error

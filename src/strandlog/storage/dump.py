@@ -1,0 +1,399 @@
+"""Looks at the files of a data folder without trusting any of them. Writes nothing, prints nothing.
+
+    survey              one log file: its whole batches, and holes where there should be some
+    look_at_partition   what a partition holds; all its files held against each other
+    verify_state        the small state files that a folder's partitions share
+
+What is wrong comes as a `Finding`, and its kind tells what to think of it:
+
+    damage   bytes that once were good are not: a batch fails its checksum below the recovery point
+             or with good batches behind it, segments overlap, an index contradicts its log, a state
+             file fails its checksum
+    tail     the last segment ends inside a batch, and nobody was promised what is missing: an owner
+             is appending right now, or died there (then its next start cuts it off)
+    note     worth knowing, nothing wrong
+
+An owner may be at work meanwhile. So the recovery point is read first, then the indexes, then the
+log: whatever the first two speak of is in the third already. Files are read, never mapped, because
+an owner may cut the last one. When damage is found and the folder changed meanwhile (compaction
+swaps files, retention removes them), the partition is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Literal, NamedTuple
+
+from strandlog.errors import (
+    CorruptRecordError,
+    CorruptSegmentError,
+    CorruptStateError,
+    UnknownLayoutError,
+)
+from strandlog.model import Record, TopicPartition
+from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import CODEC_MASK, BatchHeader
+from strandlog.record.codecs import Codec
+from strandlog.storage import offset_index, paths, time_index
+from strandlog.storage.batch_walk import NEVER, next_intact, walk, windowed
+from strandlog.storage.checkpoint import read_document, read_offsets
+from strandlog.storage.files import DIRECTORY, Files
+from strandlog.storage.log_dir import check_layout
+from strandlog.storage.offset_index import IndexEntry
+from strandlog.storage.paths import join
+from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.recovery import segment_offsets
+from strandlog.storage.recovery_point import read_recovery_point
+from strandlog.storage.segment import stem_of
+from strandlog.storage.time_index import TimeEntry
+
+LOOKS_BEFORE_GIVING_UP = 5
+CHECKPOINTS = (
+    paths.LOG_START_CHECKPOINT,
+    paths.CLEANER_CHECKPOINT,
+    paths.HIGH_WATERMARK_CHECKPOINT,
+    paths.RECOVERY_CHECKPOINT,
+)
+
+_CODECS = {codec.value: codec.name.lower() for codec in Codec}
+
+Kind = Literal["damage", "tail", "note"]
+
+
+class Finding(NamedTuple):
+    """Something to tell about a file."""
+
+    kind: Kind
+    path: str
+    text: str
+    position: int | None = None
+    offset: int | None = None
+
+
+def codec_name(header: BatchHeader) -> str:
+    """What a batch is packed with, also when nobody knows that codec."""
+    return _CODECS.get(header.attributes & CODEC_MASK, "unknown")
+
+
+class Batch(NamedTuple):
+    """A whole batch in a log file."""
+
+    position: int
+    header: BatchHeader
+
+
+class Hole(NamedTuple):
+    """Bytes of a log file that are no batch; `end_offset` is None when no batch follows."""
+
+    position: int
+    end_position: int
+    offset: int
+    end_offset: int | None
+    reason: str
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """What one partition holds, and what is wrong with it."""
+
+    name: str
+    segments: int = 0
+    size_bytes: int = 0
+    batches: int = 0
+    records: int = 0
+    missing_offsets: int = 0
+    start_offset: int = 0
+    end_offset: int = 0
+    first_timestamp: int = -1
+    last_timestamp: int = -1
+    codecs: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_damaged(self) -> bool:
+        return any(finding.kind == "damage" for finding in self.findings)
+
+    def note(self, header: BatchHeader) -> None:
+        """Count one batch."""
+        self.batches += 1
+        self.records += header.record_count
+        self.codecs[codec_name(header)] += 1
+        first = header.max_timestamp if header.has_delete_horizon else header.base_timestamp
+        if first >= 0 and not 0 <= self.first_timestamp <= first:
+            self.first_timestamp = first
+        self.last_timestamp = max(self.last_timestamp, header.max_timestamp)
+
+    def reach(self, offset: int, end_offset: int) -> None:
+        """The log goes on at `offset` and now ends at `end_offset`."""
+        self.missing_offsets += max(0, offset - self.end_offset)
+        self.end_offset = max(self.end_offset, end_offset)
+
+
+def partition_folders(files: Files, path: str) -> list[str]:
+    """The partition folders in a data folder, or the folder itself when it is one."""
+    try:
+        names = files.list_dir(path)
+    except FileNotFoundError:
+        raise UnknownLayoutError(path, "there is no such folder") from None
+    except NotADirectoryError:
+        raise UnknownLayoutError(path, "it is a file, not a folder") from None
+    folders = [name for name, size in names.items() if size == DIRECTORY]
+    found = [tp for tp in map(paths.parse_partition_dir, folders) if tp is not None]
+    if found or paths.META_PROPERTIES in names:
+        return [join(path, paths.partition_dir(tp)) for tp in sorted(found)]
+    if segment_offsets(names, paths.LOG_SUFFIX) or paths.PARTITION_METADATA in names:
+        return [path]
+    raise UnknownLayoutError(path, "it holds neither partitions nor segments")
+
+
+# -- one log file -----------------------------------------------------------------------------
+
+
+def survey(files: Files, path: str, *, checks_crc: bool = True) -> Iterator[Batch | Hole]:
+    """The batches of a log file in order, and the holes between them."""
+    size = files.size(path)
+    source = windowed(lambda position, length: files.read_at(path, position, length))
+    position, next_offset = 0, _base_of(path)
+    crc_from = 0 if checks_crc else NEVER
+    while position < size:
+        try:
+            for found, header in walk(
+                source, position, size, path=path, next_offset=next_offset, crc_from_offset=crc_from
+            ):
+                yield Batch(found, header)
+                position, next_offset = found + header.size_bytes, header.next_offset
+        except CorruptSegmentError as damage:
+            intact = next_intact(source, position, size, next_offset)
+            end_position = intact[0] if intact else size
+            end_offset = intact[1].base_offset if intact else None
+            yield Hole(position, end_position, next_offset, end_offset, damage.reason)
+            position = end_position
+        except CorruptRecordError:
+            yield Hole(position, size, next_offset, None, "the file got shorter while it was read")
+            return
+
+
+def batch_records(files: Files, path: str, batch: Batch, tp: TopicPartition) -> list[Record]:
+    """The records of a batch; a `DataError` when they cannot be decoded."""
+    data = files.read_at(path, batch.position, batch.header.size_bytes)
+    return BatchView(data).records(*tp)
+
+
+def read_index(files: Files, path: str) -> list[IndexEntry]:
+    """The entries of an `.index` file, none when it is missing."""
+    base = _base_of(path)
+    return [IndexEntry(base + a, b) for a, b in _entries(files, path, offset_index.ENTRY)]
+
+
+def read_time_index(files: Files, path: str) -> list[TimeEntry]:
+    """The entries of a `.timeindex` file, none when it is missing."""
+    base = _base_of(path)
+    return [TimeEntry(a, base + b) for a, b in _entries(files, path, time_index.ENTRY)]
+
+
+def _base_of(path: str) -> int:
+    parsed = paths.parse_segment_file(path.rpartition("/")[2])
+    return parsed[0] if parsed else 0
+
+
+def _entries(files: Files, path: str, layout: Struct) -> Iterator[tuple[int, ...]]:
+    """What an index file holds; a last entry that is cut short is being written."""
+    data = files.read(path) if files.exists(path) else b""
+    return layout.iter_unpack(data[: len(data) - len(data) % layout.size])
+
+
+# -- one partition ----------------------------------------------------------------------------
+
+
+def look_at_partition(
+    files: Files,
+    folder: str,
+    *,
+    verifies: bool = True,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> PartitionReport:
+    """What a partition holds and, with `verifies`, whether its files agree with each other.
+
+    `on_bytes` hears of every stretch of log that is done.
+    """
+    for _ in range(LOOKS_BEFORE_GIVING_UP):
+        try:
+            before = _sealed_names(files, folder)
+            report = _Look(files, folder, verifies, on_bytes).run()
+        except FileNotFoundError:
+            continue  # retention, compaction or a newer snapshot took a file away
+        if not report.is_damaged or _sealed_names(files, folder) == before:
+            return report
+    return _Look(files, folder, verifies, on_bytes).run()
+
+
+def _sealed_names(files: Files, folder: str) -> dict[str, int]:
+    """The segments of a folder and their sizes, but for the last, which grows."""
+    names = files.list_dir(folder)
+    logs = sorted(name for name in names if name.endswith(paths.LOG_SUFFIX))
+    return {name: names[name] if name != logs[-1] else 0 for name in logs}
+
+
+class _EntryCheck:
+    """Holds the entries of an index against the batches as they come by, both ascending."""
+
+    def __init__(self, path: str, entries: Sequence[tuple[int, int]], what: str) -> None:
+        self._path = path
+        self._entries = entries
+        self._what = what
+        self._next = 0
+        self._wrong: list[tuple[int, int]] = []
+
+    def note(self, last_offset: int, value: int) -> None:
+        """A batch ends with this offset; an entry about it has this value."""
+        while self._next < len(self._entries) and self._entries[self._next][0] <= last_offset:
+            if self._entries[self._next] != (last_offset, value):
+                self._wrong.append(self._entries[self._next])
+            self._next += 1
+
+    def skip_below(self, offset: int | None) -> None:
+        """Say nothing about entries below an offset (None: about no entry that is left)."""
+        while self._next < len(self._entries):
+            if offset is not None and self._entries[self._next][0] >= offset:
+                return
+            self._next += 1
+
+    def findings(self, promised_offset: int) -> Iterator[Finding]:
+        """What turned out to be wrong; entries at or above the offset were promised to nobody."""
+        wrong = [*self._wrong, *self._entries[self._next :]]
+        if wrong:
+            offset, value = wrong[0]
+            kind: Kind = "damage" if offset < promised_offset else "tail"
+            yield Finding(
+                kind,
+                self._path,
+                f"{len(wrong)} of {len(self._entries)} entries contradict the log, the first says "
+                f"offset {offset} {self._what} {value}; it can be made anew from the log",
+                offset=offset,
+            )
+
+
+def _entry_checks(files: Files, stem: str | None) -> tuple[_EntryCheck, _EntryCheck]:
+    """Both indexes of a segment, ready to be checked; empty ones when there is no stem."""
+    if stem is None:
+        return _EntryCheck("", [], ""), _EntryCheck("", [], "")
+    index, moments = stem + paths.INDEX_SUFFIX, stem + paths.TIME_INDEX_SUFFIX
+    times = [(entry.offset, entry.timestamp) for entry in read_time_index(files, moments)]
+    return (
+        _EntryCheck(index, read_index(files, index), "is at byte"),
+        _EntryCheck(moments, times, "has time"),
+    )
+
+
+class _Look:
+    """One walk over one partition."""
+
+    def __init__(
+        self, files: Files, folder: str, verifies: bool, on_bytes: Callable[[int], None]
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._verifies = verifies
+        self._on_bytes = on_bytes
+        self._report = PartitionReport(folder.rstrip("/").rpartition("/")[2])
+        self._point = read_recovery_point(files, join(folder, paths.RECOVERY_POINT))
+        self._promised = self._point.offset if self._point else 0
+
+    def run(self) -> PartitionReport:
+        report = self._report
+        names = self._files.list_dir(self._folder)
+        bases = segment_offsets(names, paths.LOG_SUFFIX)
+        report.segments = len(bases)
+        report.start_offset = report.end_offset = bases[0] if bases else self._promised
+        for number, base in enumerate(bases):
+            is_last = number + 1 == len(bases)
+            report.size_bytes += names[paths.segment_stem(base) + paths.LOG_SUFFIX]
+            self._begin_at(base)
+            self._walk_segment(base, is_last=is_last)
+        self._check_end()
+        if self._verifies:
+            self._check_side_files(names)
+        return report
+
+    def _say(self, kind: Kind, path: str, text: str, offset: int | None = None) -> None:
+        self._report.findings.append(Finding(kind, path, text, offset=offset))
+
+    def _begin_at(self, base: int) -> None:
+        report = self._report
+        if base < report.end_offset:
+            text = f"it begins at offset {base}, the segment before it reaches {report.end_offset}"
+            self._say("damage", stem_of(self._folder, base) + paths.LOG_SUFFIX, text, base)
+        report.reach(base, base)
+
+    def _walk_segment(self, base: int, *, is_last: bool) -> None:
+        report, stem = self._report, stem_of(self._folder, base)
+        path = stem + paths.LOG_SUFFIX
+        positions, times = _entry_checks(self._files, stem if self._verifies else None)
+        for item in survey(self._files, path, checks_crc=self._verifies):
+            if isinstance(item, Hole):
+                self._note_hole(path, item, is_last=is_last)
+                positions.skip_below(item.end_offset)
+                times.skip_below(item.end_offset)
+                continue
+            header = item.header
+            report.note(header)
+            report.reach(header.base_offset, header.next_offset)
+            positions.note(header.last_offset, item.position)
+            times.note(header.last_offset, header.max_timestamp)
+            self._on_bytes(header.size_bytes)
+        promised = self._promised if is_last else NEVER
+        report.findings += [*positions.findings(promised), *times.findings(promised)]
+
+    def _note_hole(self, path: str, hole: Hole, *, is_last: bool) -> None:
+        size = hole.end_position - hole.position
+        self._on_bytes(size)
+        kind: Kind = "damage"
+        if hole.end_offset is not None:
+            meaning = f"offsets {hole.offset} to {hole.end_offset - 1} cannot be read"
+        elif not is_last or hole.offset < self._promised:
+            meaning = f"offsets from {hole.offset} on cannot be read"
+        else:
+            kind, meaning = "tail", "growing or torn, nobody was promised what follows"
+        text = f"{hole.reason}: {size} bytes, {meaning}"
+        self._report.findings.append(Finding(kind, path, text, hole.position, hole.offset))
+
+    def _check_end(self) -> None:
+        end_offset = self._report.end_offset
+        if end_offset < self._promised and not self._report.is_damaged:
+            text = f"offsets {end_offset} to {self._promised - 1} were on disk once and are gone"
+            self._say("damage", self._folder, text, end_offset)
+
+    def _check_side_files(self, names: dict[str, int]) -> None:
+        if self._point is None and names.get(paths.RECOVERY_POINT):
+            path = join(self._folder, paths.RECOVERY_POINT)
+            self._say("damage", path, "both of its slots fail their checksum")
+        for offset in segment_offsets(names, paths.SNAPSHOT_SUFFIX):
+            # One above the snapshot point may be half written, and no start uses it.
+            path = stem_of(self._folder, offset) + paths.SNAPSHOT_SUFFIX
+            is_used = self._point is None or offset <= self._point.snapshot_offset
+            if is_used and ProducerState.from_snapshot(self._files.read(path)) is None:
+                self._say("damage", path, "the producer snapshot fails its checksum")
+        for name, size in sorted(names.items()):
+            if name.endswith(paths.DAMAGED_SUFFIX):
+                text = f"{size} bytes that an earlier start could not use and set aside"
+                self._say("note", join(self._folder, name), text)
+
+
+def verify_state(files: Files, folder: str, documents: Iterable[str] = ()) -> list[Finding]:
+    """Check the checksums of checkpoints and of the JSON documents with these names."""
+    try:
+        check_layout(files, folder)
+    except CorruptStateError as error:
+        return [Finding("damage", error.path, error.reason)]
+    except UnknownLayoutError as error:
+        return [Finding("note", folder, f"state files were not checked: {error.detail}")]
+    problems: list[tuple[str, str]] = []
+    for name in (*CHECKPOINTS, *documents):
+        said: list[str] = []
+        reader = read_offsets if name in CHECKPOINTS else read_document
+        reader(files, join(folder, name), said)
+        problems += [(name, text.removeprefix(join(folder, name)).lstrip()) for text in said]
+    return [Finding("damage", join(folder, name), text) for name, text in problems]

@@ -1,0 +1,361 @@
+"""The JSON-lines messages of the node door, in Maelstrom's envelope. Parses and formats; no I/O.
+
+    request   {"src": "c1", "dest": "n1", "body": {"type": T, "msg_id": 2, …}}
+    reply     {"src": "n1", "dest": "c1", "body": {"type": "T_ok", "in_reply_to": 2,
+                                                   …, "msg_id": 0}}
+    failure   {"src": "n1", "dest": "c1", "body": {"type": "error", "in_reply_to": 2,
+                                                   "code": 12, "text": "…", "msg_id": 1}}
+
+    type T                  fields                             fields of T_ok
+    init                    node_id, node_ids
+    partition_append        topic, partition, message          offset [segment, timestamp]
+    partition_read          topic, partition, offset           message, offset [next_offset]
+    partition_info          topic, partition                   start_offset, end_offset, segments,
+                                                               total_bytes
+    commit_offset           group, topic, partition, offset
+    fetch_offset            group, topic, partition            offset
+    send                    key, msg                           offset
+    poll                    offsets {key: offset}              msgs {key: [[offset, msg], …]}
+    commit_offsets          offsets {key: offset}
+    list_committed_offsets  keys [key, …]                      offsets {key: offset}
+
+The last four are Maelstrom's `kafka` workload. Fields in brackets are added on demand, because
+the plain replies are compared byte for byte. `message` and `msg` are any JSON value.
+
+What is not understood is answered, never dropped and never fatal:
+
+- Every line that is not blank gets exactly one reply. It goes to `src` if that is a string, else to
+  null, and carries `in_reply_to` if `msg_id` is a whole number. A request without `msg_id` is
+  served; its reply has no `in_reply_to`.
+- JSON is taken as its standard has it: UTF-8, no NaN or Infinity, no number beyond a float. A whole
+  number is neither true nor 1.0. Fields that are not listed above are ignored.
+- Limits: `MAX_LINE_BYTES` a line, `MAX_DEPTH` levels in a message, offsets below 2^63.
+
+A message is kept as compact ASCII JSON. A value that another program wrote and that is no JSON
+comes back as text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+from strandlog.errors import DataError
+
+MAX_LINE_BYTES = 8 * 1024 * 1024
+MAX_DEPTH = 100
+MAX_OFFSET = 2**63 - 1
+MAX_PARTITION = 2**31 - 1
+MAX_ERROR_CHARACTERS = 500
+
+
+class ErrorCode(IntEnum):
+    """Maelstrom's error codes."""
+
+    NOT_SUPPORTED = 10
+    TEMPORARILY_UNAVAILABLE = 11
+    MALFORMED_REQUEST = 12
+    CRASH = 13
+    ABORT = 14
+    KEY_DOES_NOT_EXIST = 20
+    KEY_ALREADY_EXISTS = 21
+    PRECONDITION_FAILED = 22
+
+
+class MessageError(DataError):
+    """A line that is no request; `code` goes into the reply."""
+
+    def __init__(self, text: str, code: ErrorCode = ErrorCode.MALFORMED_REQUEST) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Init(NamedTuple):
+    node_id: str
+
+
+class PartitionAppend(NamedTuple):
+    topic: str
+    partition: int
+    message: Any
+
+
+class PartitionRead(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+
+
+class PartitionInfo(NamedTuple):
+    topic: str
+    partition: int
+
+
+class CommitOffset(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class FetchOffset(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+
+
+class Send(NamedTuple):
+    key: str
+    msg: Any
+
+
+class Poll(NamedTuple):
+    offsets: dict[str, int]
+
+
+class CommitOffsets(NamedTuple):
+    offsets: dict[str, int]
+
+
+class ListCommittedOffsets(NamedTuple):
+    keys: list[str]
+
+
+Request = (
+    Init
+    | PartitionAppend
+    | PartitionRead
+    | PartitionInfo
+    | CommitOffset
+    | FetchOffset
+    | Send
+    | Poll
+    | CommitOffsets
+    | ListCommittedOffsets
+)
+Body = Mapping[str, Any]
+
+
+class Envelope(NamedTuple):
+    """A line as far as it could be read: enough to send an answer, whatever is wrong with it."""
+
+    src: str | None = None
+    dest: str | None = None
+    msg_id: int | None = None
+    body: Body = MappingProxyType({})
+    problem: str = ""
+
+    @property
+    def type(self) -> str:
+        """The type of the request; "" when it has none."""
+        kind = self.body.get("type")
+        return kind if isinstance(kind, str) else ""
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+class LineSplitter:
+    """Bytes in, whole lines out. Of a line over the limit only the beginning is kept."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that these bytes complete, without their line ends."""
+        first, *others = data.split(b"\n")
+        self._keep(first)
+        lines = []
+        for part in others:
+            lines.append(self.finish())
+            self._keep(part)
+        return lines
+
+    def finish(self) -> bytes:
+        """What is left after the last line end."""
+        line = bytes(self._rest)
+        self._rest.clear()
+        return line
+
+    def _keep(self, part: bytes) -> None:
+        # One byte over the limit stays, so that the reader of the line can tell.
+        self._rest += part[: max(0, MAX_LINE_BYTES + 1 - len(self._rest))]
+
+
+def read_envelope(line: bytes) -> Envelope:
+    """Whatever can be told about a line; never raises."""
+    if len(line) > MAX_LINE_BYTES:
+        return Envelope(problem=f"the line is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        document = _loads(line.decode())
+    except RecursionError:
+        return Envelope(problem=f"the line is nested deeper than {MAX_DEPTH} levels")
+    except ValueError as error:
+        return Envelope(problem=f"the line is not JSON: {error}")
+    if not isinstance(document, dict):
+        return Envelope(problem=f"a message is an object, not {shown(document)}")
+    src, dest, body = document.get("src"), document.get("dest"), document.get("body")
+    envelope = Envelope(
+        src if isinstance(src, str) else None, dest if isinstance(dest, str) else None
+    )
+    if not isinstance(body, dict):
+        return envelope._replace(problem=f"body is an object, not {shown(body)}")
+    msg_id = body.get("msg_id")
+    if "msg_id" in body and not _is_whole(msg_id):
+        return envelope._replace(problem=f"msg_id is a whole number, not {shown(msg_id)}")
+    return envelope._replace(msg_id=msg_id, body=body)
+
+
+def parse_request(envelope: Envelope) -> Request:
+    """The request in an envelope; `MessageError` says what is wrong with it."""
+    if envelope.problem:
+        raise MessageError(envelope.problem)
+    kind = envelope.body.get("type")
+    if not isinstance(kind, str):
+        raise MessageError(f"type is a text, not {shown(kind)}")
+    parse = _PARSERS.get(kind)
+    if parse is None:
+        known = ", ".join(_PARSERS)
+        raise MessageError(
+            f"there is no message type {shown(kind)}; the types are {known}",
+            ErrorCode.NOT_SUPPORTED,
+        )
+    return parse(envelope.body)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits[:40]} is beyond the range of a float")
+    return number
+
+
+_loads = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant).decode
+
+
+def shown(value: object) -> str:
+    """A value as error texts show it: short."""
+    return reprlib.repr(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _field(body: Body, name: str) -> Any:
+    if name not in body:
+        raise MessageError(f"{body['type']} needs a {name}")
+    return body[name]
+
+
+def _text(body: Body, name: str) -> str:
+    value = _field(body, name)
+    if not isinstance(value, str):
+        raise MessageError(f"{name} is a text, not {shown(value)}")
+    return value
+
+
+def _number(body: Body, name: str, limit: int) -> int:
+    return _checked_number(_field(body, name), name, limit)
+
+
+def _checked_number(value: Any, name: str, limit: int) -> int:
+    if not _is_whole(value) or not 0 <= value <= limit:
+        raise MessageError(f"{name} is a whole number from 0 to {limit}, not {shown(value)}")
+    return int(value)
+
+
+def _message(body: Body, name: str) -> Any:
+    value = _field(body, name)
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return value
+    raise MessageError(f"{name} is nested deeper than {MAX_DEPTH} levels")
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _offsets(body: Body) -> dict[str, int]:
+    value = _field(body, "offsets")
+    if not isinstance(value, dict):
+        raise MessageError(f"offsets is an object of offsets by key, not {shown(value)}")
+    return {key: _checked_number(value[key], "an offset", MAX_OFFSET) for key in value}
+
+
+def _keys(body: Body) -> list[str]:
+    value = _field(body, "keys")
+    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
+        raise MessageError(f"keys is a list of texts, not {shown(value)}")
+    return value
+
+
+def _place(body: Body) -> tuple[str, int]:
+    return _text(body, "topic"), _number(body, "partition", MAX_PARTITION)
+
+
+_PARSERS: dict[str, Callable[[Body], Request]] = {
+    "init": lambda body: Init(_text(body, "node_id")),
+    "partition_append": lambda body: PartitionAppend(*_place(body), _message(body, "message")),
+    "partition_read": lambda body: PartitionRead(
+        *_place(body), _number(body, "offset", MAX_OFFSET)
+    ),
+    "partition_info": lambda body: PartitionInfo(*_place(body)),
+    "commit_offset": lambda body: CommitOffset(
+        _text(body, "group"), *_place(body), _number(body, "offset", MAX_OFFSET)
+    ),
+    "fetch_offset": lambda body: FetchOffset(_text(body, "group"), *_place(body)),
+    "send": lambda body: Send(_text(body, "key"), _message(body, "msg")),
+    "poll": lambda body: Poll(_offsets(body)),
+    "commit_offsets": lambda body: CommitOffsets(_offsets(body)),
+    "list_committed_offsets": lambda body: ListCommittedOffsets(_keys(body)),
+}
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def format_reply(
+    node_id: str | None, envelope: Envelope, kind: str, fields: Mapping[str, Any], msg_id: int
+) -> bytes:
+    """One reply line, spaced as the samples are."""
+    body: dict[str, Any] = {"type": kind}
+    if envelope.msg_id is not None:
+        body["in_reply_to"] = envelope.msg_id
+    body.update(fields)
+    body["msg_id"] = msg_id
+    return json.dumps({"src": node_id, "dest": envelope.src, "body": body}).encode() + b"\n"
+
+
+def error_fields(code: ErrorCode, text: str) -> dict[str, Any]:
+    """What an error reply says."""
+    return {"code": int(code), "text": text[:MAX_ERROR_CHARACTERS]}
+
+
+def encode_message(value: Any) -> bytes:
+    """A message as it is kept."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode_message(value: bytes | None) -> Any:
+    """A message as it is given back; text when somebody else wrote something that is no JSON."""
+    if value is None:
+        return None
+    try:
+        return _loads(value.decode())
+    except (ValueError, RecursionError):
+        return value.decode(errors="replace")

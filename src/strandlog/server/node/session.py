@@ -1,0 +1,273 @@
+"""One JSON-lines peer: a line in, a reply out. The messages are in protocol/node.py.
+
+State is an ordinary data folder, so everything else that reads one can read what a node wrote.
+
+    partition_append   makes the topic, or more partitions of it, when they are not there yet (up to
+                       max.partitions.per.topic)
+    partition_read     the record at an offset, or the next one where offsets were compacted away
+    commit_offset      keeps what it is told, whether the topic exists or not, as Kafka does
+    fetch_offset       0 for what was never committed
+    send, poll         a key is a topic with one partition. A key that is no topic name is written
+                       in hex ("key.h…", or "key.s…" and a hash when it is very long)
+    poll               from each offset on up to `POLL_BYTES` in all; keys that were never sent to
+                       are left out
+    commit_offsets     for the group "maelstrom"; commits of several clients never move it back
+
+The node answers under the name that `init` gave it. Before that it serves all the same, under the
+name it was called by. Its own `msg_id` counts from 0, one per reply.
+
+When the reply is out, the append is as safe as the broker's `log.durability` says: "page_cache"
+survives the death of this process, "fsync" a power cut too.
+
+    error of the log                                       code
+    a bad name, number, group or record; too large         12 malformed-request
+    no such topic, partition or offset                     20 key-does-not-exist
+    the disk is full or failing (ask again)                11 temporarily-unavailable
+    the topic is there already                             21 key-already-exists
+    anything else                                          13 crash
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.group_member import CommitRequest
+from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_topic_name
+from strandlog.errors import (
+    DataError,
+    InvalidGroupError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    StrandlogError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from strandlog.model import OffsetAndMetadata, Record, TopicPartition
+from strandlog.protocol import node
+from strandlog.protocol.node import ErrorCode
+from strandlog.record.builder import build_single
+from strandlog.storage.batch_reader import checked_batches
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition_reads import read
+from strandlog.storage.paths import LOG_SUFFIX, segment_stem
+
+POLL_BYTES = 1024 * 1024
+KAFKA_GROUP = "maelstrom"
+KEY_PREFIX = "key."
+LONGEST_HEX = 240
+
+_CODES: tuple[tuple[type[StrandlogError], ErrorCode], ...] = (
+    (InvalidTopicError, ErrorCode.MALFORMED_REQUEST),
+    (InvalidPartitionsError, ErrorCode.MALFORMED_REQUEST),
+    (InvalidGroupError, ErrorCode.MALFORMED_REQUEST),
+    (DataError, ErrorCode.MALFORMED_REQUEST),
+    (MessageTooLargeError, ErrorCode.MALFORMED_REQUEST),
+    (TopicNotFoundError, ErrorCode.KEY_DOES_NOT_EXIST),
+    (OffsetOutOfRangeError, ErrorCode.KEY_DOES_NOT_EXIST),
+    (TopicExistsError, ErrorCode.KEY_ALREADY_EXISTS),
+)
+
+_logger = logging.getLogger(__name__)
+Fields = dict[str, Any]
+
+
+class NodeSession:
+    """The node as one peer sees it. Belongs to one thread at a time."""
+
+    def __init__(self, broker: Broker, *, detail: bool = False) -> None:
+        self._broker = broker
+        self._detail = detail
+        self._node_id: str | None = None
+        self._next_msg_id = 0
+        self._handlers: dict[type[Any], Callable[[Any], Fields]] = {
+            node.Init: self._init,
+            node.PartitionAppend: self._partition_append,
+            node.PartitionRead: self._partition_read,
+            node.PartitionInfo: self._partition_info,
+            node.CommitOffset: self._commit_offset,
+            node.FetchOffset: self._fetch_offset,
+            node.Send: self._send,
+            node.Poll: self._poll,
+            node.CommitOffsets: self._commit_offsets,
+            node.ListCommittedOffsets: self._list_committed_offsets,
+        }
+
+    def answer(self, line: bytes) -> bytes | None:
+        """The reply to a line, with its line end; None when the line is blank. Never raises."""
+        if not line.strip():
+            return None
+        envelope = node.read_envelope(line)
+        kind, fields = self._serve(envelope)
+        msg_id = self._next_msg_id
+        self._next_msg_id += 1
+        node_id = envelope.dest if self._node_id is None else self._node_id
+        try:
+            return node.format_reply(node_id, envelope, kind, fields, msg_id)
+        except (RecursionError, ValueError) as error:  # a record that another program wrote
+            failed = node.error_fields(ErrorCode.CRASH, f"the answer is no JSON: {error}")
+            return node.format_reply(node_id, envelope, "error", failed, msg_id)
+
+    def _serve(self, envelope: node.Envelope) -> tuple[str, Fields]:
+        """The type and the fields of the reply."""
+        try:
+            request = node.parse_request(envelope)
+            return f"{envelope.type}_ok", self._handlers[type(request)](request)
+        except StrandlogError as error:
+            return "error", node.error_fields(error_code(error), str(error))
+        except Exception as error:  # a door that one peer can slam is no door
+            _logger.exception("a %s request failed", envelope.type)
+            return "error", node.error_fields(ErrorCode.CRASH, f"{type(error).__name__}: {error}")
+
+    # -- the seed's messages -------------------------------------------------------------------
+
+    def _init(self, request: node.Init) -> Fields:
+        self._node_id = request.node_id
+        return {}
+
+    def _partition_append(self, request: node.PartitionAppend) -> Fields:
+        log = self._log_for_append(request.topic, request.partition)
+        offset, now_ms = self._append(log, request.message)
+        fields: Fields = {"offset": offset}
+        if self._detail:
+            fields["segment"] = segment_stem(log.segments.active.base_offset) + LOG_SUFFIX
+            fields["timestamp"] = now_ms // 1000
+        return fields
+
+    def _partition_read(self, request: node.PartitionRead) -> Fields:
+        log = self._log(request.topic, request.partition)
+        records = _records(log, request.offset, max_bytes=0)
+        if not records:
+            start, end = log.log_start_offset, log.high_watermark
+            raise OffsetOutOfRangeError(*log.tp, request.offset, start, end)
+        record = records[0]
+        fields = {"message": node.decode_message(record.value), "offset": record.offset}
+        if self._detail:
+            fields["next_offset"] = record.offset + 1
+        return fields
+
+    def _partition_info(self, request: node.PartitionInfo) -> Fields:
+        log = self._log(request.topic, request.partition)
+        return {
+            "start_offset": log.log_start_offset,
+            "end_offset": log.log_end_offset,
+            "segments": len(log.segments),
+            "total_bytes": log.segments.size_bytes,
+        }
+
+    def _commit_offset(self, request: node.CommitOffset) -> Fields:
+        tp = TopicPartition(check_topic_name(request.topic), request.partition)
+        self._commit(request.group, {tp: request.offset})
+        return {}
+
+    def _fetch_offset(self, request: node.FetchOffset) -> Fields:
+        tp = TopicPartition(request.topic, request.partition)
+        return {"offset": self._committed(request.group, [tp]).get(tp, 0)}
+
+    # -- Maelstrom's kafka workload ------------------------------------------------------------
+
+    def _send(self, request: node.Send) -> Fields:
+        log = self._log_for_append(topic_of_key(request.key), 0)
+        return {"offset": self._append(log, request.msg)[0]}
+
+    def _poll(self, request: node.Poll) -> Fields:
+        found: Fields = {}
+        left_bytes = POLL_BYTES
+        for key, offset in request.offsets.items():
+            topic = topic_of_key(key)
+            if topic not in self._broker.catalog:
+                continue
+            log = self._broker.catalog.log(topic, 0)
+            start = max(offset, log.log_start_offset)
+            records = _records(log, start, max(0, left_bytes)) if left_bytes > 0 else []
+            left_bytes -= sum(len(record.value or b"") for record in records)
+            found[key] = [[record.offset, node.decode_message(record.value)] for record in records]
+        return {"msgs": found}
+
+    def _commit_offsets(self, request: node.CommitOffsets) -> Fields:
+        offsets = {
+            TopicPartition(topic_of_key(key), 0): offset for key, offset in request.offsets.items()
+        }
+        held = self._committed(KAFKA_GROUP, offsets)
+        newer = {tp: offset for tp, offset in offsets.items() if offset > held.get(tp, -1)}
+        if newer:
+            self._commit(KAFKA_GROUP, newer)
+        return {}
+
+    def _list_committed_offsets(self, request: node.ListCommittedOffsets) -> Fields:
+        by_key = {key: TopicPartition(topic_of_key(key), 0) for key in request.keys}
+        held = self._committed(KAFKA_GROUP, by_key.values())
+        return {"offsets": {key: held[tp] for key, tp in by_key.items() if tp in held}}
+
+    # -- the log -------------------------------------------------------------------------------
+
+    def _log(self, topic: str, partition: int) -> PartitionLog:
+        return self._broker.catalog.log(check_topic_name(topic), partition)
+
+    def _log_for_append(self, topic: str, partition: int) -> PartitionLog:
+        catalog = self._broker.catalog
+        if topic in INTERNAL_TOPICS:
+            raise InvalidTopicError(topic, "it belongs to the log itself")
+        if topic not in catalog:
+            self._broker.create_topic(topic, partition + 1)
+        elif partition >= len(catalog.logs(topic)):
+            catalog.add_partitions(topic, partition + 1)
+        return catalog.log(topic, partition)
+
+    def _append(self, log: PartitionLog, message: Any) -> tuple[int, int]:
+        """(offset, timestamp in ms) of the message, which is as safe now as it will be."""
+        now_ms = self._broker.clock.now_ms()
+        result = self._broker.append(log, build_single(now_ms, node.encode_message(message)))
+        if self._broker.settings.fsyncs:
+            log.flush()
+        return result.base_offset, now_ms
+
+    def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
+        values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+        self._broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=values))
+
+    def _committed(self, group: str, partitions: Any) -> dict[TopicPartition, int]:
+        found = self._broker.groups.fetch_offsets(group, partitions)
+        return {tp: held.offset for tp, held in found.items() if held is not None}
+
+
+def _records(log: PartitionLog, offset: int, max_bytes: int) -> list[Record]:
+    """The records from an offset on, at least those of one batch; none at or after the end."""
+    if offset >= log.high_watermark:
+        return []
+    data = read(log, offset, max_bytes)
+    records: list[Record] = []
+    for batch in checked_batches(
+        data, path=log.folder, offset=offset, end_offset=log.log_end_offset
+    ):
+        if not batch.header.is_control:
+            records += batch.records(*log.tp, offset)
+    return records
+
+
+def topic_of_key(key: str) -> str:
+    """The topic that keeps the messages of a key: another one for every key."""
+    try:
+        if not key.startswith(KEY_PREFIX) and check_topic_name(key) not in INTERNAL_TOPICS:
+            return key
+    except InvalidTopicError:
+        pass
+    raw = key.encode("utf-8", "surrogatepass")
+    if 2 * len(raw) <= LONGEST_HEX:
+        return f"{KEY_PREFIX}h{raw.hex()}"
+    return f"{KEY_PREFIX}s{sha256(raw).hexdigest()}"
+
+
+def error_code(error: StrandlogError) -> ErrorCode:
+    """What Maelstrom calls this error."""
+    if isinstance(error, node.MessageError):
+        return error.code
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ErrorCode.TEMPORARILY_UNAVAILABLE if error.retriable else ErrorCode.CRASH

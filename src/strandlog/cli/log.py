@@ -1,0 +1,229 @@
+"""`strandlog log …`: verify, dump, stats. Reads files only; safe beside an owner.
+
+`verify` holds everything against everything (see storage/dump.py) and fails on damage. A last batch
+that is not finished is no damage: an owner is appending, or died doing so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from strandlog.broker.catalog import CATALOG_FILE, topic_from_document
+from strandlog.cli.log_dump import dump_file
+from strandlog.cli.options import Json, command_app
+from strandlog.cli.output import (
+    Column,
+    counted,
+    number,
+    print_json,
+    print_table,
+    progress,
+    size_text,
+    talk,
+    text,
+    time_text,
+)
+from strandlog.errors import UnknownLayoutError
+from strandlog.model import TopicPartition
+from strandlog.storage import dump as files_dump
+from strandlog.storage.checkpoint import read_document
+from strandlog.storage.dump import Finding, PartitionReport
+from strandlog.storage.files import DIRECTORY, DiskFiles, Files
+from strandlog.storage.paths import LOG_SUFFIX, META_PROPERTIES, join, partition_dir
+
+app = command_app("Verify, dump and measure the files of a folder.")
+
+Folder = Annotated[
+    str, typer.Argument(metavar="DIR", help="A data folder, or one partition's folder.")
+]
+
+
+@app.command()
+def verify(path: Folder, as_json: Json = False) -> None:
+    """Check every batch, index, snapshot and checkpoint; exit 1 on damage."""
+    files, path = DiskFiles(), os.path.abspath(path)
+    folders = files_dump.partition_folders(files, path)
+    state = _state_findings(files, path, folders)
+    with progress("verifying", _log_bytes(files, folders)) as advance:
+        reports = list(_look(files, folders, verifies=True, on_bytes=advance))
+    is_damaged = any(report.is_damaged for report in reports) or any(
+        finding.kind == "damage" for finding in state
+    )
+    if as_json:
+        partitions = [_report_document(report) for report in reports]
+        ok = {"path": path, "ok": not is_damaged}
+        print_json({**ok, "partitions": partitions, "state": [f._asdict() for f in state]})
+    else:
+        _print_verdict(reports, state)
+    if is_damaged:
+        raise typer.Exit(1)
+
+
+def _look(
+    files: Files, folders: list[str], *, verifies: bool, on_bytes: Any = lambda _: None
+) -> Iterator[PartitionReport]:
+    for folder in folders:
+        try:
+            yield files_dump.look_at_partition(files, folder, verifies=verifies, on_bytes=on_bytes)
+        except FileNotFoundError:
+            if files.exists(folder):
+                raise
+            # its topic was deleted while we looked at the others
+
+
+def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding]:
+    """What is wrong with the folder as a whole; a partition's folder has no state of its own."""
+    if folders == [path]:
+        return []
+    identity, catalog = join(path, META_PROPERTIES), join(path, CATALOG_FILE)
+    if not files.exists(identity):
+        return [Finding("damage", identity, "it is missing; without it the folder is not opened")]
+    findings = files_dump.verify_state(files, path, [CATALOG_FILE])
+    document = read_document(files, catalog, [])
+    if document is None:
+        if _log_bytes(files, folders) and not findings:
+            lost = "it is missing; without it a start sets all partitions aside"
+            findings.append(Finding("damage", catalog, lost))
+        return findings
+    for name, described in document["topics"].items():
+        topic = topic_from_document(name, described)
+        for partition in range(0 if topic.is_deleting else topic.partitions):
+            folder = join(path, partition_dir(TopicPartition(name, partition)))
+            if not files.exists(folder):
+                findings.append(Finding("damage", folder, "the folder of this partition is gone"))
+    return findings
+
+
+def _log_bytes(files: Files, folders: list[str]) -> int:
+    return sum(
+        size
+        for folder in folders
+        for name, size in files.list_dir(folder).items()
+        if name.endswith(LOG_SUFFIX)
+    )
+
+
+def _print_verdict(reports: list[PartitionReport], state: list[Finding]) -> None:
+    columns = [text("PARTITION"), number("SEGMENTS"), number("BATCHES"), number("RECORDS")]
+    columns += [number("START"), number("END"), number("SIZE"), text("VERDICT")]
+    rows = [
+        [
+            report.name,
+            report.segments,
+            report.batches,
+            report.records,
+            report.start_offset,
+            report.end_offset,
+            size_text(report.size_bytes),
+            _verdict(report.findings),
+        ]
+        for report in reports
+    ]
+    print_table(columns, rows)
+    findings = [*state, *(finding for report in reports for finding in report.findings)]
+    for finding in findings:
+        typer.echo(_finding_line(finding))
+    damage = sum(finding.kind == "damage" for finding in findings)
+    looked_at = counted(len(reports), "partition")
+    talk(f"{looked_at}: {counted(damage, 'damage') if damage else 'no damage'}")
+
+
+def _verdict(findings: list[Finding]) -> str:
+    kinds = {finding.kind for finding in findings}
+    if "damage" in kinds:
+        return "damaged"
+    return "growing or torn" if "tail" in kinds else "ok"
+
+
+def _finding_line(finding: Finding) -> str:
+    where = finding.path
+    if finding.position is not None:
+        where += f" at byte {finding.position}"
+    if finding.offset is not None:
+        where += f" (offset {finding.offset})"
+    return f"{finding.kind}: {where}: {finding.text}"
+
+
+def _report_document(report: PartitionReport) -> dict[str, Any]:
+    return {
+        "partition": report.name,
+        "verdict": _verdict(report.findings),
+        "segments": report.segments,
+        "size_bytes": report.size_bytes,
+        "batches": report.batches,
+        "records": report.records,
+        "start_offset": report.start_offset,
+        "end_offset": report.end_offset,
+        "missing_offsets": report.missing_offsets,
+        "first_timestamp": report.first_timestamp,
+        "last_timestamp": report.last_timestamp,
+        "codecs": dict(report.codecs),
+        "findings": [finding._asdict() for finding in report.findings],
+    }
+
+
+@app.command()
+def stats(path: Folder, as_json: Json = False) -> None:
+    """Count segments, batches, records and bytes; by batch headers, so it is quick."""
+    files, path = DiskFiles(), os.path.abspath(path)
+    folders = files_dump.partition_folders(files, path)
+    with progress("measuring", _log_bytes(files, folders)) as advance:
+        reports = list(_look(files, folders, verifies=False, on_bytes=advance))
+    if as_json:
+        print_json([_report_document(report) for report in reports])
+        return
+    columns: list[Column] = [text("PARTITION"), number("SEGMENTS"), number("SIZE")]
+    columns += [number("BATCHES"), number("RECORDS"), number("OFFSETS"), text("CODECS")]
+    rows = [
+        [
+            report.name,
+            report.segments,
+            size_text(report.size_bytes),
+            report.batches,
+            report.records,
+            f"{report.start_offset}-{report.end_offset}",
+            ", ".join(sorted(report.codecs)),
+            time_text(report.first_timestamp),
+            time_text(report.last_timestamp),
+        ]
+        for report in reports
+    ]
+    print_table([*columns, text("FIRST"), text("LAST")], rows)
+    size = size_text(sum(report.size_bytes for report in reports))
+    records = counted(sum(report.records for report in reports), "record")
+    talk(f"{counted(len(reports), 'partition')}, {records}, {size}")
+
+
+@app.command()
+def dump(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="DIR|FILE", help="A folder, or a .log, .index, .timeindex file."),
+    ],
+    records: Annotated[bool, typer.Option("--records", help="Show the records, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show batches (and with --records their records), index entries or a producer snapshot."""
+    files, path = DiskFiles(), os.path.abspath(path)
+    for name in _files_to_dump(files, path):
+        dump_file(files, name, records=records, as_json=as_json)
+
+
+def _files_to_dump(files: Files, path: str) -> list[str]:
+    if not files.exists(path):
+        raise UnknownLayoutError(path, "there is no such file or folder")
+    if not os.path.isdir(path):
+        return [path]
+    found = []
+    for folder in files_dump.partition_folders(files, path):
+        names = sorted(
+            name
+            for name, size in files.list_dir(folder).items()
+            if name.endswith(LOG_SUFFIX) and size != DIRECTORY
+        )
+        found += [join(folder, name) for name in names]
+    return found

@@ -1,0 +1,155 @@
+"""How commands say things: tables, JSON, talk and progress.
+
+    on a terminal   tables and bars by rich
+    in a pipe       columns of plain text, two blanks apart, without colour and never cut off
+    with --json     one document; nothing else on stdout
+
+Numbers are grouped and sizes rounded for people; JSON has them exact.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+UPDATE_EVERY_BYTES = 1024 * 1024
+_LARGEST_MS = 253_402_300_799_999  # the last millisecond of the year 9999
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    title: str
+    is_number: bool = False
+
+
+def text(title: str) -> Column:
+    return Column(title)
+
+
+def number(title: str) -> Column:
+    return Column(title, is_number=True)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on a line of its own."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def talk(words: str) -> None:
+    """Something for the person, not for the pipe."""
+    sys.stderr.write(words + "\n")
+
+
+def shown(value: object) -> str:
+    """A cell as people like it: a dash for nothing, thousands grouped."""
+    if value is None:
+        return "-"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}" if sys.stdout.isatty() else str(value)
+    return str(value)
+
+
+def print_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], title: str = ""
+) -> None:
+    """Rows under their titles."""
+    cells = [[shown(value) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(columns, cells, title)
+        return
+    lines = [[column.title for column in columns], *cells]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        padded = [
+            cell.rjust(width) if column.is_number else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ]
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+
+
+def _print_rich(columns: Sequence[Column], rows: list[list[str]], title: str) -> None:
+    from rich import box  # noqa: PLC0415 - only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        header_style="bold cyan",
+        pad_edge=False,
+    )
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.is_number else "left",
+            overflow="fold",
+            no_wrap=column.is_number,
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    sys.stdout.flush()
+    Console(file=sys.stdout).print(table)
+
+
+def size_text(size_bytes: float) -> str:
+    """A size as people write it."""
+    if size_bytes < 1000:
+        return f"{size_bytes:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        size_bytes /= 1000
+        if size_bytes < 1000:
+            return f"{size_bytes:.1f} {unit}"
+    return f"{size_bytes / 1000:.1f} TB"
+
+
+def time_text(timestamp_ms: int) -> str | None:
+    """A timestamp in UTC, or None when there is none."""
+    if not 0 <= timestamp_ms <= _LARGEST_MS:
+        return None
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+@contextmanager
+def progress(words: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr that follows bytes, if a person looks at it; else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import progress as bars  # noqa: PLC0415 - only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415
+
+    columns: list[bars.ProgressColumn] = [bars.TextColumn("{task.description}")]
+    if total_bytes:
+        columns += [bars.BarColumn(), bars.TaskProgressColumn()]
+    else:
+        columns += [bars.SpinnerColumn()]
+    columns += [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+    if total_bytes:
+        columns += [bars.TimeRemainingColumn()]
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as shown_bars:
+        task = shown_bars.add_task(words, total=total_bytes or None)
+        waiting = 0
+
+        def advance(size_bytes: int) -> None:
+            nonlocal waiting
+            waiting += size_bytes
+            if waiting >= UPDATE_EVERY_BYTES:
+                shown_bars.advance(task, waiting)
+                waiting = 0
+
+        yield advance
+        shown_bars.advance(task, waiting)

@@ -1,0 +1,122 @@
+"""Records as JSON lines, in both directions.
+
+    {"topic": "orders", "partition": 0, "offset": 17, "timestamp": 1700000000000,
+     "key": "k", "value": "v", "headers": [["trace", "abc"]]}
+
+`key` and `value` are text or null. Bytes that are not UTF-8 appear as `key_base64`, `value_base64`,
+and in headers as {"base64": "…"} instead of text. What `consume --json` prints, `produce --json`
+takes, and the records come out the same.
+
+On the way in: only a value is needed. A `value` or `key` that is neither text nor null is kept as
+its JSON text. Headers may also be an object. `topic` and `offset` are ignored, for they are given
+anew; any other unknown field is an error, since a misspelt one would be lost silently.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import Any
+
+from strandlog.errors import DataError
+from strandlog.model import Headers, Record
+
+_FIELDS = frozenset({"key", "key_base64", "value", "value_base64", "headers"})
+_PLACE_FIELDS = frozenset({"partition", "timestamp"})
+_IGNORED_FIELDS = frozenset({"topic", "offset"})
+
+
+def record_line(record: Record) -> bytes:
+    """A record as one line."""
+    document: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **bytes_field("key", record.key),
+        **bytes_field("value", record.value),
+        "headers": [[name, _header_value(value)] for name, value in record.headers],
+    }
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
+    """One field for bytes: as text if they are text, else as base64."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(data).decode()}
+
+
+def _header_value(data: bytes | None) -> str | dict[str, str | None] | None:
+    field = bytes_field("value", data)
+    return field["value"] if "value" in field else {"base64": field["value_base64"]}
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """A line as `Producer.send_batch` takes records; `DataError` says what is wrong with it."""
+    try:
+        document = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"this is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise DataError('a record is an object such as {"value": "v"}')
+    unknown = document.keys() - _FIELDS - _PLACE_FIELDS - _IGNORED_FIELDS
+    if unknown:
+        raise DataError(f"there is no field {min(unknown)!r}")
+    if "value" not in document and "value_base64" not in document:
+        raise DataError("a record needs a value, or a value_base64")
+    item: dict[str, Any] = {name: _parse_bytes(document, name) for name in ("key", "value")}
+    item["headers"] = _parse_headers(document.get("headers"))
+    for name in _PLACE_FIELDS:
+        number = document.get(name)
+        if number is not None and type(number) is not int:
+            raise DataError(f"{name} is a whole number, not {number!r}")
+        item[name] = number
+    return item
+
+
+def _parse_bytes(document: dict[str, Any], name: str) -> bytes | None:
+    encoded = document.get(f"{name}_base64")
+    if encoded is None:
+        return _to_bytes(document.get(name))
+    if document.get(name) is not None:
+        raise DataError(f"give {name} or {name}_base64, not both")
+    return _from_base64(encoded, f"{name}_base64")
+
+
+def _to_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise DataError("a text with half a surrogate pair cannot be kept") from None
+
+
+def _from_base64(encoded: Any, name: str) -> bytes:
+    try:
+        return b64decode(encoded, validate=True)
+    except (ValueError, TypeError):
+        raise DataError(f"{name} is not base64") from None
+
+
+def _parse_headers(headers: Any) -> Headers:
+    if headers is None:
+        return ()
+    pairs = list(headers.items()) if isinstance(headers, dict) else headers
+    if not isinstance(pairs, list):
+        raise DataError("headers are an object, or a list of [name, value] pairs")
+    return tuple(_parse_header(pair) for pair in pairs)
+
+
+def _parse_header(pair: Any) -> tuple[str, bytes | None]:
+    if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+        raise DataError(f"a header is a [name, value] pair, not {pair!r}")
+    name, value = pair
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return name, _from_base64(value["base64"], f"header {name}")
+    return name, _to_bytes(value)

@@ -1,0 +1,184 @@
+"""`strandlog topic …`: create, list, describe, alter, delete.
+
+list and describe read the files and work beside an owner; the others need the folder for
+themselves. Settings have Kafka's names and are shown in Kafka's form.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from strandlog import TopicInfo
+from strandlog.cli.options import (
+    Bootstrap,
+    DataDir,
+    Json,
+    Yes,
+    ask,
+    command_app,
+    owned,
+    readable,
+    settings_of,
+)
+from strandlog.cli.output import (
+    counted,
+    number,
+    print_json,
+    print_table,
+    size_text,
+    talk,
+    text,
+)
+from strandlog.config.topic_settings import TOPIC_SETTINGS
+
+app = command_app("Create, list, describe, alter and delete topics.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Settings = Annotated[
+    list[str],
+    typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be given again."),
+]
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Annotated[int, typer.Option("-p", "--partitions", help="How many.")] = 1,
+    config: Settings = [],  # noqa: B006 - typer makes a new one for every call
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Make a topic; makes the folder too when it is not there yet."""
+    del bootstrap
+    settings = settings_of(config)
+    with owned(data, create=True) as log:
+        _say_done(log.create_topic(name, partitions, settings), "created", as_json=as_json)
+
+
+@app.command("list")
+def list_topics(data: DataDir = None, bootstrap: Bootstrap = None, as_json: Json = False) -> None:
+    """Show all topics."""
+    del bootstrap
+    with readable(data) as log:
+        topics = [log.describe_topic(name) for name in log.topics()]
+    if as_json:
+        print_json([summary(topic) for topic in topics])
+        return
+    columns = [text("TOPIC"), number("PARTITIONS"), number("RECORDS"), number("SIZE")]
+    rows = [
+        [topic.name, len(topic.partitions), _record_count(topic), size_text(_size_bytes(topic))]
+        for topic in topics
+    ]
+    print_table(columns, rows)
+
+
+@app.command()
+def describe(
+    name: Name,
+    defaults: Annotated[
+        bool, typer.Option("--defaults", help="Show the settings that were not changed, too.")
+    ] = False,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Show the partitions and settings of a topic."""
+    del bootstrap
+    with readable(data) as log:
+        topic = log.describe_topic(name)
+    settings = TOPIC_SETTINGS.resolve(topic.config) if defaults else topic.config
+    config = {key: TOPIC_SETTINGS[key].format(value) for key, value in settings.items()}
+    if as_json:
+        partitions = [partition._asdict() for partition in topic.partitions]
+        document = {"name": topic.name, "topic_id": topic.topic_id, "partitions": partitions}
+        print_json({**document, "config": config})
+        return
+    columns = [number("PARTITION"), number("START"), number("END"), number("RECORDS")]
+    rows = [
+        [
+            partition.partition,
+            partition.start_offset,
+            partition.end_offset,
+            partition.end_offset - partition.start_offset,
+            partition.segments,
+            size_text(partition.size_bytes),
+        ]
+        for partition in topic.partitions
+    ]
+    title = f"{topic.name}  {topic.topic_id}"
+    print_table([*columns, number("SEGMENTS"), number("SIZE")], rows, title)
+    if config:
+        typer.echo()
+        print_table([text("SETTING"), text("VALUE")], [[*pair] for pair in config.items()])
+
+
+@app.command()
+def alter(
+    name: Name,
+    config: Settings = [],  # noqa: B006
+    partitions: Annotated[
+        int | None, typer.Option("-p", "--partitions", help="How many; only more than now.")
+    ] = None,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Change settings (`-c key=` takes one back to its default) or add partitions."""
+    del bootstrap
+    if not config and partitions is None:
+        raise typer.BadParameter("say what to change: -c key=value or -p N")
+    settings = settings_of(config)
+    with owned(data) as log:
+        _say_done(log.alter_topic(name, settings, partitions), "altered", as_json=as_json)
+
+
+@app.command()
+def delete(
+    name: Name,
+    yes: Yes = False,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a topic with all its records."""
+    del bootstrap
+    with owned(data) as log:
+        topic = log.describe_topic(name)
+        records = counted(_record_count(topic), "record")
+        ask(f"Delete topic {name} with {records}?", yes=yes, as_json=as_json)
+        log.delete_topic(name)
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        talk(f"deleted {name}")
+
+
+def summary(topic: TopicInfo) -> dict[str, Any]:
+    """A topic in one line of JSON."""
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "partitions": len(topic.partitions),
+        "records": _record_count(topic),
+        "size_bytes": _size_bytes(topic),
+    }
+
+
+def _say_done(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
+    if as_json:
+        config = {key: TOPIC_SETTINGS[key].format(value) for key, value in topic.config.items()}
+        print_json({**summary(topic), "config": config})
+    else:
+        talk(f"{verb} {topic.name} with {counted(len(topic.partitions), 'partition')}")
+
+
+def _record_count(topic: TopicInfo) -> int:
+    """An upper bound: compaction leaves gaps."""
+    return sum(partition.end_offset - partition.start_offset for partition in topic.partitions)
+
+
+def _size_bytes(topic: TopicInfo) -> int:
+    return sum(partition.size_bytes for partition in topic.partitions)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.client.desk import Desk
 
 from strandlog import ClosedError, StorageError, TopicNotFoundError
 from strandlog.testing import Step
-
-if TYPE_CHECKING:
-    from tests.client.conftest import Desk
 
 PATIENCE_S = 10
 

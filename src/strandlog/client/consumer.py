@@ -9,17 +9,24 @@ committed, and may commit.
     committed   the offset where the group goes on after a restart
 
 With auto_commit, a poll commits what the polls before it returned, and so does close: a record
-counts as done when the program comes back for more.
+counts as done when the program comes back for more. A `with` block that ends with an error does not
+commit: the record at which it stopped was not done.
+
+Partitions that a topic gets later are read, too: by the members of a group after the rebalance that
+they cause, by a consumer without a group when it next finds nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from types import TracebackType
 from typing import Any, Literal, Self
 
-from strandlog.client.arrow import table_of
+from strandlog.broker.assignors import ASSIGNORS
+from strandlog.client.arrow import schema, table_of
 from strandlog.client.closing import Closing, OpenGuard
+from strandlog.client.cursor import NO_POSITION, Cursor
 from strandlog.client.membership import Membership
 from strandlog.client.record_source import ConsumerHost, GroupWish, RecordSource
 from strandlog.errors import (
@@ -29,56 +36,13 @@ from strandlog.errors import (
     InvalidSettingError,
     NotOwnerError,
     OffsetOutOfRangeError,
+    StrandlogError,
     TopicNotFoundError,
 )
 from strandlog.model import OffsetAndMetadata, Record, TopicPartition
 
 OffsetReset = Literal["earliest", "latest", "none"]
 WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
-
-
-class _Cursor:
-    """Where a consumer stands in one partition, and what it has read ahead."""
-
-    __slots__ = ("_ahead", "_ahead_end", "_taken", "position", "settled_at", "tp")
-
-    def __init__(self, tp: TopicPartition, position: int) -> None:
-        self.tp = tp
-        self.position = position
-        self.settled_at = position  # where it began or last committed: nothing is under way
-        self._ahead: list[Record] = []
-        self._taken = 0
-        self._ahead_end = position
-
-    def seek(self, offset: int) -> None:
-        self.position = self._ahead_end = offset
-        self._ahead, self._taken = [], 0
-
-    def take(self, source: RecordSource, count: int) -> list[Record]:
-        """Up to `count` records from the position on; the position follows."""
-        records: list[Record] = []
-        while len(records) < count:
-            if self._taken == len(self._ahead) and not self._fetch(source):
-                break
-            found = self._ahead[self._taken : self._taken + count - len(records)]
-            self._taken += len(found)
-            records = records + found if records else found
-        if records:
-            is_all = self._taken == len(self._ahead)
-            self.position = self._ahead_end if is_all else records[-1].offset + 1
-        return records
-
-    def _fetch(self, source: RecordSource) -> bool:
-        """Read ahead; False when there is nothing to be had yet."""
-        while True:
-            fetched = source.fetch(self.tp, self._ahead_end)
-            if fetched.next_offset == self._ahead_end:
-                return False
-            self._ahead, self._taken = fetched.records, 0
-            self._ahead_end = fetched.next_offset
-            if fetched.records:
-                return True
-            self.position = self._ahead_end  # a gap, or records that are not for readers
 
 
 class Consumer(Closing):
@@ -100,12 +64,15 @@ class Consumer(Closing):
             )
         if auto_commit and group is None:
             raise InvalidGroupError(group, "auto_commit needs a group to commit for")
+        offered = [assignors] if isinstance(assignors, str) else list(assignors)
+        if not offered or not set(offered) <= set(ASSIGNORS):
+            raise InvalidSettingError("assignors", assignors, "some of " + ", ".join(ASSIGNORS))
         self._log = log
         self._source: RecordSource = log.source
         self._reset = auto_offset_reset
         self._auto_commit = auto_commit
         self._topics = [topics] if isinstance(topics, str) else list(topics)
-        self._cursors: dict[TopicPartition, _Cursor] = {}
+        self._cursors: dict[TopicPartition, Cursor] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._turn = 0
         self._membership: Membership | None = None
@@ -115,7 +82,7 @@ class Consumer(Closing):
         with self._guard:
             for topic in self._topics:
                 self._source.partition_count(topic)
-            self._start(group, list(assignors), max_poll_interval_ms)
+            self._start(group, offered, max_poll_interval_ms)
 
     def _start(self, group: str | None, assignors: list[str], max_poll_interval_ms: int) -> None:
         if group is None:
@@ -130,7 +97,11 @@ class Consumer(Closing):
                 self._is_settled,
             )
             self._membership = self._log.join_group(wish)
-            self._membership.step()
+            try:
+                self._membership.step()
+            except BaseException:
+                self._leave()  # nobody would ever poll for this member
+                raise
         else:
             self._simple_group = group
 
@@ -159,9 +130,11 @@ class Consumer(Closing):
             wanted = [TopicPartition(*pair) for pair in partitions]
             for tp in wanted:
                 self._source.offset_range(tp)
-            if self._membership is not None:
-                self._simple_group = self._membership.group
-                self._leave()
+            if self._auto_commit:
+                self._commit_if_member()
+            self._simple_group = self.group
+            self._leave()
+            self._topics = []
             self._take_over(wanted)
 
     def _take_over(self, assignment: list[TopicPartition]) -> None:
@@ -171,7 +144,7 @@ class Consumer(Closing):
         self._committed = {tp: at for tp, at in self._committed.items() if tp in kept}
         for tp in assignment:
             if tp not in kept:
-                kept[tp] = _Cursor(tp, self._first_position(tp))
+                kept[tp] = Cursor(tp, self._first_position(tp))
 
     def _first_position(self, tp: TopicPartition) -> int:
         committed = self._fetch_committed(tp)
@@ -182,13 +155,23 @@ class Consumer(Closing):
                 return committed
         elif self.group is None and self._reset == "none":
             return start
-        return self._reset_position(tp, -1 if committed is None else committed)
+        if self._reset == "none":
+            return NO_POSITION if committed is None else committed  # the next poll complains
+        return start if self._reset == "earliest" else end
 
     def _reset_position(self, tp: TopicPartition, offset: int) -> int:
         start, end = self._source.offset_range(tp)
         if self._reset == "none":
-            raise OffsetOutOfRangeError(tp.topic, tp.partition, offset, start, end)
+            raise self._lost(tp, offset, start, end)
         return start if self._reset == "earliest" else end
+
+    def _lost(self, tp: TopicPartition, offset: int, start: int, end: int) -> OffsetOutOfRangeError:
+        error = OffsetOutOfRangeError(*tp, offset, start, end)
+        text = error.args[0] if offset >= 0 else f"group {self.group!r} never committed in {tp}"
+        error.args = (
+            f"{text}, and auto_offset_reset is 'none': seek to an offset of [{start}, {end}] first",
+        )
+        return error
 
     def _fetch_committed(self, tp: TopicPartition) -> int | None:
         if self.group is None:
@@ -199,7 +182,7 @@ class Consumer(Closing):
 
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
         """The next records, at most `max_records`; waits up to `timeout_ms` for the first."""
-        if max_records < 1:
+        if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "a number, at least 1")
         with self._guard:
             deadline_ms = self._log.clock.monotonic_ms() + timeout_ms
@@ -209,7 +192,9 @@ class Consumer(Closing):
                     self._commit_if_member()
                 if self._membership is not None:
                     self._membership.step()
-                records = self._take(max_records)
+                records = self._take(max_records) if self._is_member() else []
+                if not records and self._find_new_partitions():
+                    continue
                 left_ms = deadline_ms - self._log.clock.monotonic_ms()
                 if records or left_ms <= 0:
                     return records
@@ -219,7 +204,26 @@ class Consumer(Closing):
 
     def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
         """Like poll, as an Arrow table (see arrow.py)."""
+        schema()  # without pyarrow this fails, before the records are taken
         return table_of(self.poll(max_records, timeout_ms))
+
+    def _is_member(self) -> bool:
+        """Whether what this consumer has is really its own; without a group it always is."""
+        return self._membership is None or self._membership.is_member
+
+    def _find_new_partitions(self) -> bool:
+        """Take in what the topics got since; whatever is in there came after this consumer."""
+        if self.group is not None:
+            return False
+        found = False
+        for topic in self._topics:
+            with contextlib.suppress(TopicNotFoundError):
+                for number in range(self._source.partition_count(topic)):
+                    tp = TopicPartition(topic, number)
+                    if tp not in self._cursors:
+                        self._cursors[tp] = Cursor(tp, self._source.offset_range(tp)[0])
+                        found = True
+        return found
 
     def _take(self, max_records: int) -> list[Record]:
         cursors = list(self._cursors.values())
@@ -232,16 +236,24 @@ class Consumer(Closing):
             if not wanted:
                 break
             try:
-                found = cursor.take(self._source, wanted)
-            except OffsetOutOfRangeError as error:
-                # Retention or deletion was quicker than this consumer.
-                cursor.seek(self._reset_position(cursor.tp, error.offset))
-                found = cursor.take(self._source, wanted)
+                found = self._take_from(cursor, wanted)
             except TopicNotFoundError:
                 del self._cursors[cursor.tp]  # the topic was deleted
                 continue
+            except StrandlogError:
+                if records:
+                    return records  # the error comes when it is this partition's turn
+                raise
             records = records + found if records else found
         return records
+
+    def _take_from(self, cursor: Cursor, count: int) -> list[Record]:
+        try:
+            return cursor.take(self._source, count)
+        except OffsetOutOfRangeError as error:
+            # Retention or deletion was quicker than this consumer.
+            cursor.seek(self._reset_position(cursor.tp, error.offset))
+            return cursor.take(self._source, count)
 
     def __iter__(self) -> Self:
         return self
@@ -258,7 +270,10 @@ class Consumer(Closing):
     def position(self, topic: str, partition: int) -> int:
         """The offset of the next record that poll returns from this partition."""
         with self._guard:
-            return self._cursor(topic, partition).position
+            cursor = self._cursor(topic, partition)
+            if cursor.position == NO_POSITION:
+                self._reset_position(cursor.tp, NO_POSITION)
+            return cursor.position
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read on from an offset; `OffsetOutOfRangeError` gives the range when there is none."""
@@ -285,7 +300,7 @@ class Consumer(Closing):
                 end = self._source.readable_end(cursor.tp)
                 cursor.seek(end if found is None else found.offset)
 
-    def _cursor(self, topic: str, partition: int) -> _Cursor:
+    def _cursor(self, topic: str, partition: int) -> Cursor:
         tp = TopicPartition(topic, partition)
         cursor = self._cursors.get(tp)
         if cursor is None:
@@ -306,7 +321,7 @@ class Consumer(Closing):
         changed = {
             tp: cursor.position
             for tp, cursor in self._cursors.items()
-            if self._committed.get(tp) != cursor.position
+            if self._committed.get(tp) != cursor.position != NO_POSITION
         }
         if not changed:
             return {}
@@ -334,7 +349,7 @@ class Consumer(Closing):
             return self._fetch_committed(tp)
 
     def _is_settled(self) -> bool:
-        return all(cursor.position == cursor.settled_at for cursor in self._cursors.values())
+        return all(cursor.is_settled for cursor in self._cursors.values())
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -345,11 +360,28 @@ class Consumer(Closing):
 
     def close(self) -> None:
         """Leave the group (after a last commit with auto_commit); idempotent."""
-        if self._is_closed:
-            return
         with self._log.condition:
-            if not self._log.is_closed:
-                if self._auto_commit:
+            if self._is_closed:
+                return
+            try:
+                if self._auto_commit and not self._log.is_closed:
                     self._commit_if_member()
-                self._leave()
+            finally:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        with self._log.condition:
             self._is_closed = True
+            if not self._log.is_closed:
+                self._leave()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._let_go()

@@ -29,13 +29,19 @@ from strandlog.client.record_source import FETCH_BYTES, Fetched, GroupWish, deco
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.config.setting import Value
-from strandlog.errors import ClosedError, StorageError, TopicInUseError, TopicNotFoundError
+from strandlog.errors import (
+    ClosedError,
+    CorruptSegmentError,
+    StorageError,
+    TopicInUseError,
+    TopicNotFoundError,
+)
 from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.storage.cleaning import compact_now, enforce_retention
 from strandlog.storage.compaction import CompactionReport
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, read
+from strandlog.storage.partition_reads import find_timestamp, read, read_plan
 
 # Members of one process find each other at once; there is no crowd to wait for.
 EMBEDDED_DEFAULTS = {"group.initial.rebalance.delay.ms": 0}
@@ -88,7 +94,10 @@ class EmbeddedSource:
             # The rest of the log, if any, was removed: the next record comes after all of it.
             return Fetched([], max(offset, log.high_watermark))
         limit_bytes = self._broker.settings.decompressed_max_bytes
-        return decode_records(data, tp, offset, log.log_end_offset, log.folder, limit_bytes)
+        try:
+            return decode_records(data, tp, offset, log.log_end_offset, log.folder, limit_bytes)
+        except CorruptSegmentError as error:
+            raise _placed(error, log, offset) from error
 
     def _sync(self, log: PartitionLog) -> None:
         """What is not on disk is not shown, and a reader is waiting for it.
@@ -102,6 +111,17 @@ class EmbeddedSource:
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         return find_timestamp(self._broker.catalog.log(tp.topic, tp.partition), timestamp_ms)
+
+
+def _placed(error: CorruptSegmentError, log: PartitionLog, offset: int) -> CorruptSegmentError:
+    """The same error with the file and the position in it, not in what was read."""
+    plan = read_plan(log, offset, FETCH_BYTES)
+    found = plan.locate() if plan is not None else None
+    if plan is None or found is None:
+        return error
+    placed = CorruptSegmentError(plan.path, found[0] + error.position, error.reason, error.offset)
+    placed.resume_offset = error.resume_offset
+    return placed
 
 
 def _check_works(log: PartitionLog) -> None:

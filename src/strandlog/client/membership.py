@@ -11,12 +11,17 @@ A rebalance needs every member to join again, which members do when they poll. I
 would make one consumer wait for another that the same thread polls later. So a member that waits
 asks the others of this process to join again at once, if that takes nothing from them: if
 everything they handed out is committed. One with uncommitted records keeps its partitions until it
-commits, polls or closes, as any Kafka client does.
+commits, polls or closes, as any Kafka client does. Whoever has joined again hands out nothing until
+it is a member again: it may be about to lose what it would hand out.
+
+Members ask for an id before they join, so that one which gives up while it waits can say who left.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from strandlog.broker.assignors import assign, member_subscription
@@ -33,7 +38,9 @@ from strandlog.broker.pending import Pending
 from strandlog.client.record_source import GroupWish
 from strandlog.errors import (
     IllegalGenerationError,
+    MemberIdRequiredError,
     RebalanceInProgressError,
+    StorageError,
     UnknownMemberError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
@@ -50,6 +57,8 @@ if TYPE_CHECKING:
     from strandlog.client.embedded import Log
 
 CLIENT_ID = "strandlog-embedded"
+COOPERATIVE = "cooperative-sticky"
+MAX_ROUNDS = 10  # of letting all members of this process go on; a rebalance takes three at most
 
 
 class Membership:
@@ -74,27 +83,37 @@ class Membership:
 
     def step(self) -> None:
         """Go on as far as possible, and let the others of this process do so too."""
-        self._advance()
-        if not self.is_member:
-            for other in self._log.memberships(self.group):
-                if other is not self:
-                    other.advance_if_settled()
-            self._advance()
+        has_moved = self._advance()
+        for _ in range(MAX_ROUNDS):
+            if self.is_member and not has_moved:
+                return
+            others = [each for each in self._log.memberships(self.group) if each is not self]
+            # A list, not a generator: everybody gets a turn in each round.
+            have_moved = [other.advance_if_settled() for other in others]
+            has_moved = self._advance()
+            if not has_moved and not any(have_moved):
+                return
 
-    def advance_if_settled(self) -> None:
-        """Join again on behalf of a waiting member, if nothing is taken from this one."""
-        if self._wish.is_settled():
-            self._advance()
+    def advance_if_settled(self) -> bool:
+        """Go on on behalf of a waiting member, if nothing is taken from this one by it."""
+        may_go_on = not self.is_member or self._wish.is_settled()
+        return may_go_on and self._advance()
 
-    def _advance(self) -> None:
+    def _advance(self) -> bool:
+        """Do what can be done without waiting; True if there was something."""
+        has_moved = False
         if self.is_member:
             self._heartbeat()
         if self._wants_to_join and self._join is None:
             self._send_join()
+            has_moved = True
         if self._join is not None and self._join.is_done:
             self._take_join()
+            has_moved = True
         if self._sync is not None and self._sync.is_done:
             self._take_sync()
+            has_moved = True
+        return has_moved
 
     def _heartbeat(self) -> None:
         if self._topics_grew():
@@ -131,7 +150,6 @@ class Membership:
         metadata = encode_subscription(subscription)
         request = JoinRequest(
             group_id=self.group,
-            member_id=self._member_id,
             client_id=CLIENT_ID,
             client_host=IN_PROCESS_HOST,
             session_timeout_ms=self._wish.max_poll_interval_ms,
@@ -139,11 +157,20 @@ class Membership:
             protocols=tuple(MemberProtocol(name, metadata) for name in self._wish.assignors),
         )
         try:
+            self._member_id = self._member_id or self._ask_for_id(request)
+            request = replace(request, member_id=self._member_id)
             self._join = self._log.broker.groups.join(request)
         except UnknownMemberError:
             self._forget_place()
             return
         self._wants_to_join = False
+
+    def _ask_for_id(self, request: JoinRequest) -> str:
+        try:
+            self._log.broker.groups.join(replace(request, require_member_id=True))
+        except MemberIdRequiredError as promise:
+            return promise.member_id
+        raise AssertionError("a newcomer is promised an id before it is let in")
 
     def _take_join(self) -> None:
         assert self._join is not None
@@ -153,7 +180,8 @@ class Membership:
         except (UnknownMemberError, RebalanceInProgressError):
             self._forget_place()
             return
-        self._member_id, self._generation = result.member_id, result.generation
+        self._generation = result.generation
+        self._partition_counts = self._counts(self._wish.topics)
         request = SyncRequest(
             group_id=self.group,
             generation=self._generation,
@@ -173,9 +201,11 @@ class Membership:
             member.member_id: member_subscription(decode_subscription(member.metadata))
             for member in result.members
         }
-        topics = {topic for member in members.values() for topic in member.topics}
-        counts = {topic: self._log.partition_count_or_zero(topic) for topic in topics}
-        assigned = assign(result.protocol_name, members, counts)
+        # The leader watches the topics of all: only its wish to join again counts.
+        self._partition_counts = self._counts(
+            topic for member in members.values() for topic in member.topics
+        )
+        assigned = assign(result.protocol_name, members, self._partition_counts)
         return {
             member_id: encode_assignment(Assignment(partitions=tuple(partitions)))
             for member_id, partitions in assigned.items()
@@ -192,10 +222,17 @@ class Membership:
         except (UnknownMemberError, IllegalGenerationError):
             self._forget_place()
             return
-        self._partition_counts = {
-            topic: self._log.partition_count_or_zero(topic) for topic in self._wish.topics
-        }
-        self._own(list(decode_assignment(result.assignment).partitions))
+        except StorageError:
+            self._wants_to_join = True  # the group could not be saved: it begins anew
+            raise
+        assignment = list(decode_assignment(result.assignment).partitions)
+        has_lost = not set(self.assignment) <= set(assignment)
+        self._own(assignment)
+        # What a cooperative member lets go of is given to somebody else in a second round.
+        self._wants_to_join = has_lost and result.protocol_name == COOPERATIVE
+
+    def _counts(self, topics: Iterable[str]) -> dict[str, int]:
+        return {topic: self._log.partition_count_or_zero(topic) for topic in topics}
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Keep the group's positions; only what this member owns in the current generation."""
@@ -212,5 +249,6 @@ class Membership:
         """Hand the partitions back at once."""
         # When the group went on without us, that is what leaving means.
         with contextlib.suppress(UnknownMemberError):
-            self._log.broker.groups.leave(self.group, self._member_id)
+            if self._member_id:
+                self._log.broker.groups.leave(self.group, self._member_id)
         self._own([])

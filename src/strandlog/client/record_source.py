@@ -11,6 +11,7 @@ from threading import Condition
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from strandlog.clock import Clock
+from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import Record, TimestampOffset, TopicPartition
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.batch_reader import checked_batches
@@ -99,12 +100,20 @@ def decode_records(
     path: str,
     limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
 ) -> Fetched:
-    """The records of the batches in `data` from `offset` up to `end_offset`."""
+    """The records of the batches in `data` from `offset` up to `end_offset`.
+
+    A batch that cannot be read hides only itself: what comes before it is returned, and it is
+    complained about when a read begins with it.
+    """
     records: list[Record] = []
     next_offset = offset
-    for batch in checked_batches(data, path=path, offset=offset, end_offset=end_offset):
-        header = batch.header
-        if not header.is_control and header.record_count:
-            records += batch.records(tp.topic, tp.partition, offset, limit_bytes)
-        next_offset = header.next_offset
+    try:
+        for batch in checked_batches(data, path=path, offset=offset, end_offset=end_offset):
+            header = batch.header
+            if not header.is_control and header.record_count:
+                records += batch.records(tp.topic, tp.partition, offset, limit_bytes)
+            next_offset = header.next_offset
+    except (CorruptSegmentError, DataError):
+        if next_offset == offset:
+            raise
     return Fetched(records, next_offset)

@@ -1,0 +1,102 @@
+"""An embedded log on a desk: its disk and its clock are in the test's hands."""
+
+from __future__ import annotations
+
+from strandlog import Consumer, Log, Record
+from strandlog.testing import FakeClock, SimulatedFiles
+
+
+class Desk:
+    """One folder on a simulated disk, opened, closed, killed and opened again."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedFiles()
+        self.clock = FakeClock()
+        self.settings: dict[str, object] = {}
+        self._log: Log | None = None
+
+    @property
+    def log(self) -> Log:
+        """The open log; opened when it is first needed."""
+        if self._log is None or self._log.is_closed:
+            self._log = Log("data", self.settings, clock=self.clock, files=self.disk)
+        return self._log
+
+    def reopen(self) -> Log:
+        """Stop cleanly and start again."""
+        self.log.close()
+        return self.log
+
+    def kill(self) -> Log:
+        """What `kill -9` leaves, opened again."""
+        self.disk = self.disk.after_kill()
+        self._log = None
+        return self.log
+
+    def lose_power(self) -> Log:
+        """The worst that a power cut leaves (everything unsynced is lost), opened again."""
+        self.disk = self.disk.after_crash(next(iter(self.disk.crash_states(budget=1))))
+        self._log = None
+        return self.log
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, in steps, and the log do its chores on the way."""
+        while ms > 0:
+            step = min(ms, 1000)
+            self.clock.advance(step)
+            self.log.upkeep()
+            ms -= step
+
+    def send(self, topic: str, *values: bytes, partition: int | None = None) -> None:
+        """Send values, one by one, without keys."""
+        producer = self.log.producer()
+        for value in values:
+            producer.send(topic, value, partition=partition)
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """All values that the topic has, by partition and offset."""
+        records = drain(self.log.consumer([topic]))
+        return [record.value for record in sorted(records, key=place)]
+
+    def count_steps(self, operation: str, path_part: str = "") -> int:
+        """How often something was done to the disk."""
+        return sum(
+            step.operation == operation and path_part in step.path for step in self.disk.trace
+        )
+
+
+def place(record: Record) -> tuple[str, int, int]:
+    """Where a record lies."""
+    return record.topic, record.partition, record.offset
+
+
+def drain(consumer: Consumer, max_records: int = 500) -> list[Record]:
+    """Everything that there is to read now."""
+    found: list[Record] = []
+    while records := consumer.poll(max_records):
+        found += records
+    return found
+
+
+def numbered(count: int) -> list[bytes]:
+    """b"0", b"1", …"""
+    return [str(number).encode() for number in range(count)]
+
+
+def member(desk: Desk, *topics: str, group: str = "g", **wishes: object) -> Consumer:
+    """A consumer of topic t (or others) in group g (or another)."""
+    return desk.log.consumer(topics or ["t"], group=group, **wishes)  # type: ignore[arg-type]
+
+
+def owned(*members: Consumer) -> list[int]:
+    """The partition numbers of all members, sorted."""
+    return sorted(tp.partition for each in members for tp in each.assignment)
+
+
+def read_values(*members: Consumer) -> list[bytes | None]:
+    """What the members get in one round of polls, committed."""
+    found = []
+    for each in members:
+        found += [record.value for record in each.poll()]
+        each.commit()
+    return sorted(found, key=lambda value: int(value or b"0"))

@@ -8,6 +8,8 @@ Two forms with one rule. *Offset checkpoints* are Kafka's text, with a checksum 
     orders 1 4
     crc32c 8f1d2c3a            over everything above
 
+`OffsetCheckpoint` is one such file of a folder, with what it says.
+
 *Documents* hold JSON the same way (`{...}` then the checksum line). A file that fails its checksum
 is not used: the one before it (`.previous`, kept by every write) is, and when that fails too the
 reader gets None and a problem to report. A crash leaves the old file or the new one, never a
@@ -77,8 +79,10 @@ def write_offsets(files: Files, path: str, offsets: dict[TopicPartition, int]) -
 def read_offsets(files: Files, path: str, problems: list[str]) -> dict[TopicPartition, int]:
     """What the checkpoint says; empty when there is none that can be trusted."""
     body = _read_sealed(files, path, problems)
-    if body is None:
-        return {}
+    return {} if body is None else _parse_offsets(path, body, problems)
+
+
+def _parse_offsets(path: str, body: str, problems: list[str]) -> dict[TopicPartition, int]:
     version, _count, *lines = body.splitlines()
     if version != str(VERSION):
         problems.append(f"{path} has version {version}; this program reads {VERSION}")
@@ -88,3 +92,26 @@ def read_offsets(files: Files, path: str, problems: list[str]) -> dict[TopicPart
         topic, partition, offset = line.split()
         offsets[TopicPartition(topic, int(partition))] = int(offset)
     return offsets
+
+
+class OffsetCheckpoint:
+    """An offset checkpoint of an owned folder."""
+
+    def __init__(self, files: Files, path: str, problems: list[str]) -> None:
+        self._files = files
+        self._path = path
+        self.offsets = read_offsets(files, path, problems)
+        self._previous = read_offsets(files, path + PREVIOUS_SUFFIX, [])
+
+    def write(self, offsets: dict[TopicPartition, int]) -> None:
+        """Replace the file; durable when this returns."""
+        write_offsets(self._files, self._path, offsets)
+        self._previous, self.offsets = self.offsets, dict(offsets)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """See to it that neither the file nor the one before it knows this partition.
+
+        Before a partition is made: one of the same name may have been there and left its mark.
+        """
+        while tp in self.offsets or tp in self._previous:
+            self.write({other: offset for other, offset in self.offsets.items() if other != tp})

@@ -1,14 +1,34 @@
-"""Ids and the properties file that carries them, in Kafka's forms.
+"""Whose folder this is: ids, and the properties file that carries them, in Kafka's forms.
 
 Kafka writes a UUID as 22 characters of URL-safe base64, and `meta.properties` as lines of
-`key=value` with comments.
+`key=value` with comments. Ours says which layout the folder has and ends with a checksum over the
+lines before it; a copy (`meta.properties.previous`) stands beside it, so that one flipped bit does
+not lock everybody out of a whole folder.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
+
+from strandlog.errors import CorruptStateError, UnknownLayoutError
+from strandlog.record.checksum import crc32c
+from strandlog.storage.files import PREVIOUS_SUFFIX, TEMP_SUFFIX, Files
+from strandlog.storage.paths import LOCK, META_PROPERTIES, join
+
+LAYOUT_VERSION = "1"
+LAYOUT_KEY = "strandlog.layout"
+CLUSTER_KEY = "cluster.id"
+CHECKSUM_KEY = "strandlog.crc32c"
+
+_COPY = META_PROPERTIES + PREVIOUS_SUFFIX
+_HARMLESS_NAMES = {
+    LOCK,
+    "lost+found",
+    META_PROPERTIES + TEMP_SUFFIX,
+    _COPY + TEMP_SUFFIX,
+}
 
 
 def base64_id(value: UUID) -> str:
@@ -22,8 +42,9 @@ def uuid_of(text: str) -> UUID:
 
 
 def properties_text(properties: Mapping[str, str]) -> bytes:
-    """The lines of a properties file."""
-    return "".join(f"{key}={value}\n" for key, value in properties.items()).encode()
+    """The lines of a properties file, and their checksum."""
+    body = "".join(f"{key}={value}\n" for key, value in properties.items()).encode()
+    return body + f"{CHECKSUM_KEY}={crc32c(body):08x}\n".encode()
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
@@ -34,3 +55,98 @@ def parse_properties(data: bytes) -> dict[str, str]:
         if separator and not key.lstrip().startswith("#"):
             properties[key.strip()] = value.strip()
     return properties
+
+
+def _is_intact(data: bytes) -> bool:
+    body, separator, checksum = data.rpartition(f"{CHECKSUM_KEY}=".encode())
+    return bool(separator) and checksum == f"{crc32c(body):08x}\n".encode()
+
+
+def _read(files: Files, path: str) -> bytes:
+    try:
+        return files.read(path)
+    except FileNotFoundError:
+        return b""
+
+
+def _intact_text(files: Files, folder: str) -> bytes:
+    """The first intact copy, or nothing."""
+    copies = (_read(files, join(folder, name)) for name in (META_PROPERTIES, _COPY))
+    return next(filter(_is_intact, copies), b"")
+
+
+def check_layout(files: Files, folder: str) -> None:
+    """Raise unless the folder is ours, or empty, or not there yet."""
+    try:
+        names = files.list_dir(folder)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise UnknownLayoutError(folder, "it is a file, not a folder") from None
+    if META_PROPERTIES not in names and _COPY not in names:
+        foreign = sorted(set(names) - _HARMLESS_NAMES)
+        if foreign:
+            raise UnknownLayoutError(
+                folder,
+                f"it holds {foreign[0]!r} and {len(foreign) - 1} other things; use an empty folder",
+            )
+        return
+    text = _intact_text(files, folder) or _read(files, join(folder, META_PROPERTIES))
+    _check_properties(folder, parse_properties(text), is_intact=_is_intact(text))
+
+
+def _check_properties(folder: str, properties: dict[str, str], *, is_intact: bool) -> None:
+    layout = properties.get(LAYOUT_KEY)
+    if layout is None and CLUSTER_KEY in properties and CHECKSUM_KEY not in properties:
+        raise UnknownLayoutError(folder, "it belongs to Apache Kafka; copy the topics over instead")
+    if layout is not None and layout != LAYOUT_VERSION:
+        raise UnknownLayoutError(
+            folder,
+            f"it has layout {layout}, this program knows {LAYOUT_VERSION}; use a newer strandlog",
+        )
+    if layout is None or CLUSTER_KEY not in properties or not is_intact:
+        raise CorruptStateError(
+            join(folder, META_PROPERTIES), "it and its copy fail their checksum; restore one"
+        )
+
+
+def take_identity(
+    files: Files, folder: str, new_uuid: Callable[[], UUID], problems: list[str]
+) -> str:
+    """The cluster id of a folder that passed `check_layout`; both copies are whole after this."""
+    text = _intact_text(files, folder)
+    if not text:
+        properties = {
+            "version": "1",
+            CLUSTER_KEY: base64_id(new_uuid()),
+            "node.id": "0",
+            "directory.id": base64_id(new_uuid()),
+            LAYOUT_KEY: LAYOUT_VERSION,
+        }
+        text = properties_text(properties)
+    for name in (META_PROPERTIES, _COPY):
+        path = join(folder, name)
+        found = _read(files, path)
+        if found != text:
+            if found:
+                problems.append(f"{path} fails its checksum and was written anew")
+            files.replace(path, text)
+    return parse_properties(text)[CLUSTER_KEY]
+
+
+def parent_of(path: str) -> str:
+    """The folder that holds this one."""
+    head, slash, _ = path.rstrip("/").rpartition("/")
+    return head or slash or "."
+
+
+def make_durable_folder(files: Files, path: str) -> None:
+    """Make a folder and its parents, so that a power cut does not take them back."""
+    if files.exists(join(path, META_PROPERTIES)):
+        return
+    missing = [path]
+    while not files.exists(parent_of(missing[-1])):
+        missing.append(parent_of(missing[-1]))
+    files.make_dir(path)
+    for made in reversed(missing):
+        files.sync_dir(parent_of(made))

@@ -20,21 +20,19 @@ from uuid import UUID
 
 from strandlog.clock import Clock
 from strandlog.config.topic_settings import LogSettings
-from strandlog.errors import AlreadyOpenError, CorruptStateError, UnknownLayoutError
+from strandlog.errors import AlreadyOpenError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage import paths
-from strandlog.storage.checkpoint import read_offsets, write_offsets
+from strandlog.storage.checkpoint import OffsetCheckpoint, write_offsets
 from strandlog.storage.file_remover import FileRemover
-from strandlog.storage.files import DIRECTORY, TEMP_SUFFIX, Files, Lock
-from strandlog.storage.identity import base64_id, parse_properties, properties_text
+from strandlog.storage.files import DIRECTORY, Files, Lock
+from strandlog.storage.identity import check_layout, make_durable_folder, take_identity
 from strandlog.storage.partition_log import LogContext, PartitionLog
 from strandlog.storage.paths import join
 from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
 
-LAYOUT_VERSION = "1"
-LAYOUT_KEY = "strandlog.layout"
-_HARMLESS_NAMES = {paths.LOCK, "lost+found", paths.META_PROPERTIES + TEMP_SUFFIX}
+__all__ = ["LogDir", "LogDirOptions", "check_layout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +63,16 @@ class LogDir:
         self.clock = clock
         self.problems: list[str] = []
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._gone: set[TopicPartition] = set()
         self._new_uuid = new_uuid
         check_layout(files, path)
-        files.make_dir(path)
+        make_durable_folder(files, path)
         lock = files.lock(join(path, paths.LOCK))
         if lock is None:
             raise AlreadyOpenError(path)
         self._lock: Lock = lock
         try:
-            self.cluster_id = self._read_or_write_identity()
+            self.cluster_id = take_identity(files, path, new_uuid, self.problems)
             self.was_clean = self._take_clean_marker()
             self.remover = FileRemover(files)
             self.cache = SegmentCache(files, options.cache_capacity)
@@ -85,30 +84,13 @@ class LogDir:
                 options.waits_for_sync,
                 options.decompressed_max_bytes,
             )
-            self._log_starts = self._read_checkpoint(paths.LOG_START_CHECKPOINT)
-            self.cleaner_offsets = self._read_checkpoint(paths.CLEANER_CHECKPOINT)
+            self._log_starts = self._checkpoint(paths.LOG_START_CHECKPOINT)
+            self._cleaner_points = self._checkpoint(paths.CLEANER_CHECKPOINT)
+            self.cleaner_offsets = dict(self._cleaner_points.offsets)
             self._drop_deleted_folders()
         except BaseException:
             lock.release()
             raise
-
-    def _read_or_write_identity(self) -> str:
-        path = join(self.path, paths.META_PROPERTIES)
-        try:
-            properties = parse_properties(self.files.read(path))
-        except FileNotFoundError:
-            cluster_id = base64_id(self._new_uuid())
-            properties = {
-                "version": "1",
-                "cluster.id": cluster_id,
-                "node.id": "0",
-                "directory.id": base64_id(self._new_uuid()),
-                LAYOUT_KEY: LAYOUT_VERSION,
-            }
-            self.files.replace(path, properties_text(properties))
-            parent = self.path.rpartition("/")[0] or "."
-            self.files.sync_dir(parent)
-        return properties["cluster.id"]
 
     def _take_clean_marker(self) -> bool:
         path = join(self.path, paths.CLEAN_SHUTDOWN)
@@ -118,8 +100,8 @@ class LogDir:
             self.files.sync_dir(self.path)
         return was_clean
 
-    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        return read_offsets(self.files, join(self.path, name), self.problems)
+    def _checkpoint(self, name: str) -> OffsetCheckpoint:
+        return OffsetCheckpoint(self.files, join(self.path, name), self.problems)
 
     def _drop_deleted_folders(self) -> None:
         for name, size in self.files.list_dir(self.path).items():
@@ -147,6 +129,10 @@ class LogDir:
 
     def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
         """Make an empty partition. Durable once `sync_names` was called."""
+        self._log_starts.forget(tp)
+        self._cleaner_points.forget(tp)
+        self.cleaner_offsets.pop(tp, None)
+        self._gone.discard(tp)
         self.files.make_dir(join(self.path, paths.partition_dir(tp)))
         self.write_partition_metadata(tp, topic_id)
         self.open_partition(tp, settings)
@@ -164,7 +150,7 @@ class LogDir:
     def open_partition(self, tp: TopicPartition, settings: LogSettings) -> PartitionLog:
         """Open a partition that is on disk, recovering it if need be."""
         folder = join(self.path, paths.partition_dir(tp))
-        log = PartitionLog(tp, folder, settings, self._context, self._log_starts.get(tp, 0))
+        log = PartitionLog(tp, folder, settings, self._context, self._log_starts.offsets.get(tp, 0))
         self.logs[tp] = log
         return log
 
@@ -174,7 +160,6 @@ class LogDir:
         if log is not None:
             log.abandon()
         self.cleaner_offsets.pop(tp, None)
-        self._log_starts.pop(tp, None)
         renamed = self._rename_folder(tp, paths.DELETE_DIR_SUFFIX)
         self.remover.remove_later(renamed, self.clock.now_ms() + delay_ms)
 
@@ -184,8 +169,10 @@ class LogDir:
         self.problems.append(f"{tp} belongs to no topic and was set aside as {renamed}")
 
     def _rename_folder(self, tp: TopicPartition, suffix: str) -> str:
+        self._gone.add(tp)
         name = paths.partition_dir(tp)
-        renamed = join(self.path, f"{name}.{self._new_uuid().hex}{suffix}")
+        tail = f".{self._new_uuid().hex}{suffix}"
+        renamed = join(self.path, name[: paths.MAX_NAME_BYTES - len(tail)] + tail)
         self.files.rename(join(self.path, name), renamed)
         return renamed
 
@@ -193,19 +180,19 @@ class LogDir:
 
     def write_log_starts(self) -> None:
         """Make raised log start offsets durable."""
-        starts = {
-            tp: log.log_start_offset
-            for tp, log in self.logs.items()
-            if log.log_start_offset > log.segments.first_base
-        }
-        if starts != self._log_starts:
-            self._write_checkpoint(paths.LOG_START_CHECKPOINT, starts)
-            self._log_starts = starts
+        # Partitions that are there but were not opened keep the one they have.
+        known = self.logs.keys() | self._gone
+        starts = {tp: o for tp, o in self._log_starts.offsets.items() if tp not in known}
+        for tp, log in self.logs.items():
+            if log.log_start_offset > log.segments.first_base:
+                starts[tp] = log.log_start_offset
+        if starts != self._log_starts.offsets:
+            self._log_starts.write(starts)
 
     def write_checkpoints(self) -> None:
         """Write all four checkpoints."""
         self.write_log_starts()
-        self._write_checkpoint(paths.CLEANER_CHECKPOINT, self.cleaner_offsets)
+        self._cleaner_points.write(self.cleaner_offsets)
         marks = {tp: log.high_watermark for tp, log in self.logs.items()}
         self._write_checkpoint(paths.HIGH_WATERMARK_CHECKPOINT, marks)
         points = {tp: log.flushed_offset for tp, log in self.logs.items()}
@@ -215,51 +202,32 @@ class LogDir:
         write_offsets(self.files, join(self.path, name), offsets)
 
     def close(self) -> None:
-        """Stop cleanly: everything durable, the marker written, the lock released."""
-        failed = [str(log.failure) for log in self.logs.values() if log.failure is not None]
+        """Stop cleanly: everything durable, the marker written, the lock released.
+
+        A partition that cannot be flushed does not keep the others from it; then there is no
+        marker, and the first error is raised at the end.
+        """
+        failures = [log.failure for log in self.logs.values() if log.failure is not None]
+        error: StorageError | None = None
         try:
             for log in self.logs.values():
-                log.close()
+                try:
+                    log.close()
+                except StorageError as failure:
+                    log.abandon()
+                    error = error or failure
             self.remover.remove_all()
             self.write_checkpoints()
-            if not failed:
+            if not failures and error is None:
                 marker = join(self.path, paths.CLEAN_SHUTDOWN)
                 self.files.replace(marker, b'{"version":0,"brokerEpoch":-1}')
         finally:
             self.cache.close()
             self._lock.release()
+        if error is not None:
+            raise error
 
     def abandon(self) -> None:
         """Let go without any write, as a crash would. For callers whose start went wrong."""
         self.cache.close()
         self._lock.release()
-
-
-def check_layout(files: Files, path: str) -> None:
-    """Raise unless the folder is ours, or empty, or not there yet."""
-    try:
-        names = files.list_dir(path)
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise UnknownLayoutError(path, "it is a file, not a folder") from None
-    if paths.META_PROPERTIES not in names:
-        foreign = sorted(set(names) - _HARMLESS_NAMES)
-        if foreign:
-            raise UnknownLayoutError(
-                path,
-                f"it holds {foreign[0]!r} and {len(foreign) - 1} other things; use an empty folder",
-            )
-        return
-    data = files.read(join(path, paths.META_PROPERTIES))
-    properties = parse_properties(data)
-    layout = properties.get(LAYOUT_KEY)
-    if layout is None and "cluster.id" in properties:
-        raise UnknownLayoutError(path, "it belongs to Apache Kafka; copy the topics over instead")
-    if layout is None or "cluster.id" not in properties:
-        raise CorruptStateError(join(path, paths.META_PROPERTIES), "it lacks its properties")
-    if layout != LAYOUT_VERSION:
-        raise UnknownLayoutError(
-            path,
-            f"it has layout {layout}, this program knows {LAYOUT_VERSION}; use a newer strandlog",
-        )

@@ -18,6 +18,7 @@
     <20 digits>[-<position>].log.damaged   bytes that were set aside by recovery
 <data>/<topic>-<partition>.<32 hex>-delete     a deleted partition that waits likewise
 <data>/<topic>-<partition>.<32 hex>-stray      a partition that no topic knows, set aside
+                                           (both cut to what a file system takes as a name)
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from __future__ import annotations
 import re
 
 from strandlog.model import TopicPartition
+
+MAX_NAME_BYTES = 255
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -101,6 +101,7 @@ class Recovery:
         self._producers_from = 0
         self._snapshots: set[int] = set()
         self._needs_flush = False
+        self._log_start_offset = 0
 
     def run(self, log_start_offset: int = 0) -> Recovered:
         """Open the partition. `log_start_offset` is where an empty one begins."""
@@ -116,6 +117,7 @@ class Recovery:
         if not segments:
             base = max(log_start_offset, self._point.offset)
             return self._recovered(SegmentList([], self._new_active(base)), base)
+        self._log_start_offset = log_start_offset
         return self._scan_all(segments)
 
     def _load_snapshot(self, offsets: list[int]) -> None:
@@ -276,6 +278,9 @@ class Recovery:
                 f"offsets {next_offset} to {self._point.offset - 1} were on disk once and are gone"
             )
             next_offset, ends_here = self._point.offset, False
+        if next_offset < self._log_start_offset:
+            # With durability "page_cache": what was deleted was never on disk.
+            next_offset, ends_here = self._log_start_offset, False
         if not ends_here and next_offset > segments.active.base_offset:
             # The records end before the next offset: the name of a new segment remembers that.
             segments.roll(self._seal(segments.active), self._new_active(next_offset))

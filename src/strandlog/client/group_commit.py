@@ -39,14 +39,14 @@ class GroupCommit:
     def wait_durable(self, log: PartitionLog, end_offset: int) -> None:
         """Return when everything below `end_offset` is on disk. Called with the lock held once."""
         while log.flushed_offset < end_offset:
+            if not self._is_open(log):
+                raise TopicNotFoundError(log.tp.topic)  # deleted while we waited
             if log.failure is not None:
                 raise StorageError(str(log.failure))
             if log in self._syncing:
                 self._condition.wait()
-            elif self._is_open(log):
-                self._lead(log)
             else:
-                raise TopicNotFoundError(log.tp.topic)  # deleted while we waited
+                self._lead(log)
 
     def wait_idle(self, logs: Iterable[PartitionLog]) -> bool:
         """Return when none of the partitions is being synced; True if that took a while.

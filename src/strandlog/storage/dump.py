@@ -27,12 +27,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Literal, NamedTuple
 
-from strandlog.errors import (
-    CorruptRecordError,
-    CorruptSegmentError,
-    CorruptStateError,
-    UnknownLayoutError,
-)
+from strandlog.errors import CorruptSegmentError, CorruptStateError, UnknownLayoutError
 from strandlog.model import Record, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import CODEC_MASK, BatchHeader
@@ -155,7 +150,8 @@ def partition_folders(files: Files, path: str) -> list[str]:
 def survey(files: Files, path: str, *, checks_crc: bool = True) -> Iterator[Batch | Hole]:
     """The batches of a log file in order, and the holes between them."""
     size = files.size(path)
-    source = windowed(lambda position, length: files.read_at(path, position, length))
+    # When an owner cuts the file meanwhile, the rest reads as zeros, which are no batch.
+    source = windowed(lambda start, length: files.read_at(path, start, length).ljust(length, b"\0"))
     position, next_offset = 0, _base_of(path)
     crc_from = 0 if checks_crc else NEVER
     while position < size:
@@ -171,9 +167,6 @@ def survey(files: Files, path: str, *, checks_crc: bool = True) -> Iterator[Batc
             end_offset = intact[1].base_offset if intact else None
             yield Hole(position, end_position, next_offset, end_offset, damage.reason)
             position = end_position
-        except CorruptRecordError:
-            yield Hole(position, size, next_offset, None, "the file got shorter while it was read")
-            return
 
 
 def batch_records(files: Files, path: str, batch: Batch, tp: TopicPartition) -> list[Record]:

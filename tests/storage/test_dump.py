@@ -1,0 +1,333 @@
+"""Looking at files: what is whole is called whole, and what is not is found and named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import strandlog
+from strandlog.errors import UnknownLayoutError
+from strandlog.model import TopicPartition
+from strandlog.record.batch_header import LEADER_EPOCH_POSITION, MAGIC_POSITION
+from strandlog.storage.dump import (
+    Batch,
+    Hole,
+    batch_records,
+    look_at_partition,
+    partition_folders,
+    read_index,
+    read_time_index,
+    survey,
+    verify_state,
+)
+from strandlog.storage.files import DiskFiles
+
+FILES = DiskFiles()
+
+
+def _fill(path: Path, *, batches: int = 12, partitions: int = 1, acks: str = "all") -> None:
+    """A folder with a topic `t` of several segments and index entries."""
+    config = {"segment.bytes": 2048, "index.interval.bytes": 100}
+    with strandlog.open(path) as log:
+        log.create_topic("t", partitions, config)
+        with log.producer("all") as producer:
+            for number in range(batches):
+                values = [b"value %d.%d" % (number, step) for step in range(20)]
+                producer.send_batch("t", values)
+
+
+def _folder(path: Path, partition: int = 0) -> str:
+    return str(path / f"t-{partition}")
+
+
+def _logs(path: Path, partition: int = 0) -> list[Path]:
+    return sorted((path / f"t-{partition}").glob("*.log"))
+
+
+def _flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x40
+    path.write_bytes(data)
+
+
+def test_a_whole_folder_is_called_whole_and_counted(tmp_path: Path) -> None:
+    _fill(tmp_path, batches=24, partitions=2)
+    assert partition_folders(FILES, str(tmp_path)) == [_folder(tmp_path, 0), _folder(tmp_path, 1)]
+    seen: list[int] = []
+    reports = [
+        look_at_partition(FILES, folder, on_bytes=seen.append)
+        for folder in partition_folders(FILES, str(tmp_path))
+    ]
+    assert [report.findings for report in reports] == [[], []]
+    assert sum(report.records for report in reports) == 24 * 20
+    assert all(report.segments > 1 and report.codecs["none"] > 1 for report in reports)
+    assert sum(report.size_bytes for report in reports) == sum(seen)
+    assert reports[0].name == "t-0"
+    assert (reports[0].start_offset, reports[0].end_offset) == (0, 240)
+    assert 0 < reports[0].first_timestamp <= reports[0].last_timestamp
+    assert verify_state(FILES, str(tmp_path), ["topics.json"]) == []
+
+
+def test_headers_alone_tell_the_same_numbers(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    thorough = look_at_partition(FILES, _folder(tmp_path))
+    assert look_at_partition(FILES, _folder(tmp_path), verifies=False) == thorough
+
+
+def test_a_partitions_own_folder_will_do(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    assert partition_folders(FILES, _folder(tmp_path)) == [_folder(tmp_path)]
+
+
+@pytest.mark.parametrize("name", ["nothing", "file", "other"])
+def test_other_places_are_refused_with_a_reason(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "readme").write_text("x")
+    with pytest.raises(UnknownLayoutError):
+        partition_folders(FILES, str(tmp_path / name))
+
+
+def test_an_empty_log_has_no_partitions(tmp_path: Path) -> None:
+    strandlog.open(tmp_path).close()
+    assert partition_folders(FILES, str(tmp_path)) == []
+
+
+def test_a_flipped_bit_is_found_wherever_a_checksum_or_a_neighbour_can_tell(tmp_path: Path) -> None:
+    _fill(tmp_path, batches=3)
+    (path,) = _logs(tmp_path)
+    intact = path.read_bytes()
+    batches = [item for item in survey(FILES, str(path)) if isinstance(item, Batch)]
+    blind = {
+        batch.position + byte
+        for batch in batches
+        for byte in range(LEADER_EPOCH_POSITION, MAGIC_POSITION)
+    }
+    # Nothing follows the last batch, so nobody can contradict its base offset.
+    blind.update(range(batches[-1].position, batches[-1].position + 8))
+    missed = []
+    for position in range(len(intact)):
+        if position not in blind:
+            _flip(path, position)
+            if not look_at_partition(FILES, _folder(tmp_path)).is_damaged:
+                missed.append(position)
+            path.write_bytes(intact)
+    assert not missed
+
+
+def test_damage_is_named_by_position_and_offset_and_the_rest_is_still_counted(
+    tmp_path: Path,
+) -> None:
+    _fill(tmp_path)
+    path = _logs(tmp_path)[0]
+    batches = [item for item in survey(FILES, str(path)) if isinstance(item, Batch)]
+    hurt = batches[1]
+    _flip(path, hurt.position + 80)
+    report = look_at_partition(FILES, _folder(tmp_path))
+    assert [finding.kind for finding in report.findings] == ["damage"]
+    finding = report.findings[0]
+    assert (finding.path, finding.position, finding.offset) == (str(path), hurt.position, 20)
+    assert "offsets 20 to 39" in finding.text
+    assert report.records == 11 * 20
+    assert report.missing_offsets == 20
+
+
+def test_damage_at_the_end_of_a_sealed_segment_is_damage(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    path = _logs(tmp_path)[0]
+    _flip(path, path.stat().st_size - 3)
+    assert look_at_partition(FILES, _folder(tmp_path)).is_damaged
+
+
+def test_segments_that_overlap_are_damage(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    first, second, *_ = _logs(tmp_path)
+    shutil.copy(second, first.with_name(f"{int(second.stem) - 5:020d}.log"))
+    findings = look_at_partition(FILES, _folder(tmp_path)).findings
+    assert any("the segment before it reaches" in finding.text for finding in findings)
+
+
+def test_an_unfinished_last_batch_is_no_damage_at_any_cut(tmp_path: Path) -> None:
+    """As a kill -9 in the middle of a write leaves it: nothing was promised."""
+    with strandlog.open(tmp_path / "live") as log:
+        log.create_topic("t")
+        producer = log.producer(acks=1)
+        for value in (b"first", b"second", b"third"):
+            producer.send("t", value)
+        shutil.copytree(tmp_path / "live", tmp_path / "dead")
+    (path,) = _logs(tmp_path / "dead")
+    data = path.read_bytes()
+    folder = _folder(tmp_path / "dead")
+    ends = {
+        item.position + item.header.size_bytes
+        for item in survey(FILES, str(path))
+        if isinstance(item, Batch)
+    }
+    assert look_at_partition(FILES, folder).findings == []
+    for size in range(1, len(data)):
+        path.write_bytes(data[:size])
+        kinds = [finding.kind for finding in look_at_partition(FILES, folder).findings]
+        assert kinds == ([] if size in ends else ["tail"]), size
+
+
+def test_what_was_promised_and_is_cut_off_is_damage(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    path = _logs(tmp_path)[-1]
+    data = path.read_bytes()
+    batches = [item for item in survey(FILES, str(path)) if isinstance(item, Batch)]
+    for size in (batches[-1].position, batches[-1].position + 10):
+        path.write_bytes(data[:size])
+        report = look_at_partition(FILES, _folder(tmp_path))
+        assert report.is_damaged
+
+
+def test_damage_with_good_batches_behind_it_is_damage_even_where_nothing_was_promised(
+    tmp_path: Path,
+) -> None:
+    _fill(tmp_path, batches=3)
+    (tmp_path / "t-0" / "recovery-point").unlink()
+    (path,) = _logs(tmp_path)
+    _flip(path, 70)
+    assert look_at_partition(FILES, _folder(tmp_path)).is_damaged
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_contradicts_its_log_is_found_and_a_missing_one_is_not_missed(
+    tmp_path: Path, suffix: str
+) -> None:
+    _fill(tmp_path)
+    path = _logs(tmp_path)[0].with_suffix(suffix)
+    assert path.stat().st_size
+    _flip(path, path.stat().st_size - 1)
+    (finding,) = look_at_partition(FILES, _folder(tmp_path)).findings
+    assert (finding.kind, finding.path) == ("damage", str(path))
+    assert "contradict the log" in finding.text
+    path.unlink()
+    assert look_at_partition(FILES, _folder(tmp_path)).findings == []
+
+
+def test_an_index_entry_that_is_being_written_is_no_damage(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    path = _logs(tmp_path)[0].with_suffix(".index")
+    path.write_bytes(path.read_bytes() + b"\0\0\0")
+    assert look_at_partition(FILES, _folder(tmp_path)).findings == []
+
+
+def test_snapshots_and_the_recovery_point_are_checked(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    snapshot = max((tmp_path / "t-0").glob("*.snapshot"))
+    _flip(snapshot, 3)
+    point = tmp_path / "t-0" / "recovery-point"
+    point.write_bytes(b"x" * point.stat().st_size)
+    found = {finding.path for finding in look_at_partition(FILES, _folder(tmp_path)).findings}
+    assert found == {str(snapshot), str(point)}
+
+
+def test_what_was_set_aside_is_a_note(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    (tmp_path / "t-0" / "00000000000000000000-7.log.damaged").write_bytes(b"1234")
+    (finding,) = look_at_partition(FILES, _folder(tmp_path)).findings
+    assert finding.kind == "note"
+    assert "4 bytes" in finding.text
+
+
+@pytest.mark.parametrize("name", ["topics.json", "replication-offset-checkpoint"])
+def test_state_files_that_fail_their_checksum_are_found(tmp_path: Path, name: str) -> None:
+    _fill(tmp_path)
+    _flip(tmp_path / name, 1)
+    (finding,) = verify_state(FILES, str(tmp_path), ["topics.json"])
+    assert (finding.kind, finding.path) == ("damage", str(tmp_path / name))
+
+
+def test_a_folder_that_changes_while_it_is_looked_at_is_looked_at_again(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    oldest = str(_logs(tmp_path)[0])
+
+    class Retiring(DiskFiles):
+        """Retention removes the oldest segment after it was listed."""
+
+        def size(self, path: str) -> int:
+            if path == oldest and Path(path).exists():
+                Path(path).unlink()
+            return super().size(path)
+
+    report = look_at_partition(Retiring(), _folder(tmp_path))
+    assert report.findings == []
+    assert report.start_offset > 0
+
+
+def test_damage_that_is_gone_after_a_swap_is_not_reported(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    path = _logs(tmp_path)[0]
+    good = path.read_bytes()
+    path.write_bytes(good[:-1])
+
+    class Swapping(DiskFiles):
+        """A compaction ends after the damage was seen."""
+
+        is_done = False
+
+        def read_at(self, name: str, position: int, length: int) -> bytes:
+            data = super().read_at(name, position, length)
+            if not Swapping.is_done:
+                Swapping.is_done = True
+                path.write_bytes(good)
+            return data
+
+    assert not look_at_partition(Swapping(), _folder(tmp_path)).is_damaged
+
+
+def test_a_file_that_gets_shorter_while_it_is_read_ends_in_a_hole(tmp_path: Path) -> None:
+    _fill(tmp_path, batches=3)
+    (path,) = _logs(tmp_path)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:100])
+
+    class Shrinking(DiskFiles):
+        def size(self, path: str) -> int:
+            return size
+
+    last = list(survey(Shrinking(), str(path)))[-1]
+    assert isinstance(last, Hole)
+    assert last.end_offset is None
+
+
+def test_records_and_entries_can_be_dumped(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    path = _logs(tmp_path)[0]
+    items = list(survey(FILES, str(path)))
+    assert all(isinstance(item, Batch) for item in items)
+    batch = items[1]
+    assert isinstance(batch, Batch)
+    records = batch_records(FILES, str(path), batch, TopicPartition("t", 0))
+    assert [record.offset for record in records] == list(range(20, 40))
+    positions = {item.position for item in items}
+    entries = read_index(FILES, str(path.with_suffix(".index")))
+    assert entries
+    assert {entry.position for entry in entries} <= positions
+    assert read_time_index(FILES, str(path.with_suffix(".timeindex")))
+
+
+def test_every_codec_is_counted(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path) as log:
+        log.create_topic("t")
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            log.producer(compression=codec).send("t", b"x" * 100)
+    report = look_at_partition(FILES, _folder(tmp_path))
+    assert report.codecs == dict.fromkeys(["none", "gzip", "snappy", "lz4", "zstd"], 1)
+    assert report.findings == []
+
+
+def test_compaction_leaves_gaps_and_no_damage(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path) as log:
+        log.create_topic("t", 1, {"segment.bytes": 1024, "cleanup.policy": "compact"})
+        with log.producer() as producer:
+            for number in range(60):
+                producer.send("t", b"v%d" % number, key=b"k%d" % (number % 3))
+        log.compact("t")
+    report = look_at_partition(FILES, _folder(tmp_path))
+    assert report.findings == []
+    assert report.records < 60 == report.end_offset
+    assert report.missing_offsets > 0

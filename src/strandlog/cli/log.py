@@ -177,7 +177,7 @@ def stats(path: Folder, as_json: Json = False) -> None:
         print_json([_report_document(report) for report in reports])
         return
     columns: list[Column] = [text("PARTITION"), number("SEGMENTS"), number("SIZE")]
-    columns += [number("BATCHES"), number("RECORDS"), number("OFFSETS"), text("CODECS")]
+    columns += [number("BATCHES"), number("RECORDS"), number("START"), number("END")]
     rows = [
         [
             report.name,
@@ -185,14 +185,15 @@ def stats(path: Folder, as_json: Json = False) -> None:
             size_text(report.size_bytes),
             report.batches,
             report.records,
-            f"{report.start_offset}-{report.end_offset}",
-            ", ".join(sorted(report.codecs)),
-            time_text(report.first_timestamp),
-            time_text(report.last_timestamp),
+            report.start_offset,
+            report.end_offset,
+            ",".join(sorted(report.codecs)),
+            time_text(report.first_timestamp, "minutes"),
+            time_text(report.last_timestamp, "minutes"),
         ]
         for report in reports
     ]
-    print_table([*columns, text("FIRST"), text("LAST")], rows)
+    print_table([*columns, text("CODECS"), text("FIRST"), text("LAST")], rows)
     size = size_text(sum(report.size_bytes for report in reports))
     records = counted(sum(report.records for report in reports), "record")
     talk(f"{counted(len(reports), 'partition')}, {records}, {size}")

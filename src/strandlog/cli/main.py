@@ -83,10 +83,11 @@ class RootCommand(TyperGroup):
 
 
 def _fail(error: StrandlogError | OSError, *, as_json: bool) -> NoReturn:
+    text = "; ".join([str(error), *getattr(error, "__notes__", ())])
     if as_json:
-        text = json.dumps({"error": str(error), "type": type(error).__name__})
+        text = json.dumps({"error": text, "type": type(error).__name__})
     else:
-        text = "error: " + " ".join(str(error).splitlines())
+        text = "error: " + " ".join(text.splitlines())
     sys.stderr.write(text + "\n")
     raise typer.Exit(1) from None
 

@@ -83,6 +83,8 @@ def _print_rich(columns: Sequence[Column], rows: list[list[str]], title: str) ->
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
+        show_edge=False,
+        collapse_padding=True,
         header_style="bold cyan",
         pad_edge=False,
     )
@@ -110,12 +112,12 @@ def size_text(size_bytes: float) -> str:
     return f"{size_bytes / 1000:.1f} TB"
 
 
-def time_text(timestamp_ms: int) -> str | None:
+def time_text(timestamp_ms: int, precision: str = "milliseconds") -> str | None:
     """A timestamp in UTC, or None when there is none."""
     if not 0 <= timestamp_ms <= _LARGEST_MS:
         return None
     moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def counted(count: int, noun: str) -> str:

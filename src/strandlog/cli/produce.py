@@ -115,8 +115,8 @@ class Sender:
                 size = sum(map(len, lines))
                 self.size_bytes += size
                 advance(size + len(lines))
-        except StrandlogError:
-            talk(f"{counted(self.records, 'record')} went to {self.topic} before this:")
+        except StrandlogError as error:
+            error.add_note(f"{counted(self.records, 'record')} went to {self.topic} before that")
             raise
 
     def _send(self, items: list[BatchItem]) -> None:

@@ -1,11 +1,19 @@
-"""What the tests of the client layer begin with."""
+"""What the tests of the client layer begin with.
+
+Imports kafka-python where its warnings are not errors: it reads its schemas in a dated way.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import pytest
 from tests.client.desk import Desk
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka  # noqa: F401
 
 
 @pytest.fixture

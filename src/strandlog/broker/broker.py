@@ -10,21 +10,23 @@ when the first group needs it: a program that uses no groups has no such folder.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from strandlog.broker.catalog import Catalog, Topic
 from strandlog.broker.group_coordinator import GroupCoordinator
 from strandlog.broker.internal_topic import Entry, InternalTopic, group_partition
-from strandlog.broker.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.topic_rules import OFFSETS_TOPIC, check_not_internal, check_topic_name
 from strandlog.broker.upkeep import Upkeep
 from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
-from strandlog.errors import DiskFullError, InvalidRecordError
+from strandlog.errors import DiskFullError, InvalidRecordError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
 from strandlog.record.batch import BatchView
 from strandlog.record.builder import build_batch
+from strandlog.storage.batch_checks import check_batch, split_batches
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer, Files
 from strandlog.storage.log_dir import LogDir, LogDirOptions
@@ -149,12 +151,24 @@ class Broker:
     def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
+        """Make a topic, of which no group remembers anything."""
+        check_not_internal(check_topic_name(name))
+        if name not in self.catalog:
+            # A crash or a full disk may have kept `delete_topic` from it.
+            self.groups.forget_topic(name)
         return self.catalog.create(name, partitions, config)
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic and what the groups remember of it."""
+        check_not_internal(check_topic_name(name))
         self.catalog.delete(name)
-        self.groups.forget_topic(name)
+        with contextlib.suppress(StorageError):  # it is gone; `create_topic` tries again
+            self.groups.forget_topic(name)
+
+    def add_partitions(self, name: str, count: int) -> Topic:
+        """Let a topic grow."""
+        check_not_internal(name)  # the partition of a group follows from their number
+        return self.catalog.add_partitions(name, count)
 
     def ensure_offsets_topic(self) -> None:
         """Make the table of groups and offsets unless it is there."""
@@ -169,12 +183,27 @@ class Broker:
 
     def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
         """Append whole batches to a partition; "written" when this returns."""
+        self._check_before_append(log, data)
+        return log.append(data)
+
+    def append_all(self, parts: Sequence[tuple[PartitionLog, Buffer]]) -> list[AppendResult]:
+        """Append to several partitions; when one refuses its part, nothing is written anywhere."""
+        for log, data in parts:
+            self._check_before_append(log, data)
+            if len(parts) > 1:  # a partition looks at its own part anyway, when it comes to it
+                if log.failure is not None:
+                    raise StorageError(str(log.failure))
+                now_ms = self.clock.now_ms()
+                for header, view in split_batches(data):
+                    check_batch(header, view, log.settings, now_ms, is_control=False)
+        return [log.append(data) for log, data in parts]
+
+    def _check_before_append(self, log: PartitionLog, data: Buffer) -> None:
         self._bytes_until_look -= len(data)
         if self._bytes_until_look < 0:
             self._check_free_space()
         if log.settings.compacts:
             check_keys(log.tp, data, self.settings.decompressed_max_bytes)
-        return log.append(data)
 
     def _check_free_space(self) -> None:
         """Refuse appends while there is room left for reads, deletes and a clean stop."""

@@ -9,10 +9,15 @@ The file is the only truth about which topics exist; folders follow it.
 So a crash leaves at most folders of a topic that does not exist yet (set aside as strays) or no
 longer (removed, for the mark says so). A folder that should be there and is not is made again,
 empty, and reported.
+
+A change that the disk refuses has not happened: memory changes after the file, and what was begun
+is undone. Folders of a deleted topic that the disk does not let go stay marked; they are tried
+again when a topic of that name is made, and at the next start.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +30,7 @@ from strandlog.config.topic_settings import TOPIC_SETTINGS, LogSettings, log_set
 from strandlog.errors import (
     CorruptStateError,
     InvalidPartitionsError,
+    StorageError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -91,6 +97,7 @@ class Catalog:
         self._new_uuid = new_uuid
         self._path = join(log_dir.path, CATALOG_FILE)
         self._topics: dict[str, Topic] = {}
+        self._doomed: dict[str, Topic] = {}  # deleted, with folders that are still there
         self._logs: dict[str, list[PartitionLog]] = {}
         self._load()
 
@@ -133,19 +140,34 @@ class Catalog:
         count = self._settings.num_partitions if partitions is None else partitions
         check_partition_count(count, self._settings.max_partitions_per_topic)
         parsed = TOPIC_SETTINGS.parse(config or {})
+        if name in self._doomed:
+            self._finish_delete(self._doomed[name])
         topic_id = base64_id(self._new_uuid())
         topic = Topic(name, topic_id, count, parsed, log_settings(parsed))
-        self._create_folders(topic, 0)
-        self._topics[name] = topic
-        self._save()
+        self._make(topic, 0)
         return topic
+
+    def _make(self, topic: Topic, first: int) -> None:
+        """Make the folders of a topic from partition `first` on, then the topic as it is now."""
+        try:
+            self._create_folders(topic, first)
+            self._save({**self._topics, topic.name: topic})
+        except BaseException:
+            self._remove_folders(topic, first)
+            raise
+        self._collect_logs(topic)
 
     def _create_folders(self, topic: Topic, first: int) -> None:
         for partition in range(first, topic.partitions):
             tp = TopicPartition(topic.name, partition)
             self._log_dir.create_partition(tp, topic.topic_id, topic.settings)
         self._log_dir.sync_names()
-        self._collect_logs(topic)
+
+    def _remove_folders(self, topic: Topic, first: int) -> None:
+        """Undo `_create_folders`, as far as the disk lets us; what stays is a stray."""
+        for partition in range(first, topic.partitions):
+            with contextlib.suppress(StorageError, FileNotFoundError):
+                self._log_dir.delete_partition(TopicPartition(topic.name, partition), 0)
 
     def _collect_logs(self, topic: Topic) -> None:
         logs = self._log_dir.logs
@@ -162,9 +184,7 @@ class Catalog:
                 f"topic {name!r} has {topic.partitions} partitions; it can only grow"
             )
         grown = replace(topic, partitions=count)
-        self._create_folders(grown, topic.partitions)
-        self._topics[name] = grown
-        self._save()
+        self._make(grown, topic.partitions)
         return grown
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Topic:
@@ -177,31 +197,47 @@ class Catalog:
             else:
                 config[setting] = TOPIC_SETTINGS[setting].parse(raw)
         altered = replace(topic, config=config, settings=log_settings(config))
-        self._topics[name] = altered
-        self._save()
+        self._save({**self._topics, name: altered})
         for log in self._logs[name]:
             log.settings = altered.settings
         return altered
 
     def delete(self, name: str) -> None:
         """Remove a topic; it is gone when this returns, its files go a while later."""
-        topic = self.topic(name)
-        self._topics[name] = replace(topic, is_deleting=True)
-        self._save()
+        doomed = replace(self.topic(name), is_deleting=True)
+        others = {other: topic for other, topic in self._topics.items() if other != name}
+        self._save(others, {**self._doomed, name: doomed})
         del self._logs[name]
-        self._finish_delete(self._topics[name])
+        try:
+            self._finish_delete(doomed)
+        except StorageError as error:
+            self._log_dir.problems.append(f"files of the deleted topic {name!r} stay: {error}")
 
     def _finish_delete(self, topic: Topic) -> None:
         for tp, _ in list(self._log_dir.partition_folders()):
             if tp.topic == topic.name:
                 self._log_dir.delete_partition(tp, topic.settings.file_delete_delay_ms)
         self._log_dir.sync_names()
-        del self._topics[topic.name]
-        self._save()
+        others = {name: other for name, other in self._doomed.items() if name != topic.name}
+        self._save(self._topics, others)
 
-    def _save(self) -> None:
-        topics = {name: topic.as_document() for name, topic in sorted(self._topics.items())}
-        document = {"version": CATALOG_VERSION, "topics": topics}
+    def _save(self, topics: dict[str, Topic], doomed: dict[str, Topic] | None = None) -> None:
+        """Make this the state, on disk first."""
+        doomed = self._doomed if doomed is None else doomed
+        try:
+            self._write(topics, doomed)
+        except StorageError:
+            # It may have come to count nevertheless: say once more what was before.
+            with contextlib.suppress(StorageError):
+                self._write(self._topics, self._doomed)
+            raise
+        self._topics, self._doomed = topics, doomed
+
+    def _write(self, topics: dict[str, Topic], doomed: dict[str, Topic]) -> None:
+        documents = {
+            name: each.as_document() for name, each in sorted({**doomed, **topics}.items())
+        }
+        document = {"version": CATALOG_VERSION, "topics": documents}
         write_document(self._log_dir.files, self._path, document)
 
     # -- starting ------------------------------------------------------------------------------
@@ -215,10 +251,10 @@ class Catalog:
                 self._path, "both it and the version before it fail their checksum; restore one"
             )
         for name, described in (document or {"topics": {}})["topics"].items():
-            self._topics[name] = topic_from_document(name, described)
-        for topic in list(self._topics.values()):
-            if topic.is_deleting:
-                self._finish_delete(topic)
+            topic = topic_from_document(name, described)
+            (self._doomed if topic.is_deleting else self._topics)[name] = topic
+        for topic in list(self._doomed.values()):
+            self._finish_delete(topic)
         self._open_partitions()
 
     def _open_partitions(self) -> None:

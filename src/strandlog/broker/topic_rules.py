@@ -30,6 +30,12 @@ def check_topic_name(name: object) -> str:
     return name
 
 
+def check_not_internal(name: str) -> None:
+    """Raise for the log's own topics: what a program did to them would harm its groups."""
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(name, "it is the log's own; choose another one")
+
+
 def check_partition_count(count: object, limit: int) -> int:
     """The count, if a topic may have so many partitions."""
     if not isinstance(count, int) or isinstance(count, bool):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest, GroupDescription
-from strandlog.broker.topic_rules import check_topic_name
+from strandlog.broker.topic_rules import check_not_internal, check_topic_name
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.consumer import Consumer, OffsetReset
 from strandlog.client.group_commit import GroupCommit
@@ -149,6 +149,7 @@ class Log(Closing):
         )
         self.condition = Condition(RLock())
         self.waiters = 0
+        self.turns: dict[str, int] = {}  # of records that take turns, by topic
         self.group_commit = GroupCommit(
             self.condition,
             self.broker.upkeep.syncing,
@@ -163,9 +164,15 @@ class Log(Closing):
     # -- topics --------------------------------------------------------------------------------
 
     def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, object] | None = None,
     ) -> TopicInfo:
-        """Make a topic; durable when this returns. `config` has Kafka's names."""
+        """Make a topic (of num.partitions, unless told); durable when this returns.
+
+        `config` has Kafka's names.
+        """
         with self._guard:
             self.broker.create_topic(name, partitions, config)
             return self._describe(name)
@@ -207,17 +214,19 @@ class Log(Closing):
             if config:
                 self.broker.catalog.alter(name, config)
             if partitions is not None:
-                self.broker.catalog.add_partitions(name, partitions)
+                self.broker.add_partitions(name, partitions)
             return self._describe(name)
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic with its records; `TopicInUseError` while a group reads it."""
         with self._guard:
-            self._idle_logs(check_topic_name(name))
+            check_not_internal(check_topic_name(name))
+            self._idle_logs(name)
             groups = self.broker.groups.groups_subscribed_to(name)
             if groups:
                 raise TopicInUseError(name, "consumers of group " + ", ".join(groups))
             self.broker.delete_topic(name)
+            self.turns.pop(name, None)
 
     def compact(self, name: str) -> CompactionReport:
         """Keep only the last value of each key, now, whatever the topic's policy is."""
@@ -379,6 +388,7 @@ class Log(Closing):
             self.waiters -= 1
 
     def logs_for_append(self, topic: str) -> list[PartitionLog]:
+        check_not_internal(topic)
         return self.broker.catalog.logs(topic)
 
     def partition_count_or_zero(self, topic: str) -> int:

@@ -4,7 +4,8 @@
     md5       int(md5(key)) modulo the number of partitions
     fnv1a     64-bit FNV-1a modulo the number of partitions
 
-Hashes of recent keys are remembered (a fixed number of them), because keys come again.
+Hashes of recent keys are remembered (a fixed number of them, and only of short ones, so that the
+memory for it is bounded), because keys come again.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import md5
+from typing import NamedTuple
 
 from strandlog.errors import InvalidSettingError
 
-KeyHash = Callable[[bytes], int]
-
 REMEMBERED_KEYS = 65_536
+REMEMBERED_KEY_BYTES = 256
 
 _WORD = struct.Struct("<I")
 _MASK = 0xFFFFFFFF
@@ -57,11 +58,27 @@ def fnv1a(key: bytes) -> int:
     return value
 
 
-_HASHES: dict[str, KeyHash] = {"murmur2": murmur2, "md5": md5_hash, "fnv1a": fnv1a}
+_HASHES: dict[str, Callable[[bytes], int]] = {
+    "murmur2": murmur2,
+    "md5": md5_hash,
+    "fnv1a": fnv1a,
+}
+
+
+class KeyHash(NamedTuple):
+    """One hash, with and without a memory for recent keys."""
+
+    plain: Callable[[bytes], int]
+    remembering: Callable[[bytes], int]
+
+    def up_to(self, key_bytes: int) -> Callable[[bytes], int]:
+        """The one to use for keys of at most this size."""
+        return self.remembering if key_bytes <= REMEMBERED_KEY_BYTES else self.plain
 
 
 def key_hash(name: str) -> KeyHash:
-    """The hash of that name, with a memory for recent keys."""
-    if name not in _HASHES:
+    """The hash of that name."""
+    plain = _HASHES.get(name)
+    if plain is None:
         raise InvalidSettingError("partitioner", name, "one of " + ", ".join(_HASHES))
-    return lru_cache(maxsize=REMEMBERED_KEYS)(_HASHES[name])
+    return KeyHash(plain, lru_cache(maxsize=REMEMBERED_KEYS)(plain))

@@ -2,20 +2,34 @@
 
     acks=0, acks=1   written: survives the death of the process
     acks="all"       on disk: survives a power cut; threads that wait together share one sync
+                     (with log.durability "page_cache": written)
 
 `send` returns when the record is as safe as `acks` says. `send_batch` is atomic per partition: all
 records of a partition go into one batch, which is kept whole or not at all; every batch is built
-and checked before the first is written.
+and checked before the first is written. When a send raises `StorageError`, the record may be kept
+or not: sending it again is safe against loss, not against doubles.
+
+Records without key and partition take turns over all partitions of a topic, whichever producer of
+the log they come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from strandlog.client.arrow import items_of
 from strandlog.client.closing import Closing
 from strandlog.client.partitioner import KeyHash, key_hash
+from strandlog.client.record_items import (
+    BatchItem,
+    GivenHeaders,
+    check_bytes,
+    checked_headers,
+    checked_timestamp,
+    fields_of,
+)
+from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import (
     ClosedError,
     InvalidSettingError,
@@ -23,6 +37,7 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.model import Headers, RecordMetadata
+from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec, codec_named
 from strandlog.storage.partition_log import PartitionLog
@@ -30,9 +45,10 @@ from strandlog.storage.partition_log import PartitionLog
 if TYPE_CHECKING:
     from strandlog.client.embedded import Log
 
+__all__ = ["Acks", "BatchItem", "Producer"]
+
 Acks = Literal["all", 0, 1, -1]
-BatchItem = bytes | tuple[bytes | None, bytes | None] | Mapping[str, Any] | None
-_ITEM_FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp"})
+RECORD_OVERHEAD_BYTES = 64  # at most this much goes into a record besides key, value and headers
 
 
 class _Columns(NamedTuple):
@@ -42,40 +58,6 @@ class _Columns(NamedTuple):
     keys: list[bytes | None]
     headers: list[Headers]
     timestamps: list[int]
-
-
-class SentBatch(Sequence[RecordMetadata]):
-    """What send_batch returns: one RecordMetadata per record, made when somebody looks."""
-
-    __slots__ = ("_count", "_made", "_make")
-
-    def __init__(self, count: int, make: Callable[[], list[RecordMetadata]]) -> None:
-        self._count = count
-        self._make = make
-        self._made: list[RecordMetadata] | None = None
-
-    def _all(self) -> list[RecordMetadata]:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> RecordMetadata: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[RecordMetadata]: ...
-    def __getitem__(self, index: int | slice) -> RecordMetadata | Sequence[RecordMetadata]:
-        return self._all()[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._all() == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(self._all())
 
 
 class Producer(Closing):
@@ -91,10 +73,9 @@ class Producer(Closing):
         if acks not in ("all", "0", "1", "-1", 0, 1, -1):
             raise InvalidSettingError("acks", acks, 'one of 0, 1, "all"')
         self._log = log
-        self._waits = acks in ("all", "-1", -1)
+        self._waits = acks in ("all", "-1", -1) and log.broker.settings.fsyncs
         self._hash: KeyHash = key_hash(partitioner)
         self._codec = None if compression is None else codec_named(compression)
-        self._turns: dict[str, int] = {}
         self._is_closed = False
 
     # -- one record ----------------------------------------------------------------------------
@@ -105,12 +86,14 @@ class Producer(Closing):
         value: bytes | None,
         key: bytes | None = None,
         *,
-        headers: Mapping[str, bytes | None] | Headers | None = None,
+        headers: GivenHeaders = None,
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordMetadata:
         """Append one record; returns where it went."""
-        _check_bytes(value, key)
+        check_bytes(value, key)
+        checked = checked_headers(headers) if headers else ()
+        given = None if timestamp is None else checked_timestamp(timestamp)
         log = self._log
         with log.condition:
             if self._is_closed or log.is_closed:
@@ -118,14 +101,12 @@ class Producer(Closing):
             logs = log.logs_for_append(topic)
             number = self._route(topic, len(logs), key, partition)
             target = logs[number]
-            when = log.tick() if timestamp is None else timestamp
-            batch = build_single(
-                when,
-                value,
-                key,
-                _headers(headers) if headers else (),
-                codec=self._codec_for(target),
-            )
+            now_ms = log.tick()
+            when = now_ms if given is None else given
+            codec = self._codec_for(target)
+            if codec is not Codec.NONE:
+                self._check_unpacked(_Columns([value], [key], [checked], []))
+            batch = build_single(when, value, key, checked, codec=codec)
             result = log.broker.append(target, batch)
             if self._waits:
                 log.group_commit.wait_durable(target, result.last_offset + 1)
@@ -136,14 +117,20 @@ class Producer(Closing):
 
     def _route(self, topic: str, count: int, key: bytes | None, partition: int | None) -> int:
         if partition is not None:
+            if not isinstance(partition, int):
+                raise TypeError(f"a partition is an int; this one is {partition!r}")
             if not 0 <= partition < count:
                 raise TopicNotFoundError(topic, partition, count)
             return partition
         if key is not None:
-            return self._hash(key) % count
-        turn = self._turns.get(topic, 0)
-        self._turns[topic] = turn + 1
-        return turn % count
+            return self._hash.up_to(len(key))(key) % count
+        return self._next_turn(topic, 1) % count
+
+    def _next_turn(self, topic: str, count: int) -> int:
+        turns = self._log.turns
+        turn = turns.get(topic, 0)
+        turns[topic] = turn + count
+        return turn
 
     def _codec_for(self, target: PartitionLog) -> Codec:
         if self._codec is not None:
@@ -165,41 +152,25 @@ class Producer(Closing):
             if self._is_closed or log.is_closed:
                 raise ClosedError("producer")
             if not items:
-                return SentBatch(0, list)
+                return []
             logs = log.logs_for_append(topic)
             now_ms = log.tick()
             routes, by_partition = self._sort(topic, items, len(logs), now_ms)
-            batches = {
-                number: self._build(logs[number], columns, now_ms)
-                for number, columns in by_partition.items()
-            }
-            results = {
-                number: log.broker.append(logs[number], batch) for number, batch in batches.items()
-            }
+            numbers = list(by_partition)
+            targets = [logs[number] for number in numbers]
+            batches = [
+                self._build(target, columns, now_ms)
+                for target, columns in zip(targets, by_partition.values(), strict=True)
+            ]
+            appended = log.broker.append_all(list(zip(targets, batches, strict=True)))
             if self._waits:
-                for number, result in results.items():
-                    log.group_commit.wait_durable(logs[number], result.last_offset + 1)
+                for target, result in zip(targets, appended, strict=True):
+                    log.group_commit.wait_durable(target, result.last_offset + 1)
             if log.waiters:
                 log.condition.notify_all()
-
-        def make() -> list[RecordMetadata]:
-            next_offsets = {number: result.base_offset for number, result in results.items()}
-            taken = dict.fromkeys(results, 0)
-            made = []
-            for number in routes if isinstance(routes, list) else [routes] * len(items):
-                stamped = results[number].append_time_ms
-                times = by_partition[number].timestamps
-                when = times[taken[number]] if times else now_ms
-                made.append(
-                    RecordMetadata(
-                        topic, number, next_offsets[number], when if stamped < 0 else stamped
-                    )
-                )
-                next_offsets[number] += 1
-                taken[number] += 1
-            return made
-
-        return SentBatch(len(items), make)
+        timestamps = {number: columns.timestamps for number, columns in by_partition.items()}
+        results = dict(zip(numbers, appended, strict=True))
+        return SentBatch(topic, len(items), routes, results, timestamps, now_ms)
 
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
         """Append the rows of an Arrow table (see arrow.py), one batch per partition."""
@@ -217,7 +188,7 @@ class Producer(Closing):
         routes: list[int] = []
         columns: dict[int, _Columns] = {}
         for item in items:
-            key, value, headers, partition, timestamp = _fields(item, now_ms)
+            key, value, headers, partition, timestamp = fields_of(item, now_ms)
             number = self._route(topic, count, key, partition)
             routes.append(number)
             into = columns.get(number)
@@ -235,8 +206,7 @@ class Producer(Closing):
         """Records without keys take turns; done by slices, not one by one."""
         if count == 1:
             return 0, {0: _Columns(values, [], [], [])}
-        turn = self._turns.get(topic, 0)
-        self._turns[topic] = turn + len(values)
+        turn = self._next_turn(topic, len(values))
         numbers = [(turn + step) % count for step in range(min(count, len(values)))]
         columns = {
             number: _Columns(values[step::count], [], [], []) for step, number in enumerate(numbers)
@@ -254,10 +224,12 @@ class Producer(Closing):
         kinds = {*map(type, keys), *map(type, values)}
         if not kinds <= {bytes, type(None)}:
             for key, value in pairs:
-                _check_bytes(value, key)
+                check_bytes(value, key)
         if count == 1:
             return 0, {0: _Columns(values, keys, [], [])}
-        hashed = self._hash
+        hashed = self._hash.up_to(
+            max(len(key) for key in keys if key is not None) if any(keys) else 0
+        )
         columns: dict[int, _Columns] = {}
         routes = [
             hashed(key) % count if key is not None else self._route(topic, count, None, None)
@@ -272,18 +244,27 @@ class Producer(Closing):
         return routes, columns
 
     def _build(self, target: PartitionLog, columns: _Columns, now_ms: int) -> bytearray:
-        batch = build_batch(
-            now_ms,
-            columns.values,
-            columns.keys or None,
-            columns.headers or None,
-            timestamps=columns.timestamps or None,
-            codec=self._codec_for(target),
-        )
+        codec = self._codec_for(target)
+        if codec is not Codec.NONE:
+            self._check_unpacked(columns)
+        batch = _built(columns, now_ms, codec)
         limit = target.settings.max_message_bytes
         if len(batch) > limit:
             raise MessageTooLargeError(len(batch), limit, "max.message.bytes")
         return batch
+
+    def _check_unpacked(self, columns: _Columns) -> None:
+        """Refuse what would pack well and then be too large for any reader to unpack."""
+        limit = self._log.broker.settings.decompressed_max_bytes
+        size = RECORD_OVERHEAD_BYTES * len(columns.values)
+        for column in (columns.values, columns.keys):
+            size += sum(len(part) for part in column if part is not None)
+        for headers in columns.headers:
+            size += sum(RECORD_OVERHEAD_BYTES + 4 * len(n) + len(v or b"") for n, v in headers)
+        if size > limit:  # perhaps: that was an upper bound
+            size = len(_built(columns, 0, Codec.NONE)) - HEADER_SIZE
+            if size > limit:
+                raise MessageTooLargeError(size, limit, "decompressed.max.bytes")
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -300,43 +281,12 @@ class Producer(Closing):
         self._is_closed = True
 
 
-def _headers(headers: Mapping[str, bytes | None] | Headers) -> Headers:
-    return tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
-
-
-def _fields(
-    item: BatchItem, now_ms: int
-) -> tuple[bytes | None, bytes | None, Headers, int | None, int]:
-    """(key, value, headers, partition, timestamp) of one record in any of its forms."""
-    if isinstance(item, tuple):
-        if len(item) != 2:
-            raise TypeError("a record given as a tuple is (key, value)")
-        key, value = item
-        fields: Mapping[str, Any] = {}
-    elif isinstance(item, Mapping):
-        unknown = set(item) - _ITEM_FIELDS
-        if unknown or "value" not in item:
-            raise TypeError(
-                f"a record given as a mapping has a value and may have key, headers, partition "
-                f"and timestamp; this one has {', '.join(map(str, item))}"
-            )
-        key, value, fields = item.get("key"), item["value"], item
-    else:
-        key, value, fields = None, item, {}
-    _check_bytes(value, key)
-    timestamp = fields.get("timestamp")
-    return (
-        key,
-        value,
-        _headers(fields.get("headers") or ()),
-        fields.get("partition"),
-        now_ms if timestamp is None else timestamp,
+def _built(columns: _Columns, now_ms: int, codec: Codec) -> bytearray:
+    return build_batch(
+        now_ms,
+        columns.values,
+        columns.keys or None,
+        columns.headers or None,
+        timestamps=columns.timestamps or None,
+        codec=codec,
     )
-
-
-def _check_bytes(value: object, key: object) -> None:
-    for name, part in (("value", value), ("key", key)):
-        if part is not None and not isinstance(part, bytes):
-            raise TypeError(
-                f"a record's {name} is bytes or None, not {type(part).__name__}; encode it first"
-            )

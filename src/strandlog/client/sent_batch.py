@@ -1,0 +1,75 @@
+"""What send_batch returns: one RecordMetadata per record, made when somebody looks.
+
+Most programs never look, so nothing is made for them; and nothing of the program's own list is
+kept: it may be cleared and filled again at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import overload
+
+from strandlog.model import RecordMetadata
+from strandlog.storage.partition_log import AppendResult
+
+
+class SentBatch(Sequence[RecordMetadata]):
+    """Where each record of a batch went, in the order in which they were given."""
+
+    __slots__ = ("_count", "_made", "_now_ms", "_results", "_routes", "_timestamps", "_topic")
+
+    def __init__(
+        self,
+        topic: str,
+        count: int,
+        routes: list[int] | int,
+        results: Mapping[int, AppendResult],
+        timestamps: Mapping[int, list[int]],
+        now_ms: int,
+    ) -> None:
+        """`routes` is the partition of each record, or one number for all of them; `timestamps`
+        are given by partition, empty where all have `now_ms`."""
+        self._topic = topic
+        self._count = count
+        self._routes = routes
+        self._results = results
+        self._timestamps = timestamps
+        self._now_ms = now_ms
+        self._made: list[RecordMetadata] | None = None
+
+    def _all(self) -> list[RecordMetadata]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def _make(self) -> list[RecordMetadata]:
+        taken = dict.fromkeys(self._results, 0)
+        made = []
+        routes = self._routes if isinstance(self._routes, list) else [self._routes] * self._count
+        for number in routes:
+            result, index = self._results[number], taken[number]
+            times = self._timestamps[number]
+            when = result.append_time_ms
+            if when < 0:
+                when = times[index] if times else self._now_ms
+            made.append(RecordMetadata(self._topic, number, result.base_offset + index, when))
+            taken[number] += 1
+        return made
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> RecordMetadata: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RecordMetadata]: ...
+    def __getitem__(self, index: int | slice) -> RecordMetadata | Sequence[RecordMetadata]:
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._all())

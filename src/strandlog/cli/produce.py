@@ -212,8 +212,8 @@ def _header(pair: str) -> tuple[str, bytes | None]:
 
 
 def _progress(source: BinaryIO, topic: str) -> AbstractContextManager[Callable[[int], None]]:
-    """A bar with an end for files; none while a person types."""
-    if source.isatty():
+    """A bar with an end for files; none while a person types, or when nobody looks."""
+    if source.isatty() or not sys.stderr.isatty():
         return nullcontext(lambda _: None)
     status = os.fstat(source.fileno())
     total = status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -1,0 +1,82 @@
+"""Runs the command line: as a process of its own, or inside this one for long tables of cases."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from strandlog.cli.main import run
+
+
+class Result(NamedTuple):
+    """What a command said, and how it ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+class CommandLine:
+    """`strandlog` with a data folder of its own."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.env = {**os.environ, "STRANDLOG_DATA": str(data), "COLUMNS": "200"}
+
+    def popen(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Begin a command and go on."""
+        pipe = subprocess.PIPE
+        streams = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": self.env, **options}
+        command = [sys.executable, "-m", "strandlog", *arguments]
+        return subprocess.Popen(command, **streams)
+
+    def __call__(self, *arguments: str, given: bytes = b"", code: int = 0) -> Result:
+        """Run a command to its end, which must be this exit code."""
+        with self.popen(*arguments) as process:
+            out, err = process.communicate(given, timeout=60)
+        return _checked(Result(process.returncode, out, err.decode()), code)
+
+    def inside(self, *arguments: str, given: bytes = b"", code: int = 0) -> Result:
+        """The same without a new process: quicker by the time that Python needs to start."""
+        streams = [io.TextIOWrapper(io.BytesIO(data)) for data in (given, b"", b"")]
+        stdin, stdout, stderr = streams
+        with (
+            mock.patch.dict(os.environ, self.env, clear=True),
+            mock.patch.object(sys, "stdin", stdin),
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+        ):
+            try:
+                run(list(arguments))
+            except SystemExit as end:
+                ended = end.code
+            for stream in (stdout, stderr):
+                stream.flush()
+        out, err = (stream.buffer.getvalue() for stream in (stdout, stderr))
+        assert isinstance(ended, int)
+        return _checked(Result(ended, out, err.decode()), code)
+
+
+def _checked(result: Result, code: int) -> Result:
+    assert result.code == code, result
+    assert "Traceback" not in result.err, result.err
+    return result

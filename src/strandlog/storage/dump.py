@@ -7,8 +7,8 @@
 What is wrong comes as a `Finding`, and its kind tells what to think of it:
 
     damage   bytes that once were good are not: a batch fails its checksum below the recovery point
-             or with good batches behind it, segments overlap, an index contradicts its log, a state
-             file fails its checksum
+             or with good batches behind it, offsets or epochs go back, an index contradicts its
+             log, a state file fails its checksum
     tail     the last segment ends inside a batch, and nobody was promised what is missing: an owner
              is appending right now, or died there (then its next start cuts it off)
     note     worth knowing, nothing wrong
@@ -294,6 +294,7 @@ class _Look:
         self._report = PartitionReport(folder.rstrip("/").rpartition("/")[2])
         self._point = read_recovery_point(files, join(folder, paths.RECOVERY_POINT))
         self._promised = self._point.offset if self._point else 0
+        self._leader_epoch = -1
 
     def run(self) -> PartitionReport:
         report = self._report
@@ -332,6 +333,10 @@ class _Look:
                 times.skip_below(item.end_offset)
                 continue
             header = item.header
+            if header.leader_epoch < self._leader_epoch:
+                text = f"leader epoch goes back to {header.leader_epoch} from {self._leader_epoch}"
+                self._say("damage", path, text, header.base_offset)
+            self._leader_epoch = header.leader_epoch
             report.note(header)
             report.reach(header.base_offset, header.next_offset)
             positions.note(header.last_offset, item.position)

@@ -137,8 +137,8 @@ class Broker:
 
     @property
     def problems(self) -> list[str]:
-        """What the start found wrong, and what was done about it."""
-        found = list(self.log_dir.problems)
+        """What the start found wrong, and what was done about it; what chores cannot do."""
+        found = [*self.log_dir.problems, *self.upkeep.failures]
         for log in self.log_dir.logs.values():
             report = log.last_report
             if report.torn_bytes:

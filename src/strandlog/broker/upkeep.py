@@ -3,7 +3,9 @@
 Nothing here runs by itself. Whoever embeds the broker calls `step` when `next_due_ms` says so (both
 on the monotonic clock); the embedded library does it on the way through its calls, the server from
 its loop. One step does all that is due; each chore has its own interval and is independent of the
-others.
+others. So is each partition: one that a chore cannot help is noted in `failures` and does not keep
+the chore from the next. One that cannot be compacted, because it is damaged, is left alone from
+then on; all others are tried again at the next turn.
 
     chore         how often                                  what
     flush         every 100 ms                               partitions past flush.ms or .messages
@@ -16,13 +18,14 @@ others.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from strandlog.broker.catalog import Catalog
 from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings
-from strandlog.errors import StrandlogError
+from strandlog.errors import CorruptSegmentError, DataError, StrandlogError
 from strandlog.storage.cleaning import enforce_retention, need_for_compaction, plan_due_compaction
 from strandlog.storage.log_dir import LogDir
 from strandlog.storage.partition_log import PartitionLog
@@ -45,6 +48,7 @@ class Upkeep:
         self._clock = clock
         self.failures: deque[str] = deque(maxlen=FAILURES_KEPT)
         self.syncing: set[PartitionLog] = set()  # whoever syncs elsewhere says so here
+        self._uncleanable: set[PartitionLog] = set()
         self._chores: list[tuple[int, Callable[[], None]]] = [
             (FLUSH_LOOK_MS, self.flush_lazily),
             (MEND_INTERVAL_MS, self.mend_failed),
@@ -65,46 +69,64 @@ class Upkeep:
         for number, (interval_ms, chore) in enumerate(self._chores):
             if now_ms >= self._due_ms[number]:
                 self._due_ms[number] = now_ms + interval_ms
-                try:
+                with self._noting_failure():
                     chore()
-                except StrandlogError as error:
-                    self.failures.append(str(error))
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except StrandlogError as error:
+            if str(error) not in self.failures:
+                self.failures.append(str(error))
 
     def _logs(self) -> list[PartitionLog]:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
+    def _for_each(self, work: Callable[[PartitionLog], object]) -> None:
+        for log in self._logs():
+            with self._noting_failure():
+                work(log)
+
     def flush_lazily(self) -> None:
         """Sync partitions whose oldest unsynced record has waited long enough."""
         now_ms = self._clock.now_ms()
-        for log in self._logs():
-            if log in self.syncing or log.failure is not None:
-                continue
-            if should_flush(log, now_ms):
+
+        def flush(log: PartitionLog) -> None:
+            if log not in self.syncing and log.failure is None and should_flush(log, now_ms):
                 log.flush()
+
+        self._for_each(flush)
 
     def mend_failed(self) -> None:
         """Let partitions that failed to sync go on, where the disk allows it again."""
-        for log in self._logs():
+
+        def mend(log: PartitionLog) -> None:
             if log.failure is not None:
                 log.revalidate()
+
+        self._for_each(mend)
 
     def enforce_retention(self) -> None:
         """Drop what is too old or too much, and forget producers that fell silent."""
         now_ms = self._clock.now_ms()
+        self._for_each(enforce_retention)
         for log in self._logs():
-            enforce_retention(log)
             log.producers.expire(now_ms, self._settings.producer_id_expiration_ms)
         self._log_dir.write_log_starts()
 
     def compact_dirtiest(self) -> None:
         """Compact the one partition that needs it most."""
         cleaner_offsets = self._log_dir.cleaner_offsets
-        due = []
-        for log in self._logs():
-            if log.settings.compacts:
+        due: list[tuple[float, PartitionLog]] = []
+
+        def look(log: PartitionLog) -> None:
+            if log.settings.compacts and log not in self._uncleanable:
                 need = need_for_compaction(log, cleaner_offsets.get(log.tp, 0))
                 if need.is_due:
                     due.append((need.dirty_ratio, log))
+
+        self._for_each(look)
         if not due:
             return
         _, log = max(due, key=lambda pair: pair[0])
@@ -112,7 +134,11 @@ class Upkeep:
             log, cleaner_offsets.get(log.tp, 0), self._settings.log_cleaner_dedupe_buffer_size
         )
         if plan is not None:
-            plan.execute()
+            try:
+                plan.execute()
+            except (CorruptSegmentError, DataError):
+                self._uncleanable.add(log)
+                raise
             cleaner_offsets[log.tp] = plan.complete().next_dirty_offset
 
     def remove_files(self) -> None:

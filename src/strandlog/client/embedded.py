@@ -325,8 +325,12 @@ class Log(Closing):
 
     @property
     def problems(self) -> list[str]:
-        """What opening found wrong (torn tails, damage, strays), and what was done about it."""
-        return self.broker.problems
+        """What opening found wrong (torn tails, damage, strays), and what was done about it.
+
+        And what the chores could not do since; see `upkeep`.
+        """
+        with self.condition:
+            return self.broker.problems
 
     def upkeep(self) -> None:
         """Do the chores that are due. Sends and polls do this too."""

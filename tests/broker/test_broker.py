@@ -1,0 +1,223 @@
+"""The facade: what it refuses before it writes, and what it remembers of groups."""
+
+from __future__ import annotations
+
+import itertools
+from uuid import UUID
+
+import pytest
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.group_member import CommitRequest
+from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.errors import (
+    AlreadyOpenError,
+    CorruptStateError,
+    DiskFullError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    StorageError,
+)
+from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.record.builder import build_single
+from strandlog.record.codecs import Codec
+from strandlog.testing import FakeClock, SimulatedFiles
+
+MIB = 1024 * 1024
+
+
+def open_broker(disk: SimulatedFiles, **settings: object) -> Broker:
+    ids = itertools.count(1)
+    overrides = BROKER_SETTINGS.parse({k.replace("_", "."): v for k, v in settings.items()})
+    return Broker(
+        "data", disk, FakeClock(), lambda: UUID(int=next(ids)), broker_settings(overrides)
+    )
+
+
+def commit(broker: Broker, topic: str, offset: int, group: str = "g") -> None:
+    offsets = {TopicPartition(topic, 0): OffsetAndMetadata(offset)}
+    broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+
+
+def committed(broker: Broker, group: str = "g") -> dict[TopicPartition, int]:
+    found = broker.groups.fetch_offsets(group)
+    return {tp: value.offset for tp, value in found.items() if value}
+
+
+def batch(value: bytes = b"v", **parts: object) -> bytearray:
+    return build_single(1_700_000_000_000, value, **parts)  # type: ignore[arg-type]
+
+
+def test_a_program_without_groups_has_no_folder_for_them() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t")
+    assert broker.groups.fetch_offsets("g") == {}
+    broker.close()
+    assert not [path for path in disk.contents() if "__consumer_offsets" in path]
+
+
+def test_offsets_live_in_a_compacted_topic_and_come_back() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk, offsets_topic_num_partitions=3)
+    broker.create_topic("t")
+    for number in range(10):
+        commit(broker, "t", number, group=f"g{number}")
+    assert broker.catalog.topic("__consumer_offsets").partitions == 3
+    assert broker.catalog.topic("__consumer_offsets").settings.compacts
+    used = [log.log_end_offset > 0 for log in broker.catalog.logs("__consumer_offsets")]
+    assert sum(used) > 1
+    again = open_broker(disk.after_kill())
+    for number in range(10):
+        assert committed(again, f"g{number}") == {TopicPartition("t", 0): number}
+
+
+def test_one_group_that_cannot_be_read_does_not_hide_the_others() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t")
+    commit(broker, "t", 5)
+    log = broker.catalog.log("__consumer_offsets", 0)
+    log.append(batch(b"no value of ours", key=b"\x00\x09strange"))
+    log.flush()
+    assert committed(open_broker(disk.after_kill())) == {TopicPartition("t", 0): 5}
+
+
+def test_a_deleted_topic_is_forgotten_by_its_groups() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t")
+    broker.create_topic("stays")
+    commit(broker, "t", 5)
+    commit(broker, "stays", 3)
+    broker.delete_topic("t")
+    assert committed(broker) == {TopicPartition("stays", 0): 3}
+    assert committed(open_broker(disk.after_kill())) == {TopicPartition("stays", 0): 3}
+
+
+def test_a_crash_while_a_topic_is_deleted_does_not_leave_its_offsets_to_the_next() -> None:
+    whole = SimulatedFiles()
+    broker = open_broker(whole)
+    broker.create_topic("t")
+    commit(broker, "t", 5)
+    first = len(whole.trace) + 1
+    broker.delete_topic("t")
+    for step in range(first, len(whole.trace) + 1):
+        disk = SimulatedFiles()
+        broker = open_broker(disk)
+        broker.create_topic("t")
+        commit(broker, "t", 5)
+        disk.stop_at(step)
+        with pytest.raises(BaseException, match="power"):
+            broker.delete_topic("t")
+        again = open_broker(disk.after_kill())
+        if "t" in again.catalog:
+            assert committed(again) == {TopicPartition("t", 0): 5}
+        else:
+            again.create_topic("t")
+            assert committed(again) == {}
+
+
+def test_offsets_that_could_not_be_forgotten_are_forgotten_when_the_topic_is_made_anew() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t")
+    commit(broker, "t", 5)
+    disk.fail_on("append", "__consumer_offsets", count=2)
+    broker.delete_topic("t")
+    with pytest.raises(StorageError):
+        broker.create_topic("t")
+    assert "t" not in broker.catalog
+    broker.create_topic("t")
+    assert committed(broker) == {}
+
+
+def test_appends_are_refused_while_there_is_room_for_the_rest() -> None:
+    disk = SimulatedFiles(capacity_bytes=10 * MIB)
+    broker = open_broker(disk, log_min_free_bytes=2 * MIB)
+    broker.create_topic("t", 1, {"max.message.bytes": 20 * MIB})
+    log = broker.catalog.log("t", 0)
+    written = 0
+    with pytest.raises(DiskFullError, match=r"refused below 2097152 \(log.min.free.bytes\): free"):
+        for _ in range(100):
+            broker.append(log, batch(bytes(MIB // 4)))
+            written += 1
+    assert 28 <= written <= 33
+    with pytest.raises(DiskFullError):
+        broker.append(log, batch())
+    commit(broker, "t", 1)
+    broker.delete_topic("t")
+    broker.upkeep.remove_files()
+    broker.clock.advance(60_001)  # type: ignore[attr-defined]
+    broker.upkeep.remove_files()
+    broker.create_topic("t")
+    broker.append(broker.catalog.log("t", 0), batch())
+    broker.close()
+
+
+def test_the_reserve_may_be_turned_off() -> None:
+    disk = SimulatedFiles(capacity_bytes=MIB)
+    broker = open_broker(disk, log_min_free_bytes=0)
+    broker.create_topic("t")
+    log = broker.catalog.log("t", 0)
+    with pytest.raises(DiskFullError, match="No space left on device; free some space"):
+        for _ in range(100):
+            broker.append(log, batch(bytes(MIB // 16)))
+    end = log.log_end_offset
+    assert end >= 15
+    disk.capacity_bytes = 2 * MIB
+    assert broker.append(log, batch()).base_offset == end
+
+
+def test_several_parts_are_appended_all_or_none() -> None:
+    broker = open_broker(SimulatedFiles())
+    broker.create_topic("t", 3, {"max.message.bytes": 1_000})
+    logs = broker.catalog.logs("t")
+    results = broker.append_all([(log, batch()) for log in logs])
+    assert [result.base_offset for result in results] == [0, 0, 0]
+    with pytest.raises(MessageTooLargeError):
+        broker.append_all([(logs[0], batch()), (logs[1], batch(bytes(2_000)))])
+    plan = logs[2].flush_plan()
+    assert plan is not None
+    logs[2].flush_failed(plan, StorageError("the disk is gone"))
+    with pytest.raises(StorageError, match="t-2 stopped taking records: the disk is gone"):
+        broker.append_all([(logs[0], batch()), (logs[2], batch())])
+    assert [log.log_end_offset for log in logs] == [1, 1, 1]
+
+
+def test_keys_are_asked_for_inside_packed_batches_too() -> None:
+    broker = open_broker(SimulatedFiles())
+    broker.create_topic("t", 1, {"cleanup.policy": "compact"})
+    log = broker.catalog.log("t", 0)
+    broker.append(log, batch(key=b"k", codec=Codec.ZSTD))
+    with pytest.raises(Exception, match="t-0 is compacted: every record needs a key"):
+        broker.append(log, batch(codec=Codec.ZSTD))
+    assert log.log_end_offset == 1
+
+
+def test_the_logs_own_topics_are_not_made_or_deleted() -> None:
+    broker = open_broker(SimulatedFiles())
+    with pytest.raises(InvalidTopicError):
+        broker.create_topic("__consumer_offsets")
+    broker.create_topic("t")
+    commit(broker, "t", 1)
+    with pytest.raises(InvalidTopicError):
+        broker.delete_topic("__consumer_offsets")
+    with pytest.raises(InvalidTopicError):
+        broker.add_partitions("__consumer_offsets", 5)
+
+
+def test_a_start_that_fails_lets_the_folder_go() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t")
+    with pytest.raises(AlreadyOpenError):
+        open_broker(disk)
+    broker.close()
+    broker.close()
+    for path in ("data/topics.json", "data/topics.json.previous"):
+        if path in disk.contents():
+            disk.flip_bit(path, 80)
+    for _ in range(2):
+        with pytest.raises(CorruptStateError):
+            open_broker(disk)

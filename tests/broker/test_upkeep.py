@@ -1,0 +1,236 @@
+"""Chores: when each is due, and that one partition's trouble is not the others'."""
+
+from __future__ import annotations
+
+import itertools
+from uuid import UUID
+
+import pytest
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.upkeep import FAILURES_KEPT
+from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.errors import StorageError
+from strandlog.record.builder import build_single
+from strandlog.testing import FakeClock, SimulatedFiles
+
+DAY_MS = 86_400_000
+
+
+class Yard:
+    """A broker whose time passes when the test says so."""
+
+    def __init__(self, **settings: object) -> None:
+        self.disk = SimulatedFiles()
+        self.clock = FakeClock()
+        ids = itertools.count(1)
+        overrides = BROKER_SETTINGS.parse({k.replace("_", "."): v for k, v in settings.items()})
+        self.broker = Broker(
+            "data",
+            self.disk,
+            self.clock,
+            lambda: UUID(int=next(ids)),
+            broker_settings(overrides),
+        )
+
+    def topic(self, name: str, **config: object) -> None:
+        self.broker.create_topic(name, 1, {k.replace("_", "."): v for k, v in config.items()})
+
+    def append(self, topic: str, value: bytes = b"v", key: bytes | None = b"k") -> None:
+        log = self.broker.catalog.log(topic, 0)
+        self.broker.append(log, build_single(self.clock.now_ms(), value, key))
+
+    def pass_ms(self, ms: int) -> None:
+        """Let time pass, and every deadline on the way be seen."""
+        end_ms = self.clock.monotonic_ms() + ms
+        while (due_ms := self.broker.next_due_ms()) <= end_ms:
+            self.clock.advance(max(0, due_ms - self.clock.monotonic_ms()))
+            self.broker.tick()
+        self.clock.advance(end_ms - self.clock.monotonic_ms())
+
+    def unflushed(self, topic: str) -> int:
+        return self.broker.catalog.log(topic, 0).unflushed_count
+
+    def start(self, topic: str) -> int:
+        return self.broker.catalog.log(topic, 0).log_start_offset
+
+    def rot(self, topic: str) -> None:
+        """Let a bit of the topic's first record flip."""
+        self.disk.flip_bit(f"data/{topic}-0/{0:020d}.log", 8 * 66)
+
+
+def test_written_records_are_synced_after_flush_ms() -> None:
+    yard = Yard()
+    yard.topic("slow", flush_ms="10s")
+    yard.topic("quick", flush_ms=200)
+    yard.append("slow")
+    yard.append("quick")
+    yard.pass_ms(150)
+    assert yard.unflushed("quick") == yard.unflushed("slow") == 1
+    yard.pass_ms(150)
+    assert (yard.unflushed("quick"), yard.unflushed("slow")) == (0, 1)
+    yard.pass_ms(10_000)
+    assert yard.unflushed("slow") == 0
+
+
+def test_many_written_records_are_synced_at_flush_messages() -> None:
+    yard = Yard()
+    yard.topic("t", flush_ms="1h", flush_messages=3)
+    yard.append("t")
+    yard.append("t")
+    yard.pass_ms(1_000)
+    assert yard.unflushed("t") == 2
+    yard.append("t")
+    yard.pass_ms(100)
+    assert yard.unflushed("t") == 0
+
+
+def test_a_partition_that_is_synced_elsewhere_is_left_alone() -> None:
+    yard = Yard()
+    yard.topic("t", flush_ms=0)
+    yard.append("t")
+    log = yard.broker.catalog.log("t", 0)
+    yard.broker.upkeep.syncing.add(log)
+    yard.pass_ms(1_000)
+    assert yard.unflushed("t") == 1
+    yard.broker.upkeep.syncing.clear()
+    yard.pass_ms(1_000)
+    assert yard.unflushed("t") == 0
+
+
+def test_retention_is_looked_after_at_its_interval() -> None:
+    yard = Yard(log_retention_check_interval_ms="1m")
+    yard.topic("t", segment_bytes=1024, retention_ms="1h")
+    for number in range(20):
+        yard.append("t", b"%d" % number + bytes(300))
+    yard.clock.advance(3_600_000)
+    yard.broker.tick()
+    assert yard.start("t") == 0, "not older than an hour yet"
+    yard.pass_ms(59_000)
+    assert yard.start("t") == 0
+    yard.pass_ms(1_000)
+    assert yard.start("t") == 20
+    files = [path for path in yard.disk.contents() if ".log" in path and "/t-0/" in path]
+    assert len([path for path in files if path.endswith(".deleted")]) >= 6
+    yard.pass_ms(62_000)
+    files = [path for path in yard.disk.contents() if ".log" in path and "/t-0/" in path]
+    assert len(files) == 1, "what was removed waits for file.delete.delay.ms, then goes"
+
+
+def test_dirty_partitions_are_compacted_one_per_turn() -> None:
+    yard = Yard(log_cleaner_backoff_ms="15s")
+    for topic in ("a", "b"):
+        yard.topic(topic, cleanup_policy="compact", segment_bytes=1024, retention_ms="-1")
+        for number in range(40):
+            yard.append(topic, bytes(200), b"k%d" % (number % 2))
+        yard.broker.catalog.log(topic, 0).flush()
+    logs = [yard.broker.catalog.log(topic, 0) for topic in ("a", "b")]
+    whole = logs[0].segments.size_bytes
+    compacted = []
+    for _ in range(3):
+        compacted.append(sum(log.segments.size_bytes < whole / 2 for log in logs))
+        yard.pass_ms(15_000)
+    assert compacted == [0, 1, 2]
+    assert list(yard.broker.upkeep.failures) == []
+
+
+def test_a_deleted_topics_files_go_after_a_while() -> None:
+    yard = Yard()
+    yard.topic("t")
+    yard.append("t")
+    yard.broker.delete_topic("t")
+    assert [path for path in yard.disk.contents() if "-delete/" in path]
+    yard.pass_ms(61_000)
+    assert not [path for path in yard.disk.contents() if "/t-0" in path]
+
+
+def test_checkpoints_are_written_at_their_interval() -> None:
+    yard = Yard(log_flush_offset_checkpoint_interval_ms="1m")
+    yard.topic("t")
+    yard.append("t")
+    yard.pass_ms(59_000)
+    assert "data/recovery-point-offset-checkpoint" not in yard.disk.contents()
+    yard.pass_ms(1_000)
+    assert b"t 0 1\n" in yard.disk.contents()["data/recovery-point-offset-checkpoint"]
+
+
+def test_a_partition_that_failed_to_sync_is_mended() -> None:
+    yard = Yard()
+    yard.topic("t", flush_ms=0)
+    yard.append("t")
+    yard.disk.fail_on("sync", "/t-0/")
+    yard.pass_ms(1_000)
+    with pytest.raises(StorageError, match="stopped taking records"):
+        yard.append("t")
+    yard.pass_ms(5_000)
+    yard.append("t")
+    yard.pass_ms(1_000)
+    assert yard.unflushed("t") == 0
+    assert "could not sync" in yard.broker.problems[0]
+
+
+def test_a_partition_that_cannot_be_mended_does_not_keep_the_others_from_it() -> None:
+    yard = Yard()
+    for topic in ("bad", "good"):
+        yard.topic(topic, flush_ms=0)
+        yard.append(topic)
+        yard.disk.fail_on("sync", f"/{topic}-0/")
+    yard.pass_ms(1_000)
+    yard.rot("bad")
+    yard.pass_ms(6_000)
+    yard.append("good")
+    with pytest.raises(StorageError):
+        yard.append("bad")
+
+
+def test_a_partition_that_fails_to_sync_does_not_keep_the_others_from_it() -> None:
+    yard = Yard()
+    yard.topic("a", flush_ms=0)
+    yard.topic("b", flush_ms=0)
+    yard.append("a")
+    yard.append("b")
+    yard.disk.fail_on("sync", "/a-0/", count=100)
+    yard.pass_ms(100)
+    assert yard.unflushed("b") == 0
+
+
+def test_a_damaged_partition_does_not_keep_the_others_from_being_compacted() -> None:
+    yard = Yard()
+    policy = {"cleanup_policy": "compact", "segment_bytes": 1024, "retention_ms": "-1"}
+    for topic, count in (("damaged", 60), ("whole", 40)):
+        yard.topic(topic, **policy)
+        for number in range(count):
+            yard.append(topic, bytes(200), b"k%d" % (number % 2))
+        yard.broker.catalog.log(topic, 0).flush()
+    yard.rot("damaged")
+    size = yard.broker.catalog.log("whole", 0).segments.size_bytes
+    yard.pass_ms(60_000)
+    assert yard.broker.catalog.log("whole", 0).segments.size_bytes < size / 2
+    assert [p for p in yard.broker.problems if "damaged-0" in p and "is damaged" in p]
+
+
+def test_failures_that_come_again_are_noted_once_and_in_bounds() -> None:
+    yard = Yard()
+    yard.topic("t", flush_ms=0)
+    yard.append("t")
+    yard.disk.fail_on("sync", "/t-0/", count=10_000)
+    yard.pass_ms(60_000)
+    failures = yard.broker.upkeep.failures
+    assert 1 <= len(failures) == len(set(failures)) <= 3
+    for number in range(3 * FAILURES_KEPT):
+        failures.append(str(number))
+    assert len(failures) == FAILURES_KEPT
+
+
+def test_producers_that_fell_silent_are_forgotten() -> None:
+    yard = Yard(producer_id_expiration_ms=DAY_MS)
+    yard.topic("t")
+    log = yard.broker.catalog.log("t", 0)
+    batch = build_single(
+        yard.clock.now_ms(), b"v", b"k", producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    yard.broker.append(log, bytes(batch))
+    assert yard.broker.append(log, bytes(batch)).is_duplicate
+    yard.clock.advance(2 * DAY_MS)
+    yard.broker.tick()
+    assert 7 not in log.producers.last_offsets() and not log.producers.last_offsets()

@@ -59,7 +59,7 @@ def test_members_are_shown_beside_their_owner(used: CommandLine) -> None:
     with strandlog.open(used.data) as log, log.consumer(["t"], group="g") as consumer:
         consumer.poll()
         consumer.commit()
-        found = used("group", "describe", "g", "--json").document
+        found = used.inside("group", "describe", "g", "--json").document
         assert found["state"] == "Stable"
         (member,) = found["members"]
         assert member["partitions"] == ["t:0", "t:1"]
@@ -81,7 +81,7 @@ def test_a_topic_that_is_gone_has_no_lag(used: CommandLine) -> None:
 
 def test_a_reset_is_a_dry_run_until_yes(used: CommandLine) -> None:
     before = _places(used)
-    found = used("group", "reset", "g", "--to", "earliest")
+    found = used.inside("group", "reset", "g", "--to", "earliest")
     assert "nothing was changed; add --yes to move 2 partitions" in found.err
     assert found.lines[0].split() == ["TOPIC", "PARTITION", "COMMITTED", "NEW", "NEW", "LAG"]
     assert _places(used) == before

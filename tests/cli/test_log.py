@@ -38,7 +38,7 @@ def test_a_whole_folder_is_verified(filled: CommandLine) -> None:
     found = filled("log", "verify", str(filled.data))
     assert [line.split()[-1] for line in found.lines[1:]] == ["ok", "ok"]
     assert found.err == "2 partitions: no damage\n"
-    found = filled("log", "verify", str(filled.data), "--json")
+    found = filled.inside("log", "verify", str(filled.data), "--json")
     assert found.document["ok"] is True
     assert [row["records"] for row in found.document["partitions"]] == [400, 400]
     found = filled.inside("log", "verify", str(filled.data / "t-1"), "--json")
@@ -55,7 +55,7 @@ def test_damage_is_told_with_place_and_offset_and_only_there(filled: CommandLine
     (line,) = [line for line in found.lines if line.startswith("damage: ")]
     assert f"{path} at byte {batch['position']} (offset {batch['base_offset']})" in line
     assert "checksum does not match" in line
-    document = filled("log", "verify", str(filled.data), "--json", code=1).document
+    document = filled.inside("log", "verify", str(filled.data), "--json", code=1).document
     assert document["ok"] is False
     (finding,) = document["partitions"][0]["findings"]
     assert (finding["kind"], finding["path"]) == ("damage", str(path))

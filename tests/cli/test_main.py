@@ -37,7 +37,7 @@ def test_the_version_is_told(cli: CommandLine) -> None:
 
 def test_a_misspelt_command_is_a_usage_error_with_a_suggestion(cli: CommandLine) -> None:
     assert "Did you mean 'topic'" in cli("topc", code=2).err
-    assert "No such option" in cli("topic", "list", "--nonsense", code=2).err
+    assert "No such option" in cli.inside("topic", "list", "--nonsense", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_servers_are_for_later(cli: CommandLine, arguments: tuple[str, ...]) -> 
 
 def test_a_folder_must_be_named(cli: CommandLine) -> None:
     del cli.env["STRANDLOG_DATA"]
-    assert "name the data folder with -d DIR" in cli("topic", "list", code=2).err
+    assert "name the data folder with -d DIR" in cli.inside("topic", "list", code=2).err
 
 
 def test_an_option_counts_more_than_the_environment(cli: CommandLine, tmp_path: Path) -> None:
-    cli("topic", "create", "here", "-d", str(tmp_path / "other"))
+    cli.inside("topic", "create", "here", "-d", str(tmp_path / "other"))
     assert not cli.data.exists()
-    assert cli("topic", "list", "-d", str(tmp_path / "other"), "--json").document[0]["name"] == (
-        "here"
-    )
+    assert cli.inside("topic", "list", "-d", str(tmp_path / "other"), "--json").document[0][
+        "name"
+    ] == ("here")
 
 
 def test_looking_and_misspelling_make_no_folders(cli: CommandLine) -> None:
@@ -78,8 +78,8 @@ def test_looking_and_misspelling_make_no_folders(cli: CommandLine) -> None:
 
 
 def test_errors_are_one_line_or_one_object(cli: CommandLine) -> None:
-    cli("topic", "create", "t")
-    found = cli("topic", "create", "t", code=1)
+    cli.inside("topic", "create", "t")
+    found = cli.inside("topic", "create", "t", code=1)
     assert found.err == "error: topic 't' exists already; delete it first or use another name\n"
     found = cli("topic", "create", "t", "--json", code=1)
     assert json.loads(found.err) == {
@@ -89,7 +89,7 @@ def test_errors_are_one_line_or_one_object(cli: CommandLine) -> None:
     assert found.out == b""
     assert (
         "did you mean 'retention.ms'"
-        in cli("topic", "alter", "t", "-c", "retenion.ms=1", code=1).err
+        in cli.inside("topic", "alter", "t", "-c", "retenion.ms=1", code=1).err
     )
 
 
@@ -113,7 +113,7 @@ def test_a_missing_extra_is_one_line(module: str) -> None:
 
 
 def test_a_reader_that_has_enough_is_no_error(cli: CommandLine) -> None:
-    cli("produce", "t", "--create", given=b"a longer line\n" * 50_000)
+    cli.inside("produce", "t", "--create", given=b"a longer line\n" * 50_000)
     with cli.popen("consume", "t") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -124,7 +124,7 @@ def test_a_reader_that_has_enough_is_no_error(cli: CommandLine) -> None:
 
 
 def test_ctrl_c_is_quiet(cli: CommandLine) -> None:
-    cli("produce", "t", "--create", given=b"one\n")
+    cli.inside("produce", "t", "--create", given=b"one\n")
     with cli.popen("consume", "t") as process:
         assert process.stdout is not None
         assert process.stderr is not None

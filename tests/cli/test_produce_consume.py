@@ -25,16 +25,16 @@ def test_ten_thousand_lines_come_out_as_they_went_in(cli: CommandLine, tmp_path:
 
 
 def test_input_is_taken_as_it_is(cli: CommandLine) -> None:
-    cli("produce", "t", "--create", given=b"\n\na\r\n  b  \nlast without end")
-    found = cli("consume", "t", "-e", "-f", "<%s>")
+    cli.inside("produce", "t", "--create", given=b"\n\na\r\n  b  \nlast without end")
+    found = cli.inside("consume", "t", "-e", "-f", "<%s>")
     assert found.out == b"<><><a\r><  b  ><last without end>"
-    cli("topic", "create", "empty")
-    assert cli("produce", "empty", "--json").document["records"] == 0
-    assert cli("consume", "empty", "-e").out == b""
+    cli.inside("topic", "create", "empty")
+    assert cli.inside("produce", "empty", "--json").document["records"] == 0
+    assert cli.inside("consume", "empty", "-e").out == b""
 
 
 def test_keys_headers_and_tombstones(cli: CommandLine) -> None:
-    cli(
+    cli.inside(
         "produce", "t", "--create", "-K", ":", "-H", "a=1", "-H", "b=x=y", "-H", "n", "-Z",
         given=b"k:v:w\nkey:\n:value\nno key\n",
     )  # fmt: skip
@@ -47,19 +47,24 @@ def test_keys_headers_and_tombstones(cli: CommandLine) -> None:
         (None, b"no key"),
     ]
     assert records[0].headers == (("a", b"1"), ("b", b"x=y"), ("n", None))
-    assert cli("consume", "t", "-e", "-K", "=").lines == ["k=v:w", "key=", "=value", "=no key"]
-    found = cli("consume", "t", "-e", "-Z", "-f", "%k|%s|%K|%S|%h\\n").lines
+    assert cli.inside("consume", "t", "-e", "-K", "=").lines == [
+        "k=v:w",
+        "key=",
+        "=value",
+        "=no key",
+    ]
+    found = cli.inside("consume", "t", "-e", "-Z", "-f", "%k|%s|%K|%S|%h\\n").lines
     assert found[:3] == [
         "k|v:w|1|3|a=1,b=x=y,n=NULL",
         "key|NULL|3|-1|a=1,b=x=y,n=NULL",
         "NULL|value|-1|5|a=1,b=x=y,n=NULL",
     ]
-    assert cli("consume", "t", "-n", "1", "-f", "%t %p %o %%\\x21\\n").text == "t 0 0 %!\n"
+    assert cli.inside("consume", "t", "-n", "1", "-f", "%t %p %o %%\\x21\\n").text == "t 0 0 %!\n"
 
 
 def test_without_minus_z_nothing_is_null_but_missing_keys(cli: CommandLine) -> None:
-    cli("produce", "t", "--create", "-K", "\\t", given=b"\tv\nk\t\nv\n")
-    found = [json.loads(line) for line in cli("consume", "t", "-e", "--json").lines]
+    cli.inside("produce", "t", "--create", "-K", "\\t", given=b"\tv\nk\t\nv\n")
+    found = [json.loads(line) for line in cli.inside("consume", "t", "-e", "--json").lines]
     assert [(row["key"], row["value"]) for row in found] == [("", "v"), ("k", ""), (None, "v")]
 
 
@@ -70,7 +75,7 @@ def test_json_lines_in_and_out_are_the_same_records(cli: CommandLine) -> None:
         {"value_base64": "/wA=", "key_base64": "gA==", "headers": [["b", {"base64": "/w=="}]]},
         {"value": {"a": [1, "é"]}, "headers": [["d", "1"], ["d", None]], "partition": 0},
     ]
-    cli("topic", "create", "t", "-p", "2")
+    cli.inside("topic", "create", "t", "-p", "2")
     text = "".join(json.dumps(row) + "\n" for row in given).encode()
     found = cli("produce", "t", "--json", given=text).document
     assert (found["topic"], found["records"]) == ("t", 4)
@@ -84,9 +89,9 @@ def test_json_lines_in_and_out_are_the_same_records(cli: CommandLine) -> None:
     assert by_value["bytes"]["value_base64"] == "/wA="
     assert by_value['{"a": [1, "é"]}']["headers"] == [["d", "1"], ["d", None]]
 
-    cli("topic", "create", "copy", "-p", "2")
-    cli("produce", "copy", "--json", given=printed)
-    copied = cli("consume", "copy", "-e", "--json").out
+    cli.inside("topic", "create", "copy", "-p", "2")
+    cli.inside("produce", "copy", "--json", given=printed)
+    copied = cli.inside("consume", "copy", "-e", "--json").out
     assert sorted(copied.replace(b'"copy"', b'"t"').splitlines()) == sorted(printed.splitlines())
 
 
@@ -120,10 +125,10 @@ def test_a_bad_line_is_named_and_everything_before_it_is_kept(
 def test_lines_that_are_too_large_are_refused_and_large_batches_are_split(
     cli: CommandLine,
 ) -> None:
-    cli("topic", "create", "small", "-c", "max.message.bytes=1000")
-    cli("produce", "small", given=b"x" * 100 + b"\n" + (b"y" * 90 + b"\n") * 300)
-    assert cli("topic", "list", "--json").document[0]["records"] == 301
-    found = cli("produce", "small", given=b"fits\n" + b"x" * 2000 + b"\n", code=1)
+    cli.inside("topic", "create", "small", "-c", "max.message.bytes=1000")
+    cli.inside("produce", "small", given=b"x" * 100 + b"\n" + (b"y" * 90 + b"\n") * 300)
+    assert cli.inside("topic", "list", "--json").document[0]["records"] == 301
+    found = cli.inside("produce", "small", given=b"fits\n" + b"x" * 2000 + b"\n", code=1)
     assert "over the limit of 1000" in found.err
 
 
@@ -153,7 +158,7 @@ def test_every_way_to_name_a_place(cli: CommandLine) -> None:
         json.dumps({"value": str(number), "timestamp": when}) + "\n"
         for number, when in enumerate(times)
     )
-    cli("produce", "t", "--create", "--json", given=given.encode())
+    cli.inside("produce", "t", "--create", "--json", given=given.encode())
     moment = datetime.fromtimestamp(times[6] / 1000, UTC).isoformat(timespec="milliseconds")
     for place, expected in (
         ("beginning", 10),
@@ -173,28 +178,28 @@ def test_every_way_to_name_a_place(cli: CommandLine) -> None:
 
 
 def test_groups_go_on_where_they_were(cli: CommandLine) -> None:
-    cli("produce", "t", "--create", given=b"1\n2\n3\n4\n5\n")
+    cli.inside("produce", "t", "--create", given=b"1\n2\n3\n4\n5\n")
     assert cli("consume", "t", "-g", "g", "-n", "2").lines == ["1", "2"]
-    assert cli("consume", "t", "-g", "g", "-e").lines == ["3", "4", "5"]
-    assert cli("consume", "t", "-g", "g", "-e").lines == []
-    assert cli("consume", "t", "-g", "other", "-e", "-o", "-1").lines == ["5"]
-    assert cli("consume", "t", "-g", "g", "-e", "-p", "0", "-o", "3").lines == ["4", "5"]
+    assert cli.inside("consume", "t", "-g", "g", "-e").lines == ["3", "4", "5"]
+    assert cli.inside("consume", "t", "-g", "g", "-e").lines == []
+    assert cli.inside("consume", "t", "-g", "other", "-e", "-o", "-1").lines == ["5"]
+    assert cli.inside("consume", "t", "-g", "g", "-e", "-p", "0", "-o", "3").lines == ["4", "5"]
 
 
 def test_what_nobody_read_is_not_committed(cli: CommandLine) -> None:
-    cli("produce", "t", "--create", given=b"a line that fills the pipe\n" * 30_000)
+    cli.inside("produce", "t", "--create", given=b"a line that fills the pipe\n" * 30_000)
     with cli.popen("consume", "t", "-g", "g") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(30) == 0
-    found = cli("group", "describe", "g", "--json").document["partitions"]
+    found = cli.inside("group", "describe", "g", "--json").document["partitions"]
     committed = found[0]["committed"] if found else 0
     assert (committed or 0) < 30_000
 
 
 def test_a_slow_pipe_is_sent_line_by_line_and_can_be_followed(cli: CommandLine) -> None:
-    cli("topic", "create", "t")
+    cli.inside("topic", "create", "t")
     with cli.popen("produce", "t") as producer, cli.popen("consume", "t") as consumer:
         assert producer.stdin is not None
         assert consumer.stdout is not None

@@ -10,18 +10,25 @@ def test_a_topics_life(cli: CommandLine) -> None:
     found = cli("topic", "create", "orders", "-p", "3", "-c", "retention.ms=1d", "--json").document
     assert (found["name"], found["partitions"]) == ("orders", 3)
     assert found["config"] == {"retention.ms": "86400000"}
-    assert cli("topic", "create", "plain").err == "created plain with 1 partition\n"
-    cli("produce", "orders", given=b"1\n2\n3\n4\n")
+    assert cli.inside("topic", "create", "plain").err == "created plain with 1 partition\n"
+    cli.inside("produce", "orders", given=b"1\n2\n3\n4\n")
 
-    found = cli("topic", "list", "--json").document
+    found = cli.inside("topic", "list", "--json").document
     assert [(row["name"], row["partitions"], row["records"]) for row in found] == [
         ("orders", 3, 4),
         ("plain", 1, 0),
     ]
-    assert cli("topic", "list").lines[0].split() == ["TOPIC", "PARTITIONS", "RECORDS", "SIZE"]
+    assert cli.inside("topic", "list").lines[0].split() == [
+        "TOPIC",
+        "PARTITIONS",
+        "RECORDS",
+        "SIZE",
+    ]
 
-    cli("topic", "alter", "orders", "-c", "retention.ms=", "-c", "segment.bytes=1MiB", "-p", "4")
-    found = cli("topic", "describe", "orders", "--json").document
+    cli.inside(
+        "topic", "alter", "orders", "-c", "retention.ms=", "-c", "segment.bytes=1MiB", "-p", "4"
+    )
+    found = cli.inside("topic", "describe", "orders", "--json").document
     assert found["config"] == {"segment.bytes": "1048576"}
     assert [row["end_offset"] for row in found["partitions"]] == [2, 1, 1, 0]
     assert set(found["partitions"][0]) == {
@@ -31,22 +38,22 @@ def test_a_topics_life(cli: CommandLine) -> None:
         "size_bytes",
         "segments",
     }
-    shown = cli("topic", "describe", "orders").lines
+    shown = cli.inside("topic", "describe", "orders").lines
     assert shown[1].split()[:4] == ["0", "0", "2", "2"]
     assert "segment.bytes  1048576" in shown
-    found = cli("topic", "describe", "orders", "--json", "--defaults").document["config"]
+    found = cli.inside("topic", "describe", "orders", "--json", "--defaults").document["config"]
     assert found["retention.ms"] == "604800000"
     assert found["cleanup.policy"] == "delete"
 
     assert cli("topic", "delete", "orders", "--yes", "--json").document == {"deleted": "orders"}
-    assert [row["name"] for row in cli("topic", "list", "--json").document] == ["plain"]
+    assert [row["name"] for row in cli.inside("topic", "list", "--json").document] == ["plain"]
 
 
 def test_deleting_asks_and_without_a_terminal_wants_yes(cli: CommandLine) -> None:
-    cli("topic", "create", "t")
+    cli.inside("topic", "create", "t")
     found = cli("topic", "delete", "t", given=b"y\n", code=2)
     assert "add --yes" in found.err
-    assert cli("topic", "list", "--json").document
+    assert cli.inside("topic", "list", "--json").document
 
 
 @pytest.mark.parametrize(

@@ -218,3 +218,17 @@ def test_a_log_acknowledges_a_duplicate_across_restarts_and_writes_it_once(how: 
         log.append(batch(b"gap", producer=(7, 0, 42)))
     log.flush()
     assert offsets(log) == list(range(41))
+
+
+@pytest.mark.xfail(reason="truncate_to leaves the producer state as it was; a restart does not")
+def test_a_truncated_batch_is_as_unknown_to_the_log_as_to_its_next_start() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    sent = [batch(b"v%d" % n, producer=(7, 0, n)) for n in range(6)]
+    for one in sent:
+        log.append(one)
+    log.truncate_to(3)
+    _, restarted = reopen(files.after_kill())
+    assert restarted.producers.last_offsets() == log.producers.last_offsets()
+    assert offsets(log) == offsets(restarted) == [0, 1, 2]
+    assert not log.append(sent[3]).is_duplicate, "nothing is there that it could repeat"

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.measure import Row, print_table, write_json
 from benchmarks.opening import GIB, memory_rows, opening_rows, start_rows
 from benchmarks.throughput import append_rows, consumer_rows, producer_rows
+from benchmarks.wire import wire_rows
 
 
 def main() -> int:
@@ -31,6 +32,7 @@ def main() -> int:
             "consumer": lambda: consumer_rows(folder),
             "memory": lambda: memory_rows(folder),
             "start": start_rows,
+            "wire": lambda: wire_rows(folder),
             "opening": lambda: opening_rows(folder, total_bytes),
         }
         for title, measure in parts.items():

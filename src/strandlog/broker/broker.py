@@ -45,7 +45,7 @@ class OffsetsTopic:
         self._broker = broker
 
     def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
-        """Keep the records: on disk when this returns, with durability "fsync"."""
+        """Keep the records: on disk when this returns, unless somebody else sees to that."""
         self._broker.ensure_offsets_topic()
         self._table().append(records, timestamp_ms)
 
@@ -55,7 +55,7 @@ class OffsetsTopic:
 
     def _table(self) -> InternalTopic:
         logs = self._broker.catalog.logs(OFFSETS_TOPIC)
-        partitions = [_TableLog(log, self._broker.settings.fsyncs) for log in logs]
+        partitions = [_TableLog(log, self._broker) for log in logs]
         return InternalTopic(partitions, lambda key: _partition_of(key, len(logs)))
 
 
@@ -70,15 +70,17 @@ def _partition_of(key: bytes, count: int) -> int:
 class _TableLog:
     """One partition of an internal topic."""
 
-    def __init__(self, log: PartitionLog, fsyncs: bool) -> None:
+    def __init__(self, log: PartitionLog, broker: Broker) -> None:
         self._log = log
-        self._fsyncs = fsyncs
+        self._broker = broker
 
     def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
         keys = [key for key, _ in records]
         values = [value for _, value in records]
         self._log.append(build_batch(timestamp_ms, values, keys))
-        if self._fsyncs:
+        if self._broker.offsets_written is not None:
+            self._broker.offsets_written(self._log)
+        elif self._broker.settings.fsyncs:
             self._log.flush()
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
@@ -108,6 +110,9 @@ class Broker:
     ) -> None:
         self.settings = settings or broker_settings()
         self.clock = clock
+        # Whoever syncs elsewhere is told here about writes to the offsets topic; else they are
+        # synced at once.
+        self.offsets_written: Callable[[PartitionLog], None] | None = None
         options = LogDirOptions(
             self.settings.fsyncs,
             self.settings.log_segment_cache_size,

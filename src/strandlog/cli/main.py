@@ -1,5 +1,6 @@
 """The command tree, and what every command does about errors.
 
+    strandlog serve        the broker
     strandlog topic …      create, list, describe, alter, delete
     strandlog produce …    lines in
     strandlog consume …    lines out
@@ -35,6 +36,7 @@ from strandlog.cli.options import CONTEXT, MARKUP, RunState
 from strandlog.errors import StrandlogError
 
 COMMANDS = {
+    "serve": ("strandlog.cli.serve", "Serve a folder to every Kafka client."),
     "topic": ("strandlog.cli.topic", "Create, list, describe, alter and delete topics."),
     "produce": ("strandlog.cli.produce", "Write lines to a topic."),
     "consume": ("strandlog.cli.consume", "Print the records of a topic."),

@@ -1,0 +1,257 @@
+"""The broker over the wire, through librdkafka, next to librdkafka's own in-memory mock broker.
+
+The mock keeps nothing on disk and forgets after 5 MB a partition: it is the ceiling of what this
+client can do on this machine. Rounds alternate between the two, and the best of each counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.measure import Row
+from strandlog.record.builder import build_batch
+
+PARTITIONS = 4
+
+
+@contextlib.contextmanager
+def running_broker(folder: Path) -> Iterator[str]:
+    """A broker in a process of its own; yields its address."""
+    arguments = [sys.executable, "-m", "strandlog", "serve", str(folder), "--port", "0"]
+    arguments += ["--set", "group.initial.rebalance.delay.ms=0"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            yield line.split()[1].removeprefix("kafka=")
+        finally:
+            os.kill(process.pid, signal.SIGTERM)
+            process.wait(timeout=60)
+
+
+def _create(address: str, name: str, partitions: int = PARTITIONS) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=30)
+
+
+def _producer(target: dict[str, Any], **config: Any) -> Producer:
+    return Producer(
+        {
+            **target,
+            "linger.ms": 5,
+            "batch.num.messages": 10_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+            **config,
+        }
+    )
+
+
+def _produce_seconds(producer: Producer, topic: str, value: bytes, count: int) -> float:
+    started = time.perf_counter()
+    for number in range(count):
+        producer.produce(topic, value, partition=number % PARTITIONS)
+        if not number % 10_000:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+    return time.perf_counter() - started
+
+
+def produce_rows(address: str) -> list[Row]:
+    """acks=1 against the mock, and acks=all (on disk) next to acks=1."""
+    rows = []
+    for size, count in ((100, 300_000), (1000, 150_000)):
+        topic = f"produce-{size}"
+        _create(address, topic)
+        value = b"x" * size
+        ours: dict[str, Any] = {"bootstrap.servers": address}
+        best = {"mock": 0.0, "acks=1": 0.0, "acks=all": 0.0}
+        for _ in range(3):
+            for name, producer in (
+                ("mock", _producer({"test.mock.num.brokers": 1}, acks="1")),
+                ("acks=1", _producer(ours, acks="1")),
+                ("acks=all", _producer(ours, acks="all")),
+            ):
+                _produce_seconds(producer, topic, value, PARTITIONS)  # connect, learn the topic
+                took = _produce_seconds(producer, topic, value, count)
+                best[name] = max(best[name], count / took)
+        rows += [
+            Row(f"produce {size} B, mock", best["mock"], "records/s"),
+            Row(f"produce {size} B, acks=1", best["acks=1"], "records/s"),
+            Row(f"produce {size} B, acks=all", best["acks=all"], "records/s"),
+            Row(f"produce {size} B, acks=1 / mock", best["acks=1"] / best["mock"], "ratio", 0.9),
+        ]
+    return rows
+
+
+def consume_rows(address: str) -> list[Row]:
+    """1 KB records, through librdkafka and at the socket."""
+    topic, count, value = "consume", 300_000, b"x" * 1000
+    _create(address, topic)
+    _produce_seconds(_producer({"bootstrap.servers": address}), topic, value, count)
+    best = 0.0
+    for number in range(3):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": f"bench-{number}",
+                "auto.offset.reset": "earliest",
+                "fetch.message.max.bytes": 8_000_000,
+                "fetch.max.bytes": 50_000_000,
+                "queued.max.messages.kbytes": 1_000_000,
+                "check.crcs": False,
+            }
+        )
+        consumer.subscribe([topic])
+        left, started = count, 0.0
+        while left:
+            found = len(consumer.consume(min(left, 10_000), 1.0))
+            if found and not started:
+                started = time.perf_counter()
+            left -= found
+        best = max(best, count * len(value) / 1e6 / (time.perf_counter() - started))
+        consumer.close()
+    wire = max(_raw_fetch_rate(address, topic) for _ in range(3))
+    return [
+        Row("consume 1 KB, librdkafka", best, "MB/s", 400),
+        Row("fetch 1 KB, at the socket", wire, "MB/s", 400),
+    ]
+
+
+def _exchange(connection: socket.socket, frame: bytes) -> bytes:
+    connection.sendall(struct.pack(">i", len(frame)) + frame)
+    return _receive(connection)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    length = struct.unpack(">i", _exactly(connection, 4))[0]
+    return _exactly(connection, length)
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    parts = bytearray(length)
+    view, got = memoryview(parts), 0
+    while got < length:
+        count = connection.recv_into(view[got:])
+        assert count, "the broker hung up"
+        got += count
+    return bytes(parts)
+
+
+def _connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _raw_fetch_rate(address: str, topic: str) -> float:
+    """MB/s of Fetch v4 answers over one socket, without decoding the records."""
+    name = topic.encode()
+    total, offset = 0, 0
+    with _connect(address) as connection:
+        started = time.perf_counter()
+        while True:
+            request = (
+                struct.pack(">hhih", 1, 4, 0, -1)
+                + struct.pack(">iiiib", -1, 0, 1, 50_000_000, 0)
+                + struct.pack(">ih", 1, len(name))
+                + name
+                + struct.pack(">iiqi", 1, 0, offset, 8_000_000)
+            )
+            answer = _exchange(connection, request)
+            records = answer[4 + 4 + 4 + 2 + len(name) + 4 + 4 + 2 + 8 + 8 + 4 + 4 :]
+            if len(records) < 61:
+                return total / 1e6 / (time.perf_counter() - started)
+            total += len(records)
+            position = 0
+            while position + 61 <= len(records):
+                base, length = struct.unpack_from(">qi", records, position)
+                if position + 12 + length > len(records):
+                    break
+                offset = base + struct.unpack_from(">i", records, position + 23)[0] + 1
+                position += 12 + length
+
+
+def latency_rows(address: str) -> list[Row]:
+    """One record at a time: how many requests a second when pipelined, and how long one takes."""
+    _create(address, "single", 1)
+    batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 100]))
+    name = b"single"
+
+    def request(acks: int) -> bytes:
+        body = (
+            struct.pack(">hhih", 0, 3, 0, -1)
+            + struct.pack(">hhi", -1, acks, 10_000)
+            + struct.pack(">ih", 1, len(name))
+            + name
+            + struct.pack(">iii", 1, 0, len(batch))
+            + batch
+        )
+        return struct.pack(">i", len(body)) + body
+
+    rows = []
+    with _connect(address) as connection:
+        window, count = 32, 20_000
+        frame = request(1)
+        started = time.perf_counter()
+        for _ in range(window):
+            connection.sendall(frame)
+        for number in range(count):
+            _receive(connection)
+            if number + window < count:
+                connection.sendall(frame)
+        rate = count / (time.perf_counter() - started)
+        rows.append(Row("single-record requests, pipelined", rate, "requests/s", 20_000))
+        for acks, label, tries in ((1, "acks=1", 3000), (-1, "acks=all", 500)):
+            frame, times = request(acks), []
+            for _ in range(tries):
+                began = time.perf_counter()
+                connection.sendall(frame)
+                _receive(connection)
+                times.append((time.perf_counter() - began) * 1000)
+            centiles = statistics.quantiles(times, n=100)
+            rows.append(Row(f"produce latency {label}, p50", centiles[49], "ms"))
+            rows.append(Row(f"produce latency {label}, p99", centiles[98], "ms"))
+    return rows
+
+
+def start_rows(folder: Path) -> list[Row]:
+    """From the command to `ready`, and the memory of an idle broker."""
+    started = time.perf_counter()
+    arguments = [sys.executable, "-m", "strandlog", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        took = time.perf_counter() - started
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        resident = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(timeout=30)
+    return [
+        Row("serve: start to ready", took, "s", 0.5, higher_is_better=False),
+        Row("serve: idle memory", resident, "MB", 80, higher_is_better=False),
+    ]
+
+
+def wire_rows(folder: Path) -> list[Row]:
+    rows = start_rows(folder / "idle")
+    with running_broker(folder / "wire") as address:
+        rows += produce_rows(address)
+        rows += consume_rows(address)
+        rows += latency_rows(address)
+    return rows

@@ -1,0 +1,180 @@
+"""Reads for consumers: answered at once when there is enough, parked when there is not.
+
+A fetch asks for several partitions and says how much it wants (`min_bytes`), how much it takes
+(`max_bytes`, and a limit per partition) and how long it would wait. It is answered when at least
+`min_bytes` can be read, when any partition has an error, or at its deadline, whichever comes first.
+Partitions are served in the order of the request; the first batch of the first partition that has
+one comes whole, however large, so a consumer always gets on (KIP-74).
+
+A parked fetch is looked at again when one of its partitions has more to show (`visible`). Nothing
+is read before it is known to be wanted: the estimate counts bytes up to the high watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strandlog.broker.pending import Pending
+from strandlog.broker.timers import Timer, Timers
+from strandlog.errors import StrandlogError
+from strandlog.model import TopicPartition
+from strandlog.storage.files import Buffer
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition_reads import read, read_plan
+
+
+class FetchPart(NamedTuple):
+    """One partition of a fetch: where to read, or why not."""
+
+    tp: TopicPartition
+    log: PartitionLog | None
+    offset: int
+    max_bytes: int
+    error: StrandlogError | None = None
+
+
+class FetchAnswer(NamedTuple):
+    """What one partition has to say."""
+
+    tp: TopicPartition
+    error: StrandlogError | None
+    high_watermark: int
+    log_start_offset: int
+    data: Buffer
+
+
+class FetchWish(NamedTuple):
+    """A whole fetch."""
+
+    parts: Sequence[FetchPart]
+    min_bytes: int
+    max_bytes: int
+    deadline_ms: int
+
+
+class _Parked:
+    """A fetch that waits."""
+
+    __slots__ = ("pending", "timer", "wish")
+
+    def __init__(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
+        self.wish = wish
+        self.pending = pending
+        self.timer: Timer | None = None
+
+
+class Fetches:
+    """All fetches of one broker."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._parked: dict[PartitionLog, dict[_Parked, None]] = {}
+
+    def fetch(self, wish: FetchWish, now_ms: int) -> Pending[list[FetchAnswer]]:
+        """The answer, now or later."""
+        pending: Pending[list[FetchAnswer]] = Pending(wish.deadline_ms)
+        if now_ms >= wish.deadline_ms or _is_enough(wish):
+            pending.complete(answer(wish))
+            return pending
+        parked = _Parked(wish, pending)
+        parked.timer = self._timers.schedule(wish.deadline_ms, lambda: self._finish(parked))
+        for part in wish.parts:
+            if part.log is not None:
+                self._parked.setdefault(part.log, {})[parked] = None
+        return pending
+
+    def visible(self, log: PartitionLog) -> None:
+        """A partition has more to show, or is gone: look at who waits for it."""
+        for parked in list(self._parked.get(log, ())):
+            if parked.pending.is_done or _is_enough(parked.wish):
+                self._finish(parked)
+
+    def deleted(self, log: PartitionLog) -> None:
+        """A partition is gone: nobody waits for it any longer."""
+        for parked in list(self._parked.get(log, ())):
+            self._finish(parked)
+
+    def cancel(self, pending: Pending[list[FetchAnswer]]) -> None:
+        """The consumer hung up."""
+        for waiting in list(self._parked.values()):
+            for parked in list(waiting):
+                if parked.pending is pending:
+                    self._unpark(parked)
+                    return
+
+    def _finish(self, parked: _Parked) -> None:
+        self._unpark(parked)
+        if not parked.pending.is_done:
+            parked.pending.complete(answer(parked.wish))
+
+    def _unpark(self, parked: _Parked) -> None:
+        if parked.timer is not None:
+            parked.timer.cancel()
+        for part in parked.wish.parts:
+            waiting = self._parked.get(part.log) if part.log is not None else None
+            if waiting is not None and part.log is not None:
+                waiting.pop(parked, None)
+                if not waiting:
+                    del self._parked[part.log]
+
+
+def _is_enough(wish: FetchWish) -> bool:
+    """Whether there is something to answer with: an error, or min_bytes to read."""
+    available = 0
+    for part in wish.parts:
+        log = part.log
+        if part.error is not None or log is None:
+            return True
+        if not log.log_start_offset <= part.offset <= log.high_watermark:
+            return True
+        if part.offset < log.high_watermark:
+            if wish.min_bytes <= 1:
+                return True  # what nearly everybody asks for: anything at all
+            available += min(_readable_bytes(log, part.offset), part.max_bytes)
+            if available >= wish.min_bytes:
+                return True
+    return wish.min_bytes <= 0
+
+
+def _readable_bytes(log: PartitionLog, offset: int) -> int:
+    """About how many bytes a reader at `offset` has before it."""
+    plan = read_plan(log, offset, 0)
+    found = plan.locate() if plan is not None else None
+    if plan is None or found is None:
+        return 0
+    later = [
+        segment.size_bytes
+        for segment in log.segments.all()
+        if plan.base_offset < segment.base_offset < log.high_watermark
+    ]
+    return plan.end_position - found[0] + sum(later)
+
+
+def answer(wish: FetchWish) -> list[FetchAnswer]:
+    """Read what the fetch asks for, within its limits."""
+    left = wish.max_bytes
+    answers = []
+    took_any = False
+    for part in wish.parts:
+        found = _answer_part(part, left, is_first=not took_any)
+        left -= len(found.data)
+        took_any = took_any or bool(found.data)
+        answers.append(found)
+    return answers
+
+
+def _answer_part(part: FetchPart, left: int, *, is_first: bool) -> FetchAnswer:
+    log = part.log
+    if log is None or part.error is not None:
+        return FetchAnswer(part.tp, part.error, -1, -1, b"")
+    data: Buffer = b""
+    error: StrandlogError | None = None
+    try:
+        if left > 0 or is_first:
+            data = read(log, part.offset, max(0, min(part.max_bytes, left)))
+            if len(data) > left and not is_first:
+                data = b""  # a first batch that no longer fits; the next fetch begins with it
+    except StrandlogError as refused:
+        error = refused
+    return FetchAnswer(part.tp, error, log.high_watermark, log.log_start_offset, data)

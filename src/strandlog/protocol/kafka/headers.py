@@ -1,0 +1,98 @@
+"""The few bytes in front of each request and response.
+
+    request v1     i16 api key | i16 version | i32 correlation id | nullable string client id
+    request v2     the same, then tagged fields                                  (flexible versions)
+    response v0    i32 correlation id
+    response v1    the same, then tagged fields                                  (flexible versions)
+
+ApiVersions is the exception: its response header is always v0, because a client that does not know
+the broker yet must be able to read it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from strandlog.errors import DataError
+from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
+
+_REQUEST = struct.Struct(">hhih")
+_CORRELATION = struct.Struct(">i")
+NO_TAGGED_FIELDS = b"\0"
+
+
+class RequestHeader(NamedTuple):
+    """Who asks for what."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+
+def read_request_header(frame: memoryview) -> RequestHeader:
+    """The header of a request; `DataError` when the frame is too short for it."""
+    try:
+        api_key, version, correlation_id, length = _REQUEST.unpack_from(frame)
+    except struct.error as error:
+        raise DataError("a request is shorter than its header") from error
+    position = _REQUEST.size
+    client_id: str | None = None
+    if length >= 0:
+        if position + length > len(frame):
+            raise DataError("a client id is longer than its request")
+        client_id = str(frame[position : position + length], "utf-8", "replace")
+        position += length
+    api = BY_KEY.get(api_key)
+    # A version that we do not know is not read any further: its layout may be anything.
+    if api is not None and api.speaks(version) and api.is_flexible(version):
+        position = skip_tagged_fields(frame, position)
+    return RequestHeader(api_key, version, correlation_id, client_id, position)
+
+
+def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
+    """The header of a response."""
+    header = _CORRELATION.pack(correlation_id)
+    if api_key != API_VERSIONS and BY_KEY[api_key].is_flexible(version):
+        return header + NO_TAGGED_FIELDS
+    return header
+
+
+def skip_tagged_fields(frame: memoryview, position: int) -> int:
+    """The position after the tagged fields that begin here."""
+    count, position = read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
+        position += size
+        if position > len(frame):
+            raise DataError("a tagged field is longer than its message")
+    return position
+
+
+def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
+    """(value, next position)."""
+    value = shift = 0
+    while True:
+        if position >= len(frame) or shift > 28:
+            raise DataError("a number does not end where it should")
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def unsigned_varint(value: int) -> bytes:
+    """A number as compact lengths and tags have it."""
+    if value < 0x80:
+        return bytes((value,))
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)

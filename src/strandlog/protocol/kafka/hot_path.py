@@ -1,0 +1,268 @@
+"""Produce and Fetch by hand, so that record bytes stay views from socket to disk
+and back.
+
+    Produce request (v3 to v13)
+        nullable string transactional id | i16 acks | i32 timeout ms |
+        [ string topic (uuid from v13) | [ i32 partition | nullable bytes records ] ]
+
+    Produce response (v3 to v13)
+        [ string topic (uuid from v13) |
+          [ i32 partition | i16 error | i64 base offset | i64 append time |
+            i64 log start offset (from v5) | [ record errors ], nullable string (from v8) ] ] |
+        i32 throttle ms
+
+    Fetch response (v4 to v18)
+        i32 throttle ms | i16 error, i32 session id (from v7) |
+        [ string topic (uuid from v13) |
+          [ i32 partition | i16 error | i64 high watermark | i64 last stable offset |
+            i64 log start offset (from v5) | nullable [ i64 producer id | i64 first offset ] |
+            i32 preferred read replica (from v11) | nullable bytes records ] ]
+
+Strings, arrays and bytes are compact and structures end with tagged fields from v9 and v12 on. A
+length is never trusted: it is checked against the bytes that are left before anything is made of
+it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from strandlog.errors import DataError
+from strandlog.protocol.kafka.headers import (
+    NO_TAGGED_FIELDS,
+    read_unsigned_varint,
+    skip_tagged_fields,
+    unsigned_varint,
+)
+
+Buffer = bytes | bytearray | memoryview
+TopicRef = str | UUID  # newer versions name a topic by its id
+
+PRODUCE_FLEXIBLE_FROM = 9
+PRODUCE_TOPIC_IDS_FROM = 13
+FETCH_FLEXIBLE_FROM = 12
+FETCH_TOPIC_IDS_FROM = 13
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_SMALLEST_ELEMENT_BYTES = 3
+
+
+class ProducedRecords(NamedTuple):
+    """One partition's share of a Produce request."""
+
+    topic: TopicRef
+    partition: int
+    records: memoryview | None
+
+
+class ProduceRequest(NamedTuple):
+    """What a producer sends."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    partitions: list[ProducedRecords]
+
+
+class FetchedPartition(NamedTuple):
+    """One partition's share of a Fetch response."""
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: Sequence[tuple[int, int]] | None  # (producer id, first offset), by first offset
+    records: Sequence[Buffer]
+
+
+class _Cursor:
+    """Reads one request from front to back."""
+
+    __slots__ = ("frame", "is_flexible", "position")
+
+    def __init__(self, frame: memoryview, position: int, is_flexible: bool) -> None:
+        self.frame = frame
+        self.position = position
+        self.is_flexible = is_flexible
+
+    def fixed(self, layout: struct.Struct) -> tuple[int, ...]:
+        try:
+            values = layout.unpack_from(self.frame, self.position)
+        except struct.error as error:
+            raise DataError("a Produce request ends too early") from error
+        self.position += layout.size
+        return values
+
+    def _length(self, layout: struct.Struct) -> int:
+        if self.is_flexible:
+            length, self.position = read_unsigned_varint(self.frame, self.position)
+            return length - 1
+        return self.fixed(layout)[0]
+
+    def sized(self, layout: struct.Struct) -> memoryview | None:
+        """Bytes behind a length; None for null."""
+        length = self._length(layout)
+        if length < 0:
+            return None
+        end = self.position + length
+        if end > len(self.frame):
+            raise DataError(f"{length} bytes are announced, {len(self.frame) - self.position} left")
+        data = self.frame[self.position : end]
+        self.position = end
+        return data
+
+    def text(self) -> str | None:
+        data = self.sized(_INT16)
+        return None if data is None else str(data, "utf-8", "replace")
+
+    def count(self) -> int:
+        """The length of an array, believed only if so many elements can still come."""
+        count = self._length(_INT32)
+        if count * _SMALLEST_ELEMENT_BYTES > len(self.frame) - self.position:
+            raise DataError(f"an array of {count} does not fit into its request")
+        return max(count, 0)
+
+    def uuid(self) -> UUID:
+        data = self.frame[self.position : self.position + 16]
+        if len(data) < 16:
+            raise DataError("a Produce request ends too early")
+        self.position += 16
+        return UUID(bytes=bytes(data))
+
+    def end_of_structure(self) -> None:
+        if self.is_flexible:
+            self.position = skip_tagged_fields(self.frame, self.position)
+
+
+def parse_produce(version: int, frame: memoryview, position: int) -> ProduceRequest:
+    """A Produce request whose records are views of the frame."""
+    cursor = _Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM)
+    transactional_id = cursor.text()
+    acks, timeout_ms = cursor.fixed(_ACKS_TIMEOUT)
+    partitions: list[ProducedRecords] = []
+    for _ in range(cursor.count()):
+        by_id = version >= PRODUCE_TOPIC_IDS_FROM
+        topic: TopicRef = cursor.uuid() if by_id else cursor.text() or ""
+        for _ in range(cursor.count()):
+            (number,) = cursor.fixed(_INT32)
+            partitions.append(ProducedRecords(topic, number, cursor.sized(_INT32)))
+            cursor.end_of_structure()
+        cursor.end_of_structure()
+    cursor.end_of_structure()
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+
+
+class ProduceAnswer(NamedTuple):
+    """What became of one partition's share of a Produce request."""
+
+    partition: int
+    error_code: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+_PRODUCED = struct.Struct(">ihqqq")
+_PRODUCED_V3 = struct.Struct(">ihqq")
+
+
+def produce_response(
+    version: int, topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]]
+) -> bytes:
+    """The body of a Produce response."""
+    is_flexible = version >= PRODUCE_FLEXIBLE_FROM
+    tags = NO_TAGGED_FIELDS if is_flexible else b""
+    parts = [_array_length(len(topics), is_flexible)]
+    for topic, answers in topics:
+        by_id = version >= PRODUCE_TOPIC_IDS_FROM
+        parts += (_topic(topic, is_flexible, by_id=by_id), _array_length(len(answers), is_flexible))
+        for answer in answers:
+            if version < 5:
+                parts.append(_PRODUCED_V3.pack(*answer[:4]))
+                continue
+            parts.append(_PRODUCED.pack(*answer[:5]))
+            if version >= 8:
+                parts.append(_array_length(0, is_flexible))  # no single record is blamed
+                parts.append(_nullable_text(answer.error_message, is_flexible))
+            parts.append(tags)
+        parts.append(tags)
+    parts += (_INT32.pack(0), tags)
+    return b"".join(parts)
+
+
+def _nullable_text(text: str | None, is_flexible: bool) -> bytes:
+    if text is None:
+        return b"\0" if is_flexible else _INT16.pack(-1)
+    data = text.encode()
+    return (unsigned_varint(len(data) + 1) if is_flexible else _INT16.pack(len(data))) + data
+
+
+_FETCHED = struct.Struct(">ihqqq")
+_FETCHED_V4 = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq")
+_NO_PREFERRED_REPLICA = _INT32.pack(-1)
+
+
+def fetch_response(
+    version: int,
+    topics: Sequence[tuple[TopicRef, Sequence[FetchedPartition]]],
+    error_code: int = 0,
+    session_id: int = 0,
+) -> list[Buffer]:
+    """The body of a Fetch response as buffers to be written one after the other."""
+    is_flexible = version >= FETCH_FLEXIBLE_FROM
+    tags = NO_TAGGED_FIELDS if is_flexible else b""
+    head = bytearray(_INT32.pack(0))
+    if version >= 7:
+        head += _INT16.pack(error_code) + _INT32.pack(session_id)
+    head += _array_length(len(topics), is_flexible)
+    buffers: list[Buffer] = []
+    for topic, partitions in topics:
+        head += _topic(topic, is_flexible, by_id=version >= FETCH_TOPIC_IDS_FROM)
+        head += _array_length(len(partitions), is_flexible)
+        for partition in partitions:
+            head += _partition_head(partition, version, is_flexible)
+            size = sum(map(len, partition.records))
+            head += unsigned_varint(size + 1) if is_flexible else _INT32.pack(size)
+            buffers.append(head)
+            buffers += partition.records
+            head = bytearray(tags)
+        head += tags
+    buffers.append(head + tags)
+    return buffers
+
+
+def _array_length(count: int, is_flexible: bool) -> bytes:
+    return unsigned_varint(count + 1) if is_flexible else _INT32.pack(count)
+
+
+def _topic(topic: TopicRef, is_flexible: bool, *, by_id: bool) -> bytes:
+    if by_id:
+        assert isinstance(topic, UUID)
+        return topic.bytes
+    assert isinstance(topic, str)
+    name = topic.encode()
+    length = unsigned_varint(len(name) + 1) if is_flexible else _INT16.pack(len(name))
+    return length + name
+
+
+def _partition_head(partition: FetchedPartition, version: int, is_flexible: bool) -> bytes:
+    has_log_start = version >= 5
+    head = _FETCHED.pack(*partition[:5]) if has_log_start else _FETCHED_V4.pack(*partition[:4])
+    aborted = partition.aborted
+    if aborted is None:
+        head += b"\0" if is_flexible else _INT32.pack(-1)
+    else:
+        tags = NO_TAGGED_FIELDS if is_flexible else b""
+        head += _array_length(len(aborted), is_flexible)
+        head += b"".join(_ABORTED.pack(*transaction) + tags for transaction in aborted)
+    if version >= 11:
+        head += _NO_PREFERRED_REPLICA
+    return head

@@ -1,0 +1,144 @@
+"""The Kafka door: which handler answers which request, and what every handler needs.
+
+Handlers are plain functions in `handlers/`: they parse, ask the broker, and reply, now or when a
+Pending is done. An error of the tree that a handler lets through is a mistake of the request as a
+whole (`DataError`): the connection is closed, as Kafka does. Anything else is a mistake of ours:
+logged, and the connection is closed, the broker lives on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.durability import Durability, Waiter
+from strandlog.broker.fetches import Fetches
+from strandlog.broker.internal_topic import group_partition
+from strandlog.broker.pending import Pending
+from strandlog.broker.producer_ids import ProducerIds
+from strandlog.broker.timers import Timers
+from strandlog.broker.topic_rules import OFFSETS_TOPIC
+from strandlog.errors import DataError, StrandlogError
+from strandlog.protocol.kafka.headers import read_request_header
+from strandlog.protocol.kafka.messages import encoder
+from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
+from strandlog.server.kafka.connection import Connection, Slot
+from strandlog.server.kafka.request import Request
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[["KafkaDoor", Request], None]
+
+UNSUPPORTED_VERSION = 35
+NODE_ID = 0
+
+
+class KafkaDoor:
+    """One broker, as Kafka clients see it."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        advertised: tuple[str, int] | None = None,
+        max_frame_bytes: int = 100 * 1024 * 1024,
+        max_inflight: int = 64,
+        max_connections: int = 5000,
+        on_work: Callable[[], None] = lambda: None,
+    ) -> None:
+        from strandlog.server.kafka.handlers import HANDLERS  # noqa: PLC0415 - they know the door
+
+        self.broker = broker
+        self.timers = Timers()
+        self.fetches = Fetches(self.timers)
+        self.durability = Durability(broker.upkeep.syncing, self.fetches.visible)
+        self.producer_ids = ProducerIds(broker.log_dir)
+        self.max_frame_bytes = max_frame_bytes
+        self.max_inflight = max_inflight
+        self._max_connections = max_connections
+        self._advertised = advertised
+        self._handlers: dict[int, Handler] = HANDLERS
+        self._connections: set[Connection] = set()
+        self._on_work = on_work
+
+    def advertised(self, connection: Connection) -> tuple[str, int]:
+        """The address that clients are told: the one they reached, unless told otherwise."""
+        return self._advertised or connection.local_address
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> bool:
+        if len(self._connections) >= self._max_connections:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def close_all(self) -> None:
+        for connection in list(self._connections):
+            connection.abort()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def handle(self, frame: memoryview, slot: Slot, connection: Connection) -> None:
+        """Work on one request; fills the slot now or later."""
+        try:
+            header = read_request_header(frame)
+            api = BY_KEY.get(header.api_key)
+            request = Request(header, frame, slot, connection)
+            if api is None or not api.speaks(header.version):
+                self._refuse_version(request)
+                return
+            self._handlers[header.api_key](self, request)
+        except DataError as error:
+            logger.warning("%s: %s; hanging up", connection.peer_host, error)
+            slot.fail()
+        except Exception:
+            logger.exception("a request of %s went wrong; hanging up", connection.peer_host)
+            slot.fail()
+        self._on_work()
+
+    def _refuse_version(self, request: Request) -> None:
+        """Only ApiVersions may be asked in a version that we do not know: it says what we do."""
+        header = request.header
+        if header.api_key != API_VERSIONS:
+            raise DataError(f"api key {header.api_key} v{header.version} is not spoken here")
+        api = BY_KEY[API_VERSIONS]
+        body = {
+            "error_code": UNSUPPORTED_VERSION,
+            "api_keys": [{"api_key": api.key, "min_version": api.first, "max_version": api.last}],
+        }
+        correlation = header.correlation_id.to_bytes(4, signed=True)
+        request.slot.fill([correlation, encoder(API_VERSIONS, 0)(body)])
+
+    def when_group_is_durable(self, group: str, told: Waiter) -> None:
+        """Call back once what the coordinator wrote for a group is on disk."""
+        catalog = self.broker.catalog
+        if not self.broker.settings.fsyncs or OFFSETS_TOPIC not in catalog:
+            told(None)
+            return
+        logs = catalog.logs(OFFSETS_TOPIC)
+        log = logs[group_partition(group, len(logs))]
+        self.durability.when_durable(log, log.log_end_offset, told)
+
+    def answer_when_done(
+        self,
+        pending: Pending[Any],
+        reply: Callable[[Any], None],
+        refuse: Callable[[StrandlogError], None],
+    ) -> None:
+        """Reply with the result of a Pending, or with its error."""
+
+        def done(finished: Pending[Any]) -> None:
+            try:
+                result = finished.result()
+            except StrandlogError as error:
+                refuse(error)
+                return
+            reply(result)
+
+        pending.on_done(done)

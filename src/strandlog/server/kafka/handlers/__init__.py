@@ -1,0 +1,33 @@
+"""One function per API: parse, ask the broker, reply. `HANDLERS` maps api keys to them."""
+
+from __future__ import annotations
+
+from strandlog.server.kafka.door import Handler
+from strandlog.server.kafka.handlers import cluster, groups, offsets, records, topics
+
+HANDLERS: dict[int, Handler] = {
+    0: records.produce,
+    1: records.fetch,
+    2: records.list_offsets,
+    3: cluster.metadata,
+    8: offsets.offset_commit,
+    9: offsets.offset_fetch,
+    10: cluster.find_coordinator,
+    11: groups.join_group,
+    12: groups.heartbeat,
+    13: groups.leave_group,
+    14: groups.sync_group,
+    15: groups.describe_groups,
+    16: groups.list_groups,
+    18: cluster.api_versions,
+    19: topics.create_topics,
+    20: topics.delete_topics,
+    21: records.delete_records,
+    22: records.init_producer_id,
+    32: topics.describe_configs,
+    37: topics.create_partitions,
+    42: groups.delete_groups,
+    44: topics.incremental_alter_configs,
+    47: offsets.offset_delete,
+    60: cluster.describe_cluster,
+}

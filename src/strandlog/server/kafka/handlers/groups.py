@@ -1,0 +1,234 @@
+"""Members and groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, Describe-, List- and
+DeleteGroups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandlog.broker.group_member import (
+    JoinRequest,
+    JoinResult,
+    MemberProtocol,
+    SyncRequest,
+    SyncResult,
+)
+from strandlog.errors import (
+    GroupNotFoundError,
+    MemberIdRequiredError,
+    StrandlogError,
+)
+from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.request import Request
+
+MEMBER_ID_FIRST_FROM = 4
+SKIP_ASSIGNMENT_FROM = 9
+LEAVE_MANY_FROM = 3
+DESCRIBE_MISSING_FROM = 6
+
+
+def join_group(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    session_ms = int(body.session_timeout.total_seconds() * 1000)
+    rebalance = getattr(body, "rebalance_timeout", None)
+    rebalance_ms = session_ms if rebalance is None else int(rebalance.total_seconds() * 1000)
+    join = JoinRequest(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        group_instance_id=getattr(body, "group_instance_id", None),
+        client_id=request.header.client_id or "",
+        client_host="/" + request.connection.peer_host,
+        protocol_type=body.protocol_type,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=rebalance_ms if rebalance_ms >= 0 else session_ms,
+        protocols=tuple(MemberProtocol(p.name, bytes(p.metadata)) for p in body.protocols),
+        require_member_id=request.version >= MEMBER_ID_FIRST_FROM,
+        supports_skip_assignment=request.version >= SKIP_ASSIGNMENT_FROM,
+        reason=getattr(body, "reason", None) or "",
+    )
+
+    def refuse(error: StrandlogError) -> None:
+        member_id = body.member_id
+        if isinstance(error, MemberIdRequiredError):
+            member_id = error.member_id
+        request.reply(
+            {
+                "error_code": error.kafka_code,
+                "generation_id": -1,
+                "protocol_type": None,
+                "protocol_name": None if request.version >= 7 else "",
+                "leader": "",
+                "member_id": member_id,
+                "members": [],
+            }
+        )
+
+    def reply(result: JoinResult) -> None:
+        members = [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "metadata": member.metadata,
+            }
+            for member in result.members
+        ]
+        request.reply(
+            {
+                "error_code": 0,
+                "generation_id": result.generation,
+                "protocol_type": result.protocol_type,
+                "protocol_name": result.protocol_name,
+                "leader": result.leader,
+                "skip_assignment": result.skip_assignment,
+                "member_id": result.member_id,
+                "members": members,
+            }
+        )
+
+    try:
+        pending = door.broker.groups.join(join)
+    except StrandlogError as error:
+        refuse(error)
+        return
+    door.answer_when_done(pending, reply, refuse)
+
+
+def sync_group(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    sync = SyncRequest(
+        group_id=body.group_id,
+        generation=body.generation_id,
+        member_id=body.member_id,
+        group_instance_id=getattr(body, "group_instance_id", None),
+        protocol_type=getattr(body, "protocol_type", None),
+        protocol_name=getattr(body, "protocol_name", None),
+        assignments={a.member_id: bytes(a.assignment) for a in body.assignments},
+    )
+
+    def refuse(error: StrandlogError) -> None:
+        request.reply({"error_code": error.kafka_code, "assignment": b""})
+
+    def reply(result: SyncResult) -> None:
+        request.reply(
+            {
+                "error_code": 0,
+                "protocol_type": result.protocol_type,
+                "protocol_name": result.protocol_name,
+                "assignment": result.assignment,
+            }
+        )
+
+    try:
+        pending = door.broker.groups.sync(sync)
+    except StrandlogError as error:
+        refuse(error)
+        return
+    door.answer_when_done(pending, reply, refuse)
+
+
+def heartbeat(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    code = 0
+    try:
+        door.broker.groups.heartbeat(
+            body.group_id,
+            body.generation_id,
+            body.member_id,
+            getattr(body, "group_instance_id", None),
+        )
+    except StrandlogError as error:
+        code = error.kafka_code
+    request.reply({"error_code": code})
+
+
+def leave_group(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    if request.version < LEAVE_MANY_FROM:
+        request.reply({"error_code": _leave(door, body.group_id, body.member_id, None)})
+        return
+    members = [
+        {
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "error_code": _leave(door, body.group_id, member.member_id, member.group_instance_id),
+        }
+        for member in body.members
+    ]
+    request.reply({"error_code": 0, "members": members})
+
+
+def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None) -> int:
+    try:
+        door.broker.groups.leave(group, member_id, instance_id)
+    except StrandlogError as error:
+        return error.kafka_code
+    return 0
+
+
+def describe_groups(door: KafkaDoor, request: Request) -> None:
+    request.reply(
+        {"groups": [_described(door, name, request.version) for name in request.body().groups]}
+    )
+
+
+def _described(door: KafkaDoor, name: str, version: int) -> dict[str, Any]:
+    try:
+        group = door.broker.groups.describe(name)
+    except GroupNotFoundError as error:
+        # Old clients know a group that is not there as a dead one.
+        code = error.kafka_code if version >= DESCRIBE_MISSING_FROM else 0
+        return {
+            "error_code": code,
+            "error_message": str(error),
+            "group_id": name,
+            "group_state": "Dead",
+        }
+    except StrandlogError as error:
+        return {"error_code": error.kafka_code, "group_id": name}
+    members = [
+        {
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "member_metadata": member.metadata,
+            "member_assignment": member.assignment,
+        }
+        for member in group.members
+    ]
+    return {
+        "error_code": 0,
+        "group_id": name,
+        "group_state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol_name,
+        "members": members,
+    }
+
+
+def list_groups(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    states = {state.lower() for state in getattr(body, "states_filter", ())}
+    types = {kind.lower() for kind in getattr(body, "types_filter", ())}
+    groups = [
+        {
+            "group_id": listing.group_id,
+            "protocol_type": listing.protocol_type,
+            "group_state": listing.state,
+            "group_type": "classic",
+        }
+        for listing in door.broker.groups.list_groups()
+        if (not states or listing.state.lower() in states) and (not types or "classic" in types)
+    ]
+    request.reply({"error_code": 0, "groups": groups})
+
+
+def delete_groups(door: KafkaDoor, request: Request) -> None:
+    results = []
+    for name in request.body().groups_names:
+        code = 0
+        try:
+            door.broker.groups.delete(name)
+        except StrandlogError as error:
+            code = error.kafka_code
+        results.append({"group_id": name, "error_code": code})
+    request.reply({"results": results})

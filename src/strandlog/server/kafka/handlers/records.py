@@ -1,0 +1,286 @@
+"""Records in and out: Produce, Fetch, ListOffsets, DeleteRecords, InitProducerId."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
+from strandlog.broker.pending import Pending
+from strandlog.errors import (
+    InvalidRecordError,
+    LogError,
+    StorageError,
+    StrandlogError,
+)
+from strandlog.model import TopicPartition
+from strandlog.protocol.kafka.hot_path import (
+    FETCH_TOPIC_IDS_FROM,
+    FetchedPartition,
+    ProduceAnswer,
+    ProducedRecords,
+    ProduceRequest,
+    TopicRef,
+    fetch_response,
+    parse_produce,
+    produce_response,
+)
+from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.handlers.cluster import UNKNOWN_TOPIC_ID, topic_with_id
+from strandlog.server.kafka.request import Request
+from strandlog.storage.cleaning import enforce_retention
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition_reads import find_timestamp, largest_timestamp
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+TRANSACTIONAL_ID_NOT_FOUND = 53
+FETCH_MAX_BYTES = 55 * 1024 * 1024
+
+
+class InvalidAcksError(LogError):
+    """A Produce request asks for a kind of acknowledgement that does not exist."""
+
+    kafka_code = 21
+
+
+class UnknownTopicIdError(LogError):
+    """A client names a topic by an id that no topic has."""
+
+    kafka_code = UNKNOWN_TOPIC_ID
+
+
+# -- produce -------------------------------------------------------------------------------------
+
+
+def produce(door: KafkaDoor, request: Request) -> None:
+    body = parse_produce(request.version, request.frame, request.header.body_position)
+    _Production(door, request, body).run()
+
+
+class _Production:
+    """One Produce request: answered when every partition of it is as safe as it asked for."""
+
+    __slots__ = ("_answers", "_body", "_door", "_request", "_waiting")
+
+    def __init__(self, door: KafkaDoor, request: Request, body: ProduceRequest) -> None:
+        self._door = door
+        self._request = request
+        self._body = body
+        self._answers: list[ProduceAnswer] = []
+        self._waiting = 1  # for run itself: nobody answers before all were appended
+
+    def run(self) -> None:
+        waits = self._body.acks == ACKS_ALL and self._door.broker.settings.fsyncs
+        for number, part in enumerate(self._body.partitions):
+            try:
+                log = _log(self._door, part.topic, part.partition)
+                self._answers.append(self._append(log, part))
+            except StrandlogError as error:
+                self._answers.append(_refusal(part, error))
+                continue
+            if waits:
+                self._waiting += 1
+                self._door.durability.when_durable(
+                    log, log.log_end_offset, partial(self._told, number)
+                )
+        self._told(0, None)
+
+    def _append(self, log: PartitionLog, part: ProducedRecords) -> ProduceAnswer:
+        if self._body.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+            raise InvalidAcksError(f"acks is 0, 1 or -1, not {self._body.acks}")
+        return _append(self._door, log, part)
+
+    def _told(self, number: int, error: StorageError | None) -> None:
+        """One of those that were waited for is done."""
+        self._waiting -= 1
+        if error is not None:
+            self._answers[number] = _refusal(self._body.partitions[number], error)
+        if not self._waiting:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._body.acks != ACKS_NONE:
+            topics = _by_topic(self._body.partitions, self._answers)
+            self._request.reply_buffers([produce_response(self._request.version, topics)])
+        elif any(answer.error_code for answer in self._answers):
+            self._request.slot.fail()  # there is no reply that could say so
+        else:
+            self._request.slot.fill(None)
+
+
+def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> ProduceAnswer:
+    if part.records is None or not len(part.records):
+        raise InvalidRecordError("a Produce request without records")
+    result = door.broker.append(log, part.records)
+    if door.broker.settings.fsyncs:
+        door.durability.appended(log)
+    else:
+        door.fetches.visible(log)
+    return ProduceAnswer(
+        part.partition, 0, result.base_offset, result.append_time_ms, log.log_start_offset
+    )
+
+
+def _refusal(part: ProducedRecords, error: StrandlogError) -> ProduceAnswer:
+    return ProduceAnswer(part.partition, error.kafka_code, error_message=str(error))
+
+
+def _by_topic(
+    parts: list[ProducedRecords], answers: list[ProduceAnswer]
+) -> list[tuple[TopicRef, list[ProduceAnswer]]]:
+    by_topic: dict[TopicRef, list[ProduceAnswer]] = {}
+    for part, answer in zip(parts, answers, strict=True):
+        by_topic.setdefault(part.topic, []).append(answer)
+    return list(by_topic.items())
+
+
+def _log(door: KafkaDoor, topic: TopicRef, partition: int) -> PartitionLog:
+    if isinstance(topic, UUID):
+        found = topic_with_id(door, topic)
+        if found is None:
+            raise UnknownTopicIdError(f"no topic has the id {topic}")
+        topic = found.name
+    return door.broker.catalog.log(topic, partition)
+
+
+# -- fetch ---------------------------------------------------------------------------------------
+
+
+def fetch(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    parts: list[FetchPart] = []
+    refs: list[TopicRef] = []
+    by_id = request.version >= FETCH_TOPIC_IDS_FROM
+    for topic in body.topics:
+        ref: TopicRef = topic.topic_id if by_id else topic.topic
+        for partition in topic.partitions:
+            refs.append(ref)
+            parts.append(_fetch_part(door, ref, partition))
+    now_ms = door.broker.clock.monotonic_ms()
+    wish = FetchWish(
+        parts,
+        body.min_bytes,
+        min(body.max_bytes, FETCH_MAX_BYTES),
+        now_ms + _ms(body.max_wait),
+    )
+    pending = door.fetches.fetch(wish, now_ms)
+    if not pending.is_done:
+        request.slot.on_abandoned = lambda: door.fetches.cancel(pending)
+
+    def reply(done: Pending[list[FetchAnswer]]) -> None:
+        topics = _group(refs, done.result())
+        request.reply_buffers(fetch_response(request.version, topics))
+
+    pending.on_done(reply)
+
+
+def _fetch_part(door: KafkaDoor, ref: TopicRef, partition: Any) -> FetchPart:
+    number = partition.partition
+    tp = TopicPartition("" if isinstance(ref, UUID) else ref, number)
+    try:
+        log = _log(door, ref, number)
+    except StrandlogError as error:
+        return FetchPart(tp, None, 0, 0, error)
+    return FetchPart(tp, log, partition.fetch_offset, partition.partition_max_bytes)
+
+
+def _group(
+    refs: list[TopicRef], answers: list[FetchAnswer]
+) -> list[tuple[TopicRef, list[FetchedPartition]]]:
+    topics: list[tuple[TopicRef, list[FetchedPartition]]] = []
+    for ref, answer in zip(refs, answers, strict=True):
+        if not topics or topics[-1][0] != ref:
+            topics.append((ref, []))
+        code = answer.error.kafka_code if answer.error is not None else 0
+        topics[-1][1].append(
+            FetchedPartition(
+                answer.tp.partition,
+                code,
+                answer.high_watermark,
+                answer.high_watermark,
+                answer.log_start_offset,
+                None,
+                [answer.data] if len(answer.data) else [],
+            )
+        )
+    return topics
+
+
+def _ms(value: timedelta) -> int:
+    return int(value.total_seconds() * 1000)
+
+
+# -- offsets -------------------------------------------------------------------------------------
+
+
+def list_offsets(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    topics = []
+    for topic in body.topics:
+        partitions = []
+        for part in topic.partitions:
+            found: dict[str, Any]
+            try:
+                log = _log(door, topic.name, part.partition_index)
+                timestamp, offset = _look_up(log, part.timestamp)
+                found = {
+                    "error_code": 0,
+                    "timestamp": timestamp,
+                    "offset": offset,
+                    "leader_epoch": 0,
+                }
+            except StrandlogError as error:
+                found = {"error_code": error.kafka_code, "timestamp": -1, "offset": -1}
+            partitions.append({"partition_index": part.partition_index, **found})
+        topics.append({"name": topic.name, "partitions": partitions})
+    request.reply({"topics": topics})
+
+
+def _look_up(log: PartitionLog, timestamp: int) -> tuple[int, int]:
+    if timestamp == LATEST:
+        return -1, log.high_watermark
+    if timestamp == EARLIEST:
+        return -1, log.log_start_offset
+    if timestamp == MAX_TIMESTAMP:
+        timestamp = max(largest_timestamp(log, segment).timestamp for segment in log.segments.all())
+        if timestamp < 0:
+            return -1, -1
+    found = find_timestamp(log, max(timestamp, 0))
+    return (-1, -1) if found is None else (found.timestamp, found.offset)
+
+
+def delete_records(door: KafkaDoor, request: Request) -> None:
+    topics = []
+    for topic in request.body().topics:
+        partitions = []
+        for part in topic.partitions:
+            found: dict[str, Any]
+            try:
+                log = _log(door, topic.name, part.partition_index)
+                log.raise_log_start(log.high_watermark if part.offset < 0 else part.offset)
+                enforce_retention(log)
+                found = {"low_watermark": log.log_start_offset, "error_code": 0}
+            except StrandlogError as error:
+                found = {"low_watermark": -1, "error_code": error.kafka_code}
+            partitions.append({"partition_index": part.partition_index, **found})
+        topics.append({"name": topic.name, "partitions": partitions})
+    door.broker.log_dir.write_log_starts()
+    request.reply({"topics": topics})
+
+
+def init_producer_id(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    if body.transactional_id is not None:
+        request.reply(
+            {"error_code": TRANSACTIONAL_ID_NOT_FOUND, "producer_id": -1, "producer_epoch": -1}
+        )
+        return
+    try:
+        producer_id = door.producer_ids.next()
+    except StrandlogError as error:
+        request.reply({"error_code": error.kafka_code, "producer_id": -1, "producer_epoch": -1})
+        return
+    request.reply({"error_code": 0, "producer_id": producer_id, "producer_epoch": 0})

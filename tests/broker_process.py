@@ -1,0 +1,44 @@
+"""A real broker in a process of its own, for tests with real clients."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class BrokerProcess:
+    """`strandlog serve` in a process of its own; can be killed and started again on its port."""
+
+    data: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        arguments = [sys.executable, "-m", "strandlog", "serve", str(self.data)]
+        arguments += ["--port", str(self.port)]
+        for name, value in self.settings.items():
+            arguments += ["--set", f"{name}={value}"]
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("ready kafka="), line
+        self.port = int(line.split()[1].rpartition(":")[2])
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        os.kill(self.process.pid, how)
+        code = self.process.wait(timeout=30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+        return code

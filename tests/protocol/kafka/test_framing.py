@@ -1,0 +1,49 @@
+"""Frames, however the bytes arrive."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandlog.protocol.kafka.framing import FrameSplitter, FrameTooLargeError
+
+LIMIT = 1000
+
+
+def _framed(frames: list[bytes]) -> bytes:
+    return b"".join(len(frame).to_bytes(4) + frame for frame in frames)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8), st.lists(st.integers(1, 30), max_size=60))
+def test_frames_come_out_whole_and_in_order_however_the_bytes_are_cut(
+    frames: list[bytes], cuts: list[int]
+) -> None:
+    stream = _framed(frames)
+    splitter = FrameSplitter(LIMIT)
+    found: list[bytes] = []
+    position = 0
+    for size in [*cuts, len(stream)]:
+        found += [bytes(frame) for frame in splitter.feed(stream[position : position + size])]
+        position = min(position + size, len(stream))
+    assert found == frames
+    assert splitter.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), LIMIT + 1, 2**31 - 1])
+def test_a_hostile_length_is_refused_before_anything_is_kept_for_it(length: int) -> None:
+    splitter = FrameSplitter(LIMIT)
+    with pytest.raises(FrameTooLargeError, match=str(length)):
+        list(splitter.feed(length.to_bytes(4, signed=True) + b"x"))
+
+
+def test_an_http_request_is_not_a_frame() -> None:
+    with pytest.raises(FrameTooLargeError):
+        list(FrameSplitter(100 * 1024 * 1024).feed(b"GET / HTTP/1.1\r\n"))
+
+
+def test_a_frame_that_arrives_in_one_piece_is_not_copied() -> None:
+    data = _framed([b"abc", b"defg"])
+    first, second = FrameSplitter(LIMIT).feed(data)
+    assert first.obj is data
+    assert second.obj is data

@@ -1,0 +1,90 @@
+"""Our writer against kio's reader, for every API and version that we speak."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+
+from strandlog.errors import DataError
+from strandlog.protocol.kafka.messages import encoder, parse
+from strandlog.protocol.kafka.versions import APIS, BY_KEY, Api
+
+ALL_VERSIONS = [(api, version) for api in APIS for version in range(api.first, api.last + 1)]
+
+
+def _read(api_key: int, version: int, data: bytes) -> Any:
+    entity, size = entity_reader(load_response_schema(api_key, version))(data, 0)
+    assert size == len(data)
+    return entity
+
+
+@pytest.mark.parametrize(("api", "version"), ALL_VERSIONS)
+def test_every_response_can_be_written_with_defaults_alone(api: Api, version: int) -> None:
+    _read(api.key, version, encoder(api.key, version)({}))
+
+
+@pytest.mark.parametrize(("api", "version"), ALL_VERSIONS)
+def test_flexible_versions_are_those_of_the_schema(api: Api, version: int) -> None:
+    schema: Any = load_response_schema(api.key, version)
+    assert schema.__flexible__ == api.is_flexible(version)
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_says_the_same_in_every_version_as_far_as_it_can(version: int) -> None:
+    topic_id = uuid4()
+    body = {
+        "throttle_time": 7,
+        "brokers": [{"node_id": 0, "host": "h", "port": 9092, "rack": None}],
+        "cluster_id": "c",
+        "controller_id": 0,
+        "topics": [
+            {
+                "error_code": 3,
+                "name": "ä",
+                "topic_id": topic_id,
+                "is_internal": True,
+                "partitions": [
+                    {
+                        "partition_index": 4,
+                        "leader_id": 0,
+                        "replica_nodes": [0],
+                        "isr_nodes": [0, 1],
+                    }
+                ],
+            }
+        ],
+    }
+    found = _read(3, version, encoder(3, version)(body))
+    assert (found.brokers[0].host, found.brokers[0].port) == ("h", 9092)
+    topic = found.topics[0]
+    assert (topic.name, topic.error_code.value) == ("ä", 3)
+    assert topic.partitions[0].partition_index == 4
+    assert topic.partitions[0].isr_nodes == (0, 1)
+    assert version < 10 or topic.topic_id == topic_id
+    assert version < 3 or found.throttle_time.total_seconds() == 0.007
+
+
+def test_tagged_fields_are_written_when_given() -> None:
+    body = {"supported_features": [{"name": "f", "min_version": 1, "max_version": 2}]}
+    found = _read(18, 4, encoder(18, 4)(body))
+    assert [(f.name, f.min_version, f.max_version) for f in found.supported_features] == [
+        ("f", 1, 2)
+    ]
+
+
+@pytest.mark.parametrize(("api", "version"), ALL_VERSIONS)
+def test_bytes_that_are_no_request_are_a_data_error(api: Api, version: int) -> None:
+    for junk in (b"\xff" * 40, b"\x7f" * 40, bytes(range(40))):
+        try:
+            parse(api.key, version, memoryview(junk), 0)
+        except DataError:
+            continue
+
+
+def test_no_api_is_listed_twice_and_ranges_make_sense() -> None:
+    assert len(BY_KEY) == len(APIS)
+    assert all(0 <= api.first <= api.last for api in APIS)

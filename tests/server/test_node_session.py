@@ -268,49 +268,64 @@ ODD = st.one_of(
 VALUES = st.recursive(
     ODD, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
-TYPES = st.sampled_from(
-    [
-        "init",
-        "partition_append",
-        "partition_read",
-        "partition_info",
-        "commit_offset",
-        "fetch_offset",
-        "send",
-        "poll",
-        "commit_offsets",
-        "list_committed_offsets",
-        "echo",
-    ]
-)
-BODIES = st.fixed_dictionaries(
-    {},
-    optional={
-        "type": TYPES | VALUES,
-        "msg_id": st.integers(0, 9) | VALUES,
-        "node_id": st.just("n1") | VALUES,
-        "topic": st.just("t") | VALUES,
-        "partition": st.integers(0, 2) | VALUES,
-        "offset": st.integers(-1, 3) | VALUES,
-        "message": VALUES,
-        "group": st.just("g") | VALUES,
-        "key": st.just("k") | VALUES,
-        "msg": VALUES,
-        "offsets": st.dictionaries(st.sampled_from(["k", "t"]) | st.text(), ODD) | VALUES,
-        "keys": st.lists(st.sampled_from(["k", "t"])) | VALUES,
-    },
-)
-MESSAGES = st.fixed_dictionaries(
-    {}, optional={"src": st.just("c") | VALUES, "dest": VALUES, "body": BODIES | VALUES}
-)
+RIGHT: dict[str, st.SearchStrategy[Any]] = {
+    "msg_id": st.integers(0, 9),
+    "node_id": st.just("n1"),
+    "topic": st.sampled_from(["t", "u"]),
+    "partition": st.integers(0, 2),
+    "offset": st.integers(0, 3),
+    "message": VALUES,
+    "group": st.just("g"),
+    "key": st.sampled_from(["t", "k", "a b"]),
+    "msg": VALUES,
+    "offsets": st.dictionaries(st.sampled_from(["t", "k", "new"]), st.integers(0, 9)),
+    "keys": st.lists(st.sampled_from(["t", "k", "new"])),
+}
+FIELDS = {
+    "init": ["node_id"],
+    "partition_append": ["topic", "partition", "message"],
+    "partition_read": ["topic", "partition", "offset"],
+    "partition_info": ["topic", "partition"],
+    "commit_offset": ["group", "topic", "partition", "offset"],
+    "fetch_offset": ["group", "topic", "partition"],
+    "send": ["key", "msg"],
+    "poll": ["offsets"],
+    "commit_offsets": ["offsets"],
+    "list_committed_offsets": ["keys"],
+    "echo": ["message"],
+}
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    """A message that is right, or has one thing wrong with it, or several."""
+    kind = draw(st.sampled_from(sorted(FIELDS)))
+    body = {"type": kind, **{name: draw(RIGHT[name]) for name in ["msg_id", *FIELDS[kind]]}}
+    message: dict[str, Any] = {"src": "c", "dest": "n1", "body": body}
+    for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2, 5]))):
+        target = draw(st.sampled_from([message, body]))
+        if target:
+            name = draw(st.sampled_from(sorted(target)))
+            if draw(st.booleans()):
+                target[name] = draw(VALUES)
+            else:
+                del target[name]
+    return json.dumps(message).encode()
+
+
 LINES = st.one_of(
-    MESSAGES.map(lambda message: json.dumps(message).encode()),
-    st.tuples(MESSAGES.map(lambda message: json.dumps(message).encode()), st.binary()).map(
-        lambda pair: pair[0][: len(pair[0]) // 2] + pair[1] + pair[0][len(pair[0]) // 2 :]
+    messages(),
+    messages(),
+    st.tuples(messages(), st.binary(), st.floats(0, 1)).map(
+        lambda parts: _spliced(parts[0], parts[1], int(len(parts[0]) * parts[2]))
     ),
     st.binary(max_size=60),
     st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")),
 ).map(lambda line: line.replace(b"\n", b""))
+
+
+def _spliced(line: bytes, junk: bytes, position: int) -> bytes:
+    return line[:position] + junk + line[position + len(junk) :]
 
 
 @pytest.fixture(scope="module")

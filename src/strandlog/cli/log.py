@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -99,12 +100,12 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
 
 
 def _log_bytes(files: Files, folders: list[str]) -> int:
-    return sum(
-        size
-        for folder in folders
-        for name, size in files.list_dir(folder).items()
-        if name.endswith(LOG_SUFFIX)
-    )
+    total = 0
+    for folder in folders:
+        with suppress(FileNotFoundError):  # its topic was deleted just now
+            names = files.list_dir(folder)
+            total += sum(size for name, size in names.items() if name.endswith(LOG_SUFFIX))
+    return total
 
 
 def _print_verdict(reports: list[PartitionReport], state: list[Finding]) -> None:
@@ -211,7 +212,10 @@ def dump(
     """Show batches (and with --records their records), index entries or a producer snapshot."""
     files, path = DiskFiles(), os.path.abspath(path)
     for name in _files_to_dump(files, path):
-        dump_file(files, name, records=records, as_json=as_json)
+        try:
+            dump_file(files, name, records=records, as_json=as_json)
+        except FileNotFoundError:
+            talk(f"note: {name} was removed meanwhile")
 
 
 def _files_to_dump(files: Files, path: str) -> list[str]:

@@ -1,5 +1,4 @@
 """Peers that do not behave: hostile lengths, other protocols, slow and silent ones."""
-ones."""
 
 from __future__ import annotations
 

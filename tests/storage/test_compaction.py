@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.log_builders import (
+
+from log_builders import (
     FOLDER,
     START_MS,
     all_records,
@@ -15,7 +16,6 @@ from tests.log_builders import (
     reopen,
     small_settings,
 )
-
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import Headers
 from strandlog.record.batch_header import read_header

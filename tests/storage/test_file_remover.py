@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.log_builders import FOLDER, fill, new_log, offsets, reopen
-
+from log_builders import FOLDER, fill, new_log, offsets, reopen
 from strandlog.storage.file_remover import FileRemover
 from strandlog.testing import FakeClock, SimulatedFiles
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.log_builders import (
+
+from log_builders import (
     FOLDER,
     TP,
     all_records,
@@ -22,7 +23,6 @@ from tests.log_builders import (
     small_settings,
     values,
 )
-
 from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.storage.cleaning import compact_now, enforce_retention
 from strandlog.storage.partition_log import PartitionLog

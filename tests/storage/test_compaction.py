@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +20,14 @@ from log_builders import (
 )
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import Headers
-from strandlog.record.batch_header import read_header
+from strandlog.record.batch_header import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    CRC_START,
+    read_header,
+)
 from strandlog.record.builder import build_batch
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.cleaning import compact_now, need_for_compaction, plan_due_compaction
@@ -278,6 +286,19 @@ def test_control_batches_stay() -> None:
     put(log, (b"a", b"2"))
     compact_now(log)
     assert (headers(log), offsets(log)) == ([(1, 1, 1), (2, 2, 1)], [2])
+
+
+def test_an_intact_batch_that_cannot_be_decoded_stays_as_it_is() -> None:
+    log = compacted_log()
+    put(log, (b"a", b"1"))
+    lying = bytearray(batch(b"not gzip", keys=[b"a"]))
+    struct.pack_into(">h", lying, ATTRIBUTES_POSITION, Codec.GZIP)
+    struct.pack_into(">I", lying, CRC_POSITION, crc32c(bytes(lying[CRC_START:])))
+    log.append(bytes(lying))
+    put(log, (b"a", b"2"))
+    compact_now(log)
+    assert headers(log) == [(1, 1, 1), (2, 2, 1)]
+    assert bytes(lying[16:]) in log.context.files.read(log.segments.sealed[0].log_path)
 
 
 @pytest.mark.parametrize("codec", list(Codec))

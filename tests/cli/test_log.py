@@ -11,14 +11,16 @@ import pytest
 from tests.cli.command_line import CommandLine
 
 import strandlog
+from strandlog.cli import log
+from strandlog.storage.files import Files
 
 
 @pytest.fixture
 def filled(cli: CommandLine) -> CommandLine:
     """Two partitions of several batches each."""
-    with strandlog.open(cli.data) as log:
-        log.create_topic("t", 2, {"index.interval.bytes": 100, "segment.bytes": 4096})
-        with log.producer(compression="lz4") as producer:
+    with strandlog.open(cli.data) as owner:
+        owner.create_topic("t", 2, {"index.interval.bytes": 100, "segment.bytes": 4096})
+        with owner.producer(compression="lz4") as producer:
             for number in range(20):
                 producer.send_batch("t", [b"%d.%d" % (number, step) for step in range(40)])
     return cli
@@ -64,9 +66,9 @@ def test_damage_is_told_with_place_and_offset_and_only_there(filled: CommandLine
 
 
 def test_a_torn_end_is_no_damage(cli: CommandLine) -> None:
-    with strandlog.open(cli.data) as log:
-        log.create_topic("t")
-        producer = log.producer(acks=1)
+    with strandlog.open(cli.data) as owner:
+        owner.create_topic("t")
+        producer = owner.producer(acks=1)
         for _ in range(5):
             producer.send("t", b"value")
         shutil.copytree(cli.data, cli.data.with_name("dead"))
@@ -165,3 +167,20 @@ def test_a_dump_goes_on_behind_damage(filled: CommandLine) -> None:
     after = filled.inside("log", "dump", str(path)).lines
     assert after[1].startswith("  HOLE at byte 0: ")
     assert after[2:] == before[2:]
+
+
+def test_a_segment_that_is_removed_during_a_dump_does_not_end_it(
+    filled: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = log._files_to_dump
+
+    def list_then_remove(files: Files, path: str) -> list[str]:
+        found = listed(files, path)
+        Path(found[0]).unlink()
+        return found
+
+    monkeypatch.setattr(log, "_files_to_dump", list_then_remove)
+    gone = _log_file(filled)
+    found = filled.inside("log", "dump", str(filled.data))
+    assert found.err == f"note: {gone} was removed meanwhile\n"
+    assert str(_log_file(filled, 1)) in found.lines

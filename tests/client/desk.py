@@ -29,14 +29,21 @@ class Desk:
 
     def kill(self) -> Log:
         """What `kill -9` leaves, opened again."""
-        self.disk = self.disk.after_kill()
-        self._log = None
-        return self.log
+        return self.use(self.disk.after_kill())
 
     def lose_power(self) -> Log:
         """The worst that a power cut leaves (everything unsynced is lost), opened again."""
-        self.disk = self.disk.after_crash(next(iter(self.disk.crash_states(budget=1))))
+        return self.use(self.disk.after_crash(next(iter(self.disk.crash_states(budget=1)))))
+
+    def use(self, disk: SimulatedFiles) -> Log:
+        """The folder as it is on another disk, opened."""
+        self.disk = disk
         self._log = None
+        return self.log
+
+    def upkeep(self) -> Log:
+        """Go on with the same log."""
+        self.log.upkeep()
         return self.log
 
     def advance(self, ms: int) -> None:

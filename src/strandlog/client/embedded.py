@@ -311,9 +311,9 @@ class Log(Closing):
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set a group's positions from outside; only while it has no members."""
         with self._guard:
-            for tp in offsets:
+            values = {TopicPartition(*tp): OffsetAndMetadata(at) for tp, at in offsets.items()}
+            for tp in values:
                 self.broker.catalog.log(tp.topic, tp.partition)
-            values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
             self.broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=values))
 
     def delete_group(self, group: str) -> None:

@@ -5,12 +5,18 @@
 
 Any number of processes may do this while an owner writes. They see what the owner made durable.
 Positions are the reader's own affair: a consumer of this log has no group and commits nothing.
+
+An owner that compacts or rolls changes the folder between two looks of a guest, which could take a
+segment that is just being swapped for a gap, and skip acknowledged records. So whatever is unusual
+(a gap, an offset below the start, damage) is believed only when the folder was at rest: no swap
+under way, and the same files before and after.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Condition, RLock
 from typing import NoReturn
 
@@ -28,19 +34,31 @@ from strandlog.client.record_source import (
     decode_records,
 )
 from strandlog.clock import Clock, SystemClock
-from strandlog.errors import ClosedError, InvalidGroupError, TopicNotFoundError, UnknownLayoutError
+from strandlog.errors import (
+    ClosedError,
+    CorruptSegmentError,
+    InvalidGroupError,
+    LogError,
+    OffsetOutOfRangeError,
+    StorageError,
+    TopicNotFoundError,
+    UnknownLayoutError,
+)
 from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.storage.checkpoint import read_document
 from strandlog.storage.files import DiskFiles, Files
-from strandlog.storage.folder_view import FolderView
-from strandlog.storage.paths import join
+from strandlog.storage.folder_view import FolderView, PartitionView
+from strandlog.storage.paths import LOG_SUFFIX, SWAP_SUFFIX, join, parse_segment_file
+
+LOOKS_BEFORE_BELIEVING = 8
 
 
 class FolderSource:
     """`RecordSource` over the files of a folder."""
 
-    def __init__(self, folder: FolderView) -> None:
+    def __init__(self, folder: FolderView, files: Files) -> None:
         self._folder = folder
+        self._files = files
 
     def partition_count(self, topic: str) -> int:
         count = self._folder.partitions().get(topic)
@@ -49,22 +67,78 @@ class FolderSource:
         return count
 
     def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
-        view = self._folder.view(tp)
-        view.look_again()
-        return view.start_offset, view.end_offset
+        with self._looking_at(tp) as view:
+            swapped = self._swapped_bases(view)
+            view.look_again()
+            start = min([view.start_offset, *swapped])
+            return max(start, view.log_start_hint), view.end_offset
+
+    def _swapped_bases(self, view: PartitionView) -> list[int]:
+        """Where segments begin that are just being swapped: they may have no log file now."""
+        names = self._files.list_dir(view.folder)
+        parsed = filter(None, map(parse_segment_file, names))
+        return [base for base, _, state in parsed if state == SWAP_SUFFIX]
 
     def readable_end(self, tp: TopicPartition) -> int:
-        return self._folder.view(tp).end_offset
+        with self._looking_at(tp) as view:
+            return view.end_offset
 
     def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
-        view = self._folder.view(tp)
-        data = view.read(offset, FETCH_BYTES)
-        if not data:
-            return Fetched([], max(offset, view.end_offset))
-        return decode_records(data, tp, offset, view.end_offset, view.folder)
+        with self._looking_at(tp) as view:
+            with contextlib.suppress(OffsetOutOfRangeError, CorruptSegmentError):
+                fetched = _read(view, offset, offset)
+                if fetched.next_offset == offset == view.end_offset:
+                    return fetched
+                if fetched.records and fetched.records[0].offset == offset:
+                    return fetched
+            return self._fetch_at_rest(view, offset)
+
+    def _fetch_at_rest(self, view: PartitionView, offset: int) -> Fetched:
+        """The same once more, and what comes out of it is true."""
+        for _ in range(LOOKS_BEFORE_BELIEVING):
+            before = self._files_at_rest(view)
+            end_offset = view.end_offset  # known before the look, so the look must show it
+            view.look_again()
+            result: Fetched | LogError
+            try:
+                result = _read(view, offset, end_offset)
+            except (OffsetOutOfRangeError, CorruptSegmentError) as error:
+                result = error
+            if before is not None and before == self._files_at_rest(view):
+                if isinstance(result, LogError):
+                    raise result
+                return result
+        return Fetched([], offset)  # the owner is busy with it, or died over it: nothing yet
+
+    def _files_at_rest(self, view: PartitionView) -> dict[str, int] | None:
+        """The log files with their sizes, but for the one that grows; None during a swap."""
+        found = self._files.list_dir(view.folder)
+        if any(name.endswith(SWAP_SUFFIX) for name in found):
+            return None
+        sizes = {name: size for name, size in found.items() if name.endswith(LOG_SUFFIX)}
+        return sizes | {max(sizes): -1} if sizes else sizes
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
-        return self._folder.view(tp).find_timestamp(timestamp_ms)
+        with self._looking_at(tp) as view:
+            return view.find_timestamp(timestamp_ms)
+
+    @contextlib.contextmanager
+    def _looking_at(self, tp: TopicPartition) -> Iterator[PartitionView]:
+        """The partition; a folder that goes away under a guest is a topic that was deleted."""
+        try:
+            yield self._folder.view(tp)
+        except FileNotFoundError as error:
+            if tp.partition < self._folder.partitions().get(tp.topic, 0):
+                raise StorageError(f"{tp} changes too quickly to be read: {error}") from error
+            raise TopicNotFoundError(tp.topic) from None
+
+
+def _read(view: PartitionView, offset: int, end_offset: int) -> Fetched:
+    """What the view shows from an offset on; `end_offset` if it shows nothing."""
+    data = view.read(offset, FETCH_BYTES)
+    if not data:
+        return Fetched([], max(offset, end_offset))
+    return decode_records(data, view.tp, offset, view.end_offset, view.folder)
 
 
 class FolderLog(Closing):
@@ -85,7 +159,7 @@ class FolderLog(Closing):
         self.condition = Condition(RLock())
         self.is_closed = False
         self._folder = FolderView(self._files, self.path)
-        self._source = FolderSource(self._folder)
+        self._source = FolderSource(self._folder, self._files)
 
     @property
     def source(self) -> RecordSource:
@@ -124,10 +198,15 @@ class FolderLog(Closing):
         )
 
     def consumer(
-        self, topics: Iterable[str] = (), auto_offset_reset: OffsetReset = "earliest"
+        self,
+        topics: Iterable[str] = (),
+        group: str | None = None,
+        auto_offset_reset: OffsetReset = "earliest",
     ) -> Consumer:
-        """Something to read records with."""
+        """Something to read records with, from a place of its own: there are no groups here."""
         self._check_open()
+        if group is not None:
+            _refuse(group)
         return Consumer(self, topics, None, auto_offset_reset)
 
     def _check_open(self) -> None:

@@ -11,18 +11,17 @@
                 ...
             consumer.commit()
 
-What is listed in `__all__` is the public API; everything else may move.
+What is listed in `__all__` is the public API; everything else may move. The machinery is imported
+when it is first used, so that `strandlog --help` need not wait for it.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from strandlog.client.consumer import Consumer
-from strandlog.client.embedded import Log, PartitionInfo, TopicInfo
-from strandlog.client.files import FolderLog
-from strandlog.client.producer import Producer
 from strandlog.errors import (
     AlreadyOpenError,
     ClosedError,
@@ -43,7 +42,30 @@ from strandlog.errors import (
 )
 from strandlog.model import Record, RecordMetadata, TopicPartition
 
+if TYPE_CHECKING:
+    from strandlog.client.consumer import Consumer
+    from strandlog.client.embedded import Log, PartitionInfo, TopicInfo
+    from strandlog.client.files import FolderLog
+    from strandlog.client.producer import Producer
+
 __version__ = "0.1.0"
+
+_IMPORTED_WHEN_USED = {
+    "Consumer": "strandlog.client.consumer",
+    "FolderLog": "strandlog.client.files",
+    "Log": "strandlog.client.embedded",
+    "PartitionInfo": "strandlog.client.embedded",
+    "Producer": "strandlog.client.producer",
+    "TopicInfo": "strandlog.client.embedded",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _IMPORTED_WHEN_USED:
+        value = getattr(importlib.import_module(_IMPORTED_WHEN_USED[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def open(  # noqa: A001 - strandlog.open reads as what it does
@@ -55,11 +77,15 @@ def open(  # noqa: A001 - strandlog.open reads as what it does
     `UnknownLayoutError` when the folder holds something else. `settings` are the broker's, by
     Kafka's names.
     """
+    from strandlog.client.embedded import Log  # noqa: PLC0415 - see above
+
     return Log(path, settings)
 
 
 def read(path: str | os.PathLike[str]) -> FolderLog:
     """Open a data folder read-only, beside its owner if it has one. Any number may do so."""
+    from strandlog.client.files import FolderLog  # noqa: PLC0415 - see above
+
     return FolderLog(path)
 
 

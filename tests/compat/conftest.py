@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-
-from broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
-
-from broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

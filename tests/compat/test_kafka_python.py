@@ -11,8 +11,7 @@ import warnings
 from typing import Any
 
 import pytest
-
-from broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.broker_process import BrokerProcess
 
-from broker_process import BrokerProcess
 from strandlog.protocol.kafka.versions import APIS
 from strandlog.record.builder import build_batch
 

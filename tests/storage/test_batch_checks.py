@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.log_builders import START_MS, all_records, batch, new_log, small_settings
 
-from log_builders import START_MS, all_records, batch, new_log, small_settings
 from strandlog.errors import (
     CorruptRecordError,
     InvalidRecordError,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.log_builders import batch
 
-from log_builders import batch
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header, stamp
 from strandlog.storage.batch_reader import checked_batches

@@ -7,8 +7,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from log_builders import (
+from tests.log_builders import (
     FOLDER,
     START_MS,
     all_records,
@@ -18,6 +17,7 @@ from log_builders import (
     reopen,
     small_settings,
 )
+
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import Headers
 from strandlog.record.batch_header import (

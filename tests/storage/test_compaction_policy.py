@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.log_builders import START_MS, small_settings
 
-from log_builders import START_MS, small_settings
 from strandlog.storage.compaction_policy import SealedFacts, compaction_need, groups
 from strandlog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from log_builders import FOLDER, fill, new_log, offsets, reopen
+from tests.log_builders import FOLDER, fill, new_log, offsets, reopen
+
 from strandlog.storage.file_remover import FileRemover
 from strandlog.testing import FakeClock, SimulatedFiles
 

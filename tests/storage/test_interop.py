@@ -16,8 +16,8 @@ import pytest
 from aiokafka import codec as aiokafka_codec
 from aiokafka.record import default_records as aiokafka_batches
 from aiokafka.record import memory_records as aiokafka_memory
+from tests.log_builders import START_MS, TP, all_records, small_settings, uuids
 
-from log_builders import START_MS, TP, all_records, small_settings, uuids
 from strandlog.model import Headers
 from strandlog.record.batch_header import stamp
 from strandlog.record.builder import build_batch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.log_builders import FOLDER, START_MS, batch, new_log, offsets, reopen
 
-from log_builders import FOLDER, START_MS, batch, new_log, offsets, reopen
 from strandlog.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,

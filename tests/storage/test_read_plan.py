@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.log_builders import batch, fill, new_log, offsets
 
-from log_builders import batch, fill, new_log, offsets
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError
 from strandlog.record.batch_header import read_header, stamp
 from strandlog.storage.batch_walk import NEVER, view_source

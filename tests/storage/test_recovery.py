@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from log_builders import (
+from tests.log_builders import (
     FOLDER,
     START_MS,
     all_records,
@@ -17,6 +16,7 @@ from log_builders import (
     small_settings,
     values,
 )
+
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header
 from strandlog.storage.partition_log import PartitionLog

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.log_builders import START_MS, batch, fill, new_log, offsets, small_settings
 
-from log_builders import START_MS, batch, fill, new_log, offsets, small_settings
 from strandlog.storage.cleaning import enforce_retention
 from strandlog.storage.retention import SegmentFacts, below_log_start, expired, over_size, too_old
 from strandlog.testing import FakeClock, SimulatedFiles

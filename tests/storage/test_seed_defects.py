@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
-from log_builders import (
+from tests.log_builders import (
     FOLDER,
     TP,
     all_records,
@@ -23,6 +22,7 @@ from log_builders import (
     small_settings,
     values,
 )
+
 from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.storage.cleaning import compact_now, enforce_retention
 from strandlog.storage.partition_log import PartitionLog

@@ -6,8 +6,8 @@ import struct
 from pathlib import Path
 
 import pytest
+from tests.log_builders import START_MS, TP, fill, new_log, offsets, small_settings, uuids
 
-from log_builders import START_MS, TP, fill, new_log, offsets, small_settings, uuids
 from strandlog.record.batch_header import read_header
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.log_dir import LogDir

@@ -250,12 +250,23 @@ class Catalog:
             raise CorruptStateError(
                 self._path, "both it and the version before it fail their checksum; restore one"
             )
+        if document is None:
+            self._begin()
         for name, described in (document or {"topics": {}})["topics"].items():
             topic = topic_from_document(name, described)
             (self._doomed if topic.is_deleting else self._topics)[name] = topic
         for topic in list(self._doomed.values()):
             self._finish_delete(topic)
         self._open_partitions()
+
+    def _begin(self) -> None:
+        """A new folder gets its file at once: so one that is missing later was lost."""
+        found = next(self._log_dir.partition_folders(), None)
+        if found is not None:
+            raise CorruptStateError(
+                self._path, f"it is missing, and {found[0]} is there; restore it from a copy"
+            )
+        self._save({})
 
     def _open_partitions(self) -> None:
         on_disk: set[TopicPartition] = set()

@@ -6,10 +6,8 @@ SIGTERM and SIGINT stop it in order, with exit code 0.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
 import sys
 from typing import Annotated
 
@@ -58,7 +56,7 @@ def serve(
     try:
         import uvloop  # noqa: PLC0415 - an extra
 
-        from strandlog.server.app import ServerOptions, run  # noqa: PLC0415 - needs extras
+        from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error
     logging.basicConfig(
@@ -67,11 +65,4 @@ def serve(
     settings = broker_settings(BROKER_SETTINGS.parse(_pairs(set_ or [])))
     options = ServerOptions(os.path.abspath(data), host, port, _address(advertise), settings)
 
-    async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await run(options, typer.echo, stop)
-
-    uvloop.run(main())
+    uvloop.run(run_until_stopped(options, typer.echo))

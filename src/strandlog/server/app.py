@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -143,8 +144,12 @@ class Server:
         self.broker.close()
 
 
-async def run(options: ServerOptions, say: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Run a server until `stop` is set."""
+async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) -> None:
+    """Run a server until SIGTERM or SIGINT; `say` gets the line that it is ready."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
     server = Server(options)
     try:
         say(await server.start())

@@ -22,16 +22,44 @@ from strandlog.server.kafka.request import Request
 
 MEMBER_ID_FIRST_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
+NULL_PROTOCOL_FROM = 7
 LEAVE_MANY_FROM = 3
 DESCRIBE_MISSING_FROM = 6
 
 
 def join_group(door: KafkaDoor, request: Request) -> None:
     body = request.body()
+
+    def refuse(error: StrandlogError) -> None:
+        request.reply(
+            {
+                "error_code": error.kafka_code,
+                "generation_id": -1,
+                "protocol_type": None,
+                "protocol_name": None if request.version >= NULL_PROTOCOL_FROM else "",
+                "leader": "",
+                "member_id": _member_id_for(error, body.member_id),
+                "members": [],
+            }
+        )
+
+    try:
+        pending = door.broker.groups.join(_join_request(request, body))
+    except StrandlogError as error:
+        refuse(error)
+        return
+    door.answer_when_done(pending, lambda result: request.reply(_joined(result)), refuse)
+
+
+def _member_id_for(error: StrandlogError, asked_with: str) -> str:
+    return error.member_id if isinstance(error, MemberIdRequiredError) else asked_with
+
+
+def _join_request(request: Request, body: Any) -> JoinRequest:
     session_ms = int(body.session_timeout.total_seconds() * 1000)
     rebalance = getattr(body, "rebalance_timeout", None)
     rebalance_ms = session_ms if rebalance is None else int(rebalance.total_seconds() * 1000)
-    join = JoinRequest(
+    return JoinRequest(
         group_id=body.group_id,
         member_id=body.member_id,
         group_instance_id=getattr(body, "group_instance_id", None),
@@ -46,50 +74,26 @@ def join_group(door: KafkaDoor, request: Request) -> None:
         reason=getattr(body, "reason", None) or "",
     )
 
-    def refuse(error: StrandlogError) -> None:
-        member_id = body.member_id
-        if isinstance(error, MemberIdRequiredError):
-            member_id = error.member_id
-        request.reply(
-            {
-                "error_code": error.kafka_code,
-                "generation_id": -1,
-                "protocol_type": None,
-                "protocol_name": None if request.version >= 7 else "",
-                "leader": "",
-                "member_id": member_id,
-                "members": [],
-            }
-        )
 
-    def reply(result: JoinResult) -> None:
-        members = [
-            {
-                "member_id": member.member_id,
-                "group_instance_id": member.group_instance_id,
-                "metadata": member.metadata,
-            }
-            for member in result.members
-        ]
-        request.reply(
-            {
-                "error_code": 0,
-                "generation_id": result.generation,
-                "protocol_type": result.protocol_type,
-                "protocol_name": result.protocol_name,
-                "leader": result.leader,
-                "skip_assignment": result.skip_assignment,
-                "member_id": result.member_id,
-                "members": members,
-            }
-        )
-
-    try:
-        pending = door.broker.groups.join(join)
-    except StrandlogError as error:
-        refuse(error)
-        return
-    door.answer_when_done(pending, reply, refuse)
+def _joined(result: JoinResult) -> dict[str, Any]:
+    members = [
+        {
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "metadata": member.metadata,
+        }
+        for member in result.members
+    ]
+    return {
+        "error_code": 0,
+        "generation_id": result.generation,
+        "protocol_type": result.protocol_type,
+        "protocol_name": result.protocol_name,
+        "leader": result.leader,
+        "skip_assignment": result.skip_assignment,
+        "member_id": result.member_id,
+        "members": members,
+    }
 
 
 def sync_group(door: KafkaDoor, request: Request) -> None:

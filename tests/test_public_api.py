@@ -1,0 +1,249 @@
+"""What programs may rely on: the names, the tree of errors, the types."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import strandlog
+from strandlog import errors
+
+PUBLIC_NAMES = [
+    "open",
+    "read",
+    "Log",
+    "FolderLog",
+    "Producer",
+    "Consumer",
+    "Record",
+    "RecordMetadata",
+    "TopicPartition",
+    "TopicInfo",
+    "PartitionInfo",
+    "StrandlogError",
+    "AlreadyOpenError",
+    "ClosedError",
+    "CorruptSegmentError",
+    "GroupError",
+    "InvalidGroupError",
+    "InvalidPartitionsError",
+    "InvalidTopicError",
+    "MessageTooLargeError",
+    "NotOwnerError",
+    "OffsetOutOfRangeError",
+    "StorageError",
+    "TopicExistsError",
+    "TopicInUseError",
+    "TopicNotFoundError",
+    "UnknownLayoutError",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    """A name that is dropped or changed breaks programs; one that is added is a promise."""
+    assert sorted(strandlog.__all__) == sorted(PUBLIC_NAMES)
+    assert len(set(strandlog.__all__)) == len(strandlog.__all__)
+    for name in strandlog.__all__:
+        assert getattr(strandlog, name) is not None
+
+
+def test_the_verbs_of_the_interface_are_there() -> None:
+    verbs: dict[type, str] = {
+        strandlog.Log: "create_topic topics describe_topic alter_topic delete_topic compact "
+        "enforce_retention delete_records producer consumer groups describe_group "
+        "committed_offsets commit_offsets delete_group problems upkeep flush close",
+        strandlog.Producer: "send send_batch send_arrow flush close",
+        strandlog.Consumer: "poll poll_arrow commit committed position seek seek_all "
+        "seek_to_time assign assignment group close",
+        strandlog.FolderLog: "topics describe_topic consumer close",
+    }
+    for owner, names in verbs.items():
+        missing = [name for name in names.split() if not hasattr(owner, name)]
+        assert not missing, f"{owner.__name__} lost {missing}"
+    for owner in verbs:
+        assert hasattr(owner, "__enter__") and hasattr(owner, "__exit__")
+
+
+def test_records_have_the_fields_of_the_interface() -> None:
+    assert strandlog.Record._fields == (
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+    )
+    assert strandlog.RecordMetadata._fields == ("topic", "partition", "offset", "timestamp")
+    assert str(strandlog.TopicPartition("t", 3)) == "t-3"
+
+
+def test_public_things_say_what_they_are() -> None:
+    for name in strandlog.__all__:
+        thing = getattr(strandlog, name)
+        if inspect.isclass(thing) and issubclass(thing, Exception):
+            continue  # the tree in errors.py says it for all of them
+        assert inspect.getdoc(thing), name
+        if thing in (strandlog.Log, strandlog.Producer, strandlog.Consumer, strandlog.FolderLog):
+            silent = [
+                verb
+                for verb, value in vars(thing).items()
+                if not verb.startswith("_") and inspect.isfunction(value) and not value.__doc__
+            ]
+            assert len(silent) <= 5, f"{name}: {silent}"
+
+
+# -- the tree of errors ------------------------------------------------------------------------
+
+
+def drawn_tree() -> dict[str, tuple[str, bool]]:
+    """Name → (parent, whether it is marked as retriable), as errors.py draws it."""
+    found: dict[str, tuple[str, bool]] = {}
+    branch: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"^    (?P<lead>[│├└─ ]*)(?P<name>\w+Error)\b(?P<rest>.*)$", line)
+        if match is None:
+            continue
+        depth = len(match["lead"]) // 4
+        branch[depth:] = [match["name"]]
+        parent = branch[depth - 1] if depth else "Exception"
+        found[match["name"]] = (parent, "(retriable)" in match["rest"])
+    return found
+
+
+def defined_errors() -> dict[str, type[errors.StrandlogError]]:
+    return {
+        name: thing
+        for name, thing in vars(errors).items()
+        if inspect.isclass(thing) and issubclass(thing, errors.StrandlogError)
+    }
+
+
+def test_the_drawn_tree_is_the_real_one() -> None:
+    real = {
+        name: (error.__bases__[0].__name__, error.retriable)
+        for name, error in defined_errors().items()
+    }
+    assert drawn_tree() == real
+    assert len(real) > 40
+
+
+def test_every_leaf_of_the_tree_says_what_to_do() -> None:
+    parents = {parent for parent, _ in drawn_tree().values()}
+    silent = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"^    [│├└─ ]+(\w+Error)(.*)$", line)
+        if match and match[1] not in parents and not match[2].strip():
+            silent.append(match[1])
+    assert not silent
+
+
+def test_every_public_error_is_of_the_tree() -> None:
+    tree = defined_errors()
+    for name in strandlog.__all__:
+        if name.endswith("Error"):
+            assert getattr(strandlog, name) is tree[name]
+
+
+def test_kafka_codes_are_codes_of_kafka() -> None:
+    with warnings.catch_warnings():  # it reads its schemas in a dated way
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from kafka import errors as kafka_errors
+
+    known = {getattr(error, "errno", None) for error in vars(kafka_errors).values()}
+    for name, error in defined_errors().items():
+        assert error.kafka_code in known | {-1, 81, 82}, name
+
+
+def test_one_except_catches_everything() -> None:
+    for error in defined_errors().values():
+        assert issubclass(error, strandlog.StrandlogError)
+        assert not issubclass(error, AssertionError | OSError | ValueError | KeyError)
+
+
+# -- the package -------------------------------------------------------------------------------
+
+
+def test_types_are_shipped() -> None:
+    assert (Path(strandlog.__file__).parent / "py.typed").exists()
+
+
+def test_a_program_is_checked_against_the_types(tmp_path: Path) -> None:
+    """mypy --strict over a program as the interface shows it; wrong types are found."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """import strandlog
+
+with strandlog.open("./data") as log:
+    log.create_topic("orders", partitions=3, config={"retention.ms": "86400000"})
+    with log.producer(acks="all", partitioner="murmur2") as producer:
+        meta = producer.send("orders", b"v", key=b"k", headers={"h": b"x"})
+        offset: int = meta.offset
+        metas = producer.send_batch("orders", [(b"k1", b"v1"), {"value": b"v2", "partition": 2}])
+        first: strandlog.RecordMetadata = metas[0]
+        producer.flush()
+    with log.consumer(
+        ["orders"], group="billing", auto_offset_reset="earliest", auto_commit=False
+    ) as consumer:
+        for record in consumer.poll(max_records=500, timeout_ms=0):
+            value: bytes | None = record.value
+        consumer.commit()
+        consumer.seek_all(0)
+        consumer.assign([("orders", 1)])
+    log.compact("orders")
+log.producer(acks="some")  # wrong
+producer.send("orders", "text")  # wrong
+consumer.poll(max_records="many")  # wrong
+"""
+    )
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\nstrict = True\n")
+    source = Path(strandlog.__file__).parent.parent
+    checked = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--config-file", str(config)),
+            *("--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent", str(program)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"MYPYPATH": str(source), "PATH": ""},
+    )
+    lines = [line for line in checked.stdout.splitlines() if "error:" in line]
+    wrong = [
+        number
+        for number, line in enumerate(program.read_text().splitlines(), start=1)
+        if line.endswith("# wrong")
+    ]
+    numbers = [int(line.split(":")[1]) for line in lines]
+    assert numbers == wrong, checked.stdout + checked.stderr
+
+
+def test_importing_the_library_imports_little() -> None:
+    """The base library needs no extra, no event loop and no framework."""
+    script = (
+        "import sys, strandlog; print([m for m in "
+        "('asyncio', 'pyarrow', 'typer', 'rich', 'msgspec', 'grpc', 'pyspark') "
+        "if m in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_version_is_the_packages() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", strandlog.__version__)
+    try:
+        installed = importlib.metadata.version("strandlog")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("not installed")
+    assert strandlog.__version__ == installed

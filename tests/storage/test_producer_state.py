@@ -15,7 +15,7 @@ from strandlog.errors import (
 from strandlog.record.batch_header import BatchHeader, read_header
 from strandlog.record.builder import build_batch
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.producer_state import BATCHES_KEPT, ProducerState
+from strandlog.storage.producer_state import ProducerState
 from strandlog.testing import SimulatedFiles
 
 LAST_SEQUENCE = 2**31 - 1
@@ -59,7 +59,7 @@ def test_a_sequence_follows_the_last_one() -> None:
 
 
 def test_duplicates_of_the_last_five_batches_get_their_old_offsets() -> None:
-    sent = [header(number * 2, 2) for number in range(BATCHES_KEPT + 2)]
+    sent = [header(number * 2, 2) for number in range(7)]
     state = state_after(*sent)
     for number, one in enumerate(sent[2:], start=2):
         old = state.check(one)
@@ -179,6 +179,16 @@ def test_a_snapshot_goes_on_where_the_state_was(
         assert restored.batches[-1] == entry.batches[-1]
         follower = header(next_sequence[producer], epoch=entry.epoch, producer=producer)
         assert again.check(follower) is None
+
+
+def test_a_snapshot_knows_a_batch_whose_sequences_wrap() -> None:
+    wrapping = header(LAST_SEQUENCE - 1, 4)
+    again = ProducerState.from_snapshot(state_after(wrapping).snapshot())
+    assert again is not None
+    old = again.check(wrapping)
+    assert old is not None
+    assert (old.first_offset, old.last_offset) == (100, 103)
+    assert again.check(header(2)) is None
 
 
 def test_a_damaged_snapshot_is_refused() -> None:

@@ -270,3 +270,26 @@ def test_no_offset_is_used_twice_after_compacting_and_truncating_everything(how:
     assert log.append(batch(b"new")).base_offset == 4
     log.flush()
     assert offsets(log) == [4]
+
+
+@pytest.mark.parametrize("how", STOPS)
+def test_truncating_everything_leaves_the_next_offset_on_disk(how: str) -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    fill(log, 4)
+    log.truncate_to(0)
+    _, log = reopen(STOPS[how](files))
+    assert (offsets(log), log.append(batch(b"new")).base_offset) == ([], 4)
+
+
+@pytest.mark.parametrize("how", STOPS)
+def test_compacting_the_last_record_away_leaves_the_next_offset_on_disk(how: str) -> None:
+    files, clock = SimulatedFiles(), FakeClock()
+    _, log = new_log(files, clock, COMPACT)
+    log.append(batch(None, keys=[b"a"]))
+    for _ in range(2):
+        compact_now(log)
+        clock.advance(COMPACT.delete_retention_ms)
+    assert offsets(log) == []
+    _, log = reopen(STOPS[how](files), clock, COMPACT)
+    assert log.append(batch(b"new")).base_offset == 1

@@ -3,7 +3,10 @@
 The checksum of a batch does not cover its base offset, so a flipped bit there would hand out a
 record under a wrong offset. The neighbours tell: a batch begins where the one before it ended, or,
 after a gap, ends before the one after it begins. Both are checked here, next to the checksum,
-before a single record is decoded.
+before a single record is decoded. For the first batch the read itself has done that (read_plan.py);
+a batch after a gap whose other neighbour is not among the bytes is left to the next read.
+
+Damage behind the first batch is raised without `resume_offset`: a read that begins with it knows.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterator
 
 from strandlog.errors import CorruptRecordError, CorruptSegmentError
 from strandlog.record.batch import BatchView
-from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
+from strandlog.record.batch_header import HEADER_SIZE, MAGIC, BatchHeader, read_header
 from strandlog.storage.files import Buffer
 
 
@@ -35,39 +38,24 @@ def checked_batches(
         try:
             batch.check()
         except CorruptRecordError as error:
-            raise _damage(path, position, str(error), next_offset, header) from error
-        if not _is_in_place(header, data, position, next_offset, end_offset, is_first=not position):
+            raise CorruptSegmentError(path, position, str(error), next_offset - 1) from error
+        if position and header.base_offset > next_offset:
+            follower = _follower(data, position + header.size_bytes)
+            if follower is None:
+                return  # a gap, or damage: the next read begins with this batch and knows
+            is_in_place = header.next_offset <= follower.base_offset
+        else:
+            is_in_place = header.base_offset == next_offset or not position
+        if not is_in_place or not next_offset < header.next_offset <= end_offset:
             reason = f"base offset {header.base_offset} does not fit between its neighbours"
-            raise _damage(path, position, reason, next_offset, header)
+            raise CorruptSegmentError(path, position, reason, next_offset - 1)
         yield batch
         position += header.size_bytes
         next_offset = header.next_offset
 
 
-def _is_in_place(
-    header: BatchHeader,
-    data: Buffer,
-    position: int,
-    next_offset: int,
-    end_offset: int,
-    *,
-    is_first: bool,
-) -> bool:
-    if header.base_offset == next_offset:
-        return header.next_offset <= end_offset
-    if header.base_offset < next_offset and not is_first:
-        return False
-    # A gap, or the middle of a batch: then the batch after it, or the end of the log, must agree.
-    follower = position + header.size_bytes
-    if follower + HEADER_SIZE <= len(data):
-        return header.next_offset <= read_header(data, follower).base_offset
-    return header.next_offset <= end_offset
-
-
-def _damage(
-    path: str, position: int, reason: str, next_offset: int, header: BatchHeader
-) -> CorruptSegmentError:
-    error = CorruptSegmentError(path, position, reason, next_offset - 1)
-    if header.base_offset >= next_offset - header.last_offset_delta:
-        error.resume_offset = header.next_offset
-    return error
+def _follower(data: Buffer, position: int) -> BatchHeader | None:
+    if position + HEADER_SIZE > len(data):
+        return None
+    header = read_header(data, position)
+    return header if header.magic == MAGIC else None

@@ -6,6 +6,15 @@ position of the first byte that does not fit. What that means is for the caller 
 calls it a torn tail when nothing was promised from there on, and damage otherwise. `next_intact`
 finds where readable data goes on.
 
+The checksum covers neither the base offset nor, without reading the whole batch, anything else of
+the header. The neighbours tell: a batch begins at or after the end of the one before it, and ends
+at or before the beginning of the one after it. So each batch is held against both before it is
+yielded; when two contradict each other, the checksum, or the neighbour on the other side, says
+which of them is wrong. A gap is one more reason to look at the checksum of the batch before it: a
+damaged length or count looks like one. What remains: next to a gap that compaction left, a base
+offset that moves within the gap cannot be told from a right one, and of two that contradict each
+other with a gap on both sides the first is blamed.
+
 The bytes come from a `Source`: a function from (position, length) to bytes, so that the same walk
 serves mapped files and the file that is being written.
 """
@@ -15,7 +24,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from strandlog.errors import CorruptSegmentError
-from strandlog.record.batch_header import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, read_header
+from strandlog.record.batch_header import (
+    CRC_START,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    read_header,
+)
 from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Buffer
 
@@ -69,24 +85,33 @@ def walk(
     path: str,
     next_offset: int,
     crc_from_offset: int = NEVER,
+    end_offset: int = NEVER,
+    has_gaps: bool = True,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch in [position, end_position), offsets from `next_offset` on.
 
-    Batches from `crc_from_offset` on are checked whole, the others by their headers only.
+    Batches from `crc_from_offset` on are checked whole, the others by their headers only. All lie
+    below `end_offset`. Without gaps each begins exactly where the one before it ended.
     """
+    follower: BatchHeader | None = None
     while position < end_position:
         room = end_position - position
         if room < HEADER_SIZE:
             reason = f"{room} bytes are left, a header has {HEADER_SIZE}"
             raise CorruptSegmentError(path, position, reason, next_offset - 1)
-        header = read_header(source(position, HEADER_SIZE))
+        header = follower or read_header(source(position, HEADER_SIZE))
         reason = problem_with(header, next_offset, room)
-        if not reason and header.base_offset != next_offset:
-            reason = _misplaced(source, position, end_position, header, next_offset)
+        if not reason and not has_gaps and header.base_offset != next_offset:
+            reason = f"base offset {header.base_offset} does not follow {next_offset - 1}"
+        if not reason:
+            follower = _follower(source, position + header.size_bytes, end_position)
+            reason = _misfit(
+                source, position, end_position, header, next_offset, follower, end_offset
+            )
         if (
             not reason
             and header.base_offset >= crc_from_offset
-            and not _is_intact(source, position, header)
+            and not is_intact(source, position, header)
         ):
             reason = "checksum does not match"
         if reason:
@@ -96,23 +121,40 @@ def walk(
         next_offset = header.next_offset
 
 
-def _misplaced(
-    source: Source, position: int, end_position: int, header: BatchHeader, next_offset: int
+def _follower(source: Source, position: int, end_position: int) -> BatchHeader | None:
+    """The header of the next batch, if there is one that looks like it."""
+    room = end_position - position
+    if room < HEADER_SIZE:
+        return None
+    header = read_header(source(position, HEADER_SIZE))
+    is_likely = header.magic == MAGIC and HEADER_SIZE <= header.size_bytes <= room
+    return header if is_likely else None
+
+
+def _misfit(
+    source: Source,
+    position: int,
+    end_position: int,
+    header: BatchHeader,
+    next_offset: int,
+    follower: BatchHeader | None,
+    end_offset: int,
 ) -> str:
-    """After a gap: "" unless the batch that follows shows that this one's base offset is wrong.
-
-    The checksum does not cover the base offset, so a flipped bit in it looks like a gap.
-    """
-    follower_position = position + header.size_bytes
-    if follower_position + HEADER_SIZE > end_position:
+    """Why a batch cannot be what stands before its follower, or "" when it can."""
+    limit = follower.base_offset if follower is not None else end_offset
+    is_last = position + header.size_bytes == end_position
+    if header.next_offset == limit or (is_last and end_offset == NEVER):
         return ""
-    follower = read_header(source(follower_position, HEADER_SIZE))
-    if next_offset <= follower.base_offset < header.next_offset and follower.magic == MAGIC:
-        return f"base offset {header.base_offset} does not fit before {follower.base_offset}"
-    return ""
+    if not is_intact(source, position, header):
+        return "checksum does not match"
+    is_in_place = header.base_offset == next_offset and follower is not None
+    if header.next_offset <= limit or is_in_place:
+        return ""  # a gap, or the follower is the one that is wrong
+    return f"base offset {header.base_offset} does not fit before {limit}"
 
 
-def _is_intact(source: Source, position: int, header: BatchHeader) -> bool:
+def is_intact(source: Source, position: int, header: BatchHeader) -> bool:
+    """Whether the checksum of a batch matches."""
     return crc32c(source(position + CRC_START, header.size_bytes - CRC_START)) == header.crc
 
 
@@ -121,20 +163,75 @@ def next_intact(
 ) -> tuple[int, BatchHeader] | None:
     """The first whole, intact batch after damage at `position`, or None.
 
-    Looks at every byte that could be a magic byte; headers that make no sense are thrown out before
-    any checksum is computed, so that this is quick enough for a whole segment.
+    Mostly the damaged batch tells where it ends, and the next one agrees. When it does not, every
+    byte that could begin a batch is looked at. A value may hold batches itself (a log of logs),
+    which are no records of ours: a batch that is one of ours is followed by batches up to the end
+    of the file, or up to where the damaged one says that it ends.
     """
-    magic_position = 16
-    start = position + 1
+    damaged = _header_before(source, position, end_position)
+    claimed_end = position + damaged.size_bytes if damaged else -1
+    if damaged and claimed_end < end_position:
+        follower = _follower(source, claimed_end, end_position)
+        if (
+            follower
+            and follower.base_offset == damaged.next_offset
+            and not problem_with(follower, next_offset, end_position - claimed_end)
+            and is_intact(source, claimed_end, follower)
+        ):
+            return claimed_end, follower
+    lonely: tuple[int, BatchHeader] | None = None
+    seen: set[int] = set()
+    for candidate, header in _candidates(source, position + 1, end_position, next_offset):
+        if candidate in seen or not is_intact(source, candidate, header):
+            continue
+        if candidate == claimed_end or _leads_to(
+            source, candidate, end_position, claimed_end, header, seen
+        ):
+            return candidate, header
+        lonely = lonely or (candidate, header)
+    return None if claimed_end == end_position else lonely
+
+
+def _header_before(source: Source, position: int, end_position: int) -> BatchHeader | None:
+    """The header of a damaged batch, when it is good enough to say where the batch ends."""
+    if position < 0 or position + HEADER_SIZE > end_position:
+        return None
+    header = read_header(source(position, HEADER_SIZE))
+    fits = HEADER_SIZE <= header.size_bytes <= end_position - position
+    return header if fits else None
+
+
+def _candidates(
+    source: Source, start: int, end_position: int, next_offset: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Every place that could be a batch, by its header alone."""
     while start + SMALLEST_BATCH_SIZE <= end_position:
-        window = bytes(source(start + magic_position, WINDOW_BYTES))
+        window = bytes(source(start + MAGIC_POSITION, WINDOW_BYTES))
         found = window.find(MAGIC)
         while found >= 0 and start + found + SMALLEST_BATCH_SIZE <= end_position:
             candidate = start + found
             header = read_header(source(candidate, HEADER_SIZE))
-            fits = not problem_with(header, next_offset, end_position - candidate)
-            if fits and _is_intact(source, candidate, header):
-                return candidate, header
+            if not problem_with(header, next_offset, end_position - candidate):
+                yield candidate, header
             found = window.find(MAGIC, found + 1)
         start += len(window)
-    return None
+
+
+def _leads_to(
+    source: Source,
+    position: int,
+    end_position: int,
+    claimed_end: int,
+    header: BatchHeader,
+    seen: set[int],
+) -> bool:
+    """Whether batch follows batch from here to one of the two ends; `seen` collects the way."""
+    while True:
+        seen.add(position)
+        position += header.size_bytes
+        if position in (end_position, claimed_end):
+            return True
+        follower = _follower(source, position, end_position)
+        if follower is None or problem_with(follower, header.next_offset, end_position - position):
+            return False
+        header = follower

@@ -25,6 +25,9 @@ def enforce_retention(log: PartitionLog) -> int:
         for segment, end in zip(segments, ends, strict=True)
     ]
     count = expired(facts, log.log_start_offset, log.settings, now_ms)
+    # The log starts at most at the high watermark: what nobody could see yet stays.
+    while count and facts[count - 1].end_offset > log.high_watermark:
+        count -= 1
     if count:
         log.drop_oldest(count)
     return count
@@ -43,7 +46,7 @@ def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> Compactio
     """How dirty the log is, by the policy of its topic."""
     now_ms = log.context.clock.now_ms()
     open_transaction = log.producers.first_open_transaction()
-    stable_offset = log.high_watermark
+    stable_offset = min(log.high_watermark, log.flushed_offset)
     if open_transaction is not None:
         stable_offset = min(stable_offset, open_transaction)
     facts = [

@@ -10,10 +10,15 @@ horizon, which is set when it is first compacted (KIP-534). A batch that loses a
 unless it is the last one of a producer: that stays, emptied, because the sequence numbers must
 survive. Control batches stay.
 
+When the map is too small for all keys of the dirty part, it ends early, and so does the part that
+becomes clean (`next_dirty_offset`). Behind that point no tombstone goes and none gets its horizon:
+what it deletes may still be there.
+
 Plan, execute, complete: the log's owner makes the plan and completes it, any thread may execute it,
 because sealed segments do not change. Executing writes `.cleaned` files only; completing swaps them
-in (swap.py). A batch that cannot be read ends the compaction with `CorruptSegmentError` and leaves
-the originals as they are.
+in (swap.py). A batch that fails its checksum ends the compaction with `CorruptSegmentError` and
+leaves the originals as they are; one that is intact but cannot be decoded (a producer's fault) is
+kept as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from strandlog.errors import CorruptRecordError, CorruptSegmentError
+from strandlog.errors import CorruptRecordError, CorruptSegmentError, DataError, StorageError
 from strandlog.model import Record
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
@@ -81,7 +86,7 @@ class CompactionPlan:
         self.report.next_dirty_offset = map_end
         affected = [segment for segment in self.segments if segment.base_offset < map_end]
         for group in groups(affected, self.log.settings, self.end_offset):
-            self._clean(group, last_offsets)
+            self._clean(group, last_offsets, map_end)
 
     def _build_map(self) -> tuple[OffsetMap, int]:
         """Pass 1: the last offset of each key in the dirty part, and where the map was full."""
@@ -92,7 +97,7 @@ class CompactionPlan:
             for header, batch in self._batches(segment, self.first_dirty_offset):
                 if header.is_control:
                     continue
-                for record in self._records(segment, batch, self.first_dirty_offset):
+                for record in self._records(segment, batch, self.first_dirty_offset) or ():
                     if record.key is not None and not last_offsets.put(record.key, record.offset):
                         return last_offsets, record.offset
         return last_offsets, self.end_offset
@@ -100,7 +105,10 @@ class CompactionPlan:
     def _batches(
         self, segment: Segment, from_offset: int
     ) -> Iterator[tuple[BatchHeader, BatchView]]:
-        mapped = self.log.context.files.map(segment.log_path)
+        try:
+            mapped = self.log.context.files.map(segment.log_path)
+        except FileNotFoundError:
+            raise StorageError(f"{segment.log_path} was removed while it was compacted") from None
         try:
             view = mapped.view
             for position, header in walk(
@@ -110,23 +118,29 @@ class CompactionPlan:
                 path=segment.log_path,
                 next_offset=segment.base_offset,
                 crc_from_offset=from_offset,
+                end_offset=segment.end_offset,
             ):
                 if header.next_offset > from_offset:
                     yield header, BatchView(view, position)
         finally:
             mapped.close()
 
-    def _records(self, segment: Segment, batch: BatchView, from_offset: int) -> list[Record]:
+    def _records(self, segment: Segment, batch: BatchView, from_offset: int) -> list[Record] | None:
+        """The records of an intact batch; None when they cannot be decoded."""
         try:
             batch.check()
+        except CorruptRecordError as error:
+            before = batch.header.base_offset - 1
+            raise CorruptSegmentError(
+                segment.log_path, batch.position, str(error), before
+            ) from error
+        try:
             limit_bytes = self.log.context.decompressed_max_bytes
             return batch.records(*self.log.tp, from_offset, limit_bytes)
-        except CorruptRecordError as error:
-            raise CorruptSegmentError(
-                segment.log_path, batch.position, str(error), batch.header.base_offset - 1
-            ) from error
+        except DataError:
+            return None
 
-    def _clean(self, originals: list[Segment], last_offsets: OffsetMap) -> None:
+    def _clean(self, originals: list[Segment], last_offsets: OffsetMap, map_end: int) -> None:
         """Pass 2 for one group of segments: write what stays into one new file."""
         files, settings = self.log.context.files, self.log.settings
         first = originals[0]
@@ -140,7 +154,7 @@ class CompactionPlan:
         for segment in originals:
             self.report.bytes_before += segment.size_bytes
             for header, batch in self._batches(segment, 0):
-                kept = self._filtered(segment, header, batch, last_offsets)
+                kept = self._filtered(segment, header, batch, last_offsets, map_end)
                 if kept is not None:
                     max_timestamp = BatchView(kept).header.max_timestamp
                     indexes.note(target.size, len(kept), header.last_offset, max_timestamp)
@@ -156,14 +170,23 @@ class CompactionPlan:
         target.close()
 
     def _filtered(
-        self, segment: Segment, header: BatchHeader, batch: BatchView, last_offsets: OffsetMap
+        self,
+        segment: Segment,
+        header: BatchHeader,
+        batch: BatchView,
+        last_offsets: OffsetMap,
+        map_end: int,
     ) -> Buffer | None:
         """The batch without what is replaced; None when nothing of it stays."""
         if header.is_control or not header.record_count:
             stays = header.is_control or header.last_offset in self.producer_offsets
             return batch.data() if stays else None
         records = self._records(segment, batch, 0)
-        tombstones_expire = header.has_delete_horizon and header.base_timestamp <= self.now_ms
+        if records is None:
+            return batch.data()
+        is_clean = header.next_offset <= map_end
+        is_over = header.has_delete_horizon and header.base_timestamp <= self.now_ms
+        tombstones_expire = is_over and is_clean
         kept = [
             record
             for record in records
@@ -177,7 +200,8 @@ class CompactionPlan:
         self.report.records_retained += len(kept)
         if not kept and header.last_offset not in self.producer_offsets:
             return None
-        needs_horizon = not header.has_delete_horizon and any(r.value is None for r in kept)
+        has_tombstone = any(r.value is None and r.key is not None for r in kept)
+        needs_horizon = has_tombstone and is_clean and not header.has_delete_horizon
         if len(kept) == len(records) and not needs_horizon:
             return batch.data()
         horizon = self.now_ms + self.log.settings.delete_retention_ms if needs_horizon else None
@@ -187,6 +211,7 @@ class CompactionPlan:
         """Swap the cleaned segments in; by the owner of the log."""
         context = self.log.context
         due_ms = context.clock.now_ms() + self.log.settings.file_delete_delay_ms
+        self.log.begin_active_file()  # the last record may go, and with it the next offset
         for group in self.cleaned:
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
@@ -220,6 +245,8 @@ def plan_compaction(
     if not chosen:
         return None
     last_end = log.segments.end_of(log.segments.sealed.index(chosen[-1]))
+    if first_dirty_offset > log.log_end_offset:
+        first_dirty_offset = 0  # a mark that is not about this log
     return CompactionPlan(
         log=log,
         segments=chosen,

@@ -1,8 +1,8 @@
 """Makes the indexes of a sealed segment from its log, in memory.
 
 Every batch is noted by the rule of `SegmentIndexes`. Damage in the log does not stop it: the walk
-goes on at the next intact batch, so that everything readable can be found. Only the headers are
-read.
+goes on at the next intact batch, so that everything readable can be found. Every batch is checked
+whole, so that a damaged timestamp does not decide about the age of a segment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,13 @@ def rebuilt_indexes(source: Source, segment: Segment, size_bytes: int) -> Rebuil
     while position < size_bytes:
         try:
             for found_at, header in walk(
-                source, position, size_bytes, path=segment.log_path, next_offset=next_offset
+                source,
+                position,
+                size_bytes,
+                path=segment.log_path,
+                next_offset=next_offset,
+                crc_from_offset=0,
+                end_offset=segment.end_offset,
             ):
                 note(found_at, header)
                 next_offset = header.next_offset

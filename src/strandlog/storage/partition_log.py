@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from strandlog.clock import Clock
 from strandlog.config.topic_settings import LogSettings
-from strandlog.errors import OffsetOutOfRangeError, StorageError
+from strandlog.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.batch_header import PREFIX_SIZE, BatchHeader, stamp, stamped_prefix
 from strandlog.record.batch_header import stamp_append_time as stamp_time
@@ -125,6 +125,9 @@ class PartitionLog:
         for header, view in batches:
             check_batch(header, view, self.settings, now_ms, is_control=is_control)
             if header.producer_id >= 0 and not is_control:
+                if len(batches) > 1:
+                    # One may be a duplicate and the other not: there would be no true answer.
+                    raise InvalidRecordError("batches with a producer id are appended one by one")
                 old = self.producers.check(header)
                 if old is not None:
                     return AppendResult(old.first_offset, old.last_offset, -1, is_duplicate=True)
@@ -302,6 +305,7 @@ class PartitionLog:
             self._cut_last_sealed(offset)
         self.context.files.sync_dir(self.folder)
         self._flusher.note_truncation()
+        self.producers.truncate_to(offset)
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
 
     def _cut_last_sealed(self, offset: int) -> None:

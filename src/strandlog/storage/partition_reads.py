@@ -7,15 +7,18 @@ after what they got.
 
 A lookup by time is exact to the record: time index to segment part, batch headers to batch, then
 the records of that one batch are decoded.
+
+Damaged bytes are never handed out. `read` raises `CorruptSegmentError`, whose `resume_offset` tells
+where readable records go on; a lookup by time passes over damage and puts it into the log's report.
 """
 
 from __future__ import annotations
 
-from strandlog.errors import CorruptSegmentError
+from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import TimestampOffset
 from strandlog.record.batch import BatchView
 from strandlog.storage import time_index
-from strandlog.storage.batch_walk import Source, walk, windowed
+from strandlog.storage.batch_walk import Source, next_intact, walk, windowed
 from strandlog.storage.files import Buffer
 from strandlog.storage.offset_index import IndexEntry
 from strandlog.storage.partition_log import PartitionLog
@@ -32,9 +35,10 @@ def read_plan(
     log.check_offset(offset, end_offset)
     if offset == end_offset:
         return None
-    segment, _ = log.segments.at(offset)
+    segment, next_base = log.segments.at(offset)
     end_position = _end_position(log, segment, unflushed)
-    return plan_in(log, segment, offset, max_bytes, end_position)
+    end_offset = end_offset if next_base is None else min(end_offset, next_base)
+    return plan_in(log, segment, offset, max_bytes, end_position, end_offset)
 
 
 def _end_position(log: PartitionLog, segment: Segment, unflushed: bool) -> int:
@@ -46,13 +50,35 @@ def _end_position(log: PartitionLog, segment: Segment, unflushed: bool) -> int:
 
 
 def plan_in(
-    log: PartitionLog, segment: Segment, offset: int, max_bytes: int, end_position: int
+    log: PartitionLog,
+    segment: Segment,
+    offset: int,
+    max_bytes: int,
+    end_position: int,
+    end_offset: int,
 ) -> ReadPlan:
-    """A read inside one segment."""
+    """A read inside one segment, of which the given part is readable."""
     source, entry = _source_and_entry(log, segment, offset)
     return ReadPlan(
-        source, segment.log_path, segment.base_offset, entry, end_position, offset, max_bytes
+        source,
+        segment.log_path,
+        segment.base_offset,
+        entry,
+        end_position,
+        offset,
+        max_bytes,
+        end_offset=end_offset,
+        has_gaps=not isinstance(segment, ActiveSegment),
     )
+
+
+def _plan_in_whole(log: PartitionLog, segment: Segment, offset: int) -> ReadPlan:
+    """A look at one batch anywhere in a segment."""
+    return plan_in(log, segment, offset, 0, segment.size_bytes, _end_offset(log, segment))
+
+
+def _end_offset(log: PartitionLog, segment: Segment) -> int:
+    return log.log_end_offset if isinstance(segment, ActiveSegment) else segment.end_offset
 
 
 def _source_and_entry(
@@ -90,7 +116,7 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
     if not plan.index_is_wrong:
         return
     segment, _ = log.segments.at(plan.offset)
-    log.last_report.problems.append(f"an index of {segment.log_path} was wrong; made anew")
+    _report(log, f"an index of {segment.log_path} was wrong; made anew")
     if isinstance(segment, ActiveSegment):
         segment.indexes.offsets.keep(0)
     else:
@@ -117,9 +143,8 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
     """Whether the batch that the entry names has that timestamp."""
     if not segment.base_offset <= entry.offset:
         return False
-    plan = plan_in(log, segment, entry.offset, 0, segment.size_bytes)
     try:
-        data = plan.execute()
+        data = _plan_in_whole(log, segment, entry.offset).execute()
     except CorruptSegmentError:
         return False
     if not data:
@@ -141,34 +166,111 @@ def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | No
 
 
 def _find_in(log: PartitionLog, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
-    start = _time_start(log, segment, timestamp_ms)
+    """The first record at or after a time in one segment. Damage is reported and passed over: it
+    hides its own records, not those behind it."""
     source = windowed(_source_and_entry(log, segment, segment.base_offset)[0])
     end_position = _end_position(log, segment, unflushed=False)
-    batches = walk(source, start, end_position, path=segment.log_path, next_offset=0)
-    for position, header in batches:
-        if header.max_timestamp < timestamp_ms or header.last_offset < log.log_start_offset:
+    place: tuple[int, int] | None = _time_start(log, segment, timestamp_ms)
+    while place is not None:
+        try:
+            return _search_times(log, segment, source, place, end_position, timestamp_ms)
+        except CorruptSegmentError as damage:
+            _report(log, str(damage))
+            after = place[1] if damage.offset is None else damage.offset + 1
+            found = next_intact(source, damage.position, end_position, after)
+            place = (found[0], found[1].base_offset) if found else None
+    return None
+
+
+def _search_times(
+    log: PartitionLog,
+    segment: Segment,
+    source: Source,
+    place: tuple[int, int],
+    end_position: int,
+    timestamp_ms: int,
+) -> TimestampOffset | None:
+    """The same from a (position, offset) on, up to the first damage."""
+    for position, header in walk(
+        source,
+        place[0],
+        end_position,
+        path=segment.log_path,
+        next_offset=place[1],
+        end_offset=_end_offset(log, segment),
+    ):
+        is_older = header.max_timestamp < timestamp_ms
+        if is_older or header.last_offset < log.log_start_offset or header.is_control:
             continue
         batch = BatchView(source(position, header.size_bytes))
-        batch.check()
-        if header.is_control:
-            continue
-        limit_bytes = log.context.decompressed_max_bytes
-        for record in batch.records(*log.tp, log.log_start_offset, limit_bytes):
+        try:
+            batch.check()
+            limit_bytes = log.context.decompressed_max_bytes
+            records = batch.records(*log.tp, log.log_start_offset, limit_bytes)
+        except DataError as error:
+            before = header.base_offset - 1
+            raise CorruptSegmentError(segment.log_path, position, str(error), before) from error
+        for record in records:
             if record.timestamp >= timestamp_ms:
                 return TimestampOffset(record.timestamp, record.offset)
     return None
 
 
-def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> int:
-    """Where in a segment the search for a time begins: no earlier batch can be the answer."""
+def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
+    """(position, offset) where the search for a time begins: no earlier batch is the answer."""
     # An entry at the very time is the first to reach it, so the one at or below is never too late.
     if isinstance(segment, ActiveSegment):
-        entry = segment.indexes.times.lookup(timestamp_ms)
+        before, entry = segment.indexes.times.last_two(timestamp_ms)
     else:
-        maps = log.context.cache.get(segment)
-        entry = time_index.search(maps.time_index, segment.base_offset, timestamp_ms)
-    if entry is None or not _is_true(log, segment, entry):
-        return 0
-    plan = plan_in(log, segment, entry.offset, 0, segment.size_bytes)
-    found = plan.locate()
-    return found[0] if found else 0
+        entries = log.context.cache.get(segment).time_index
+        count = time_index.count_up_to(entries, timestamp_ms)
+        before = time_index.entry_before(entries, segment.base_offset, count - 1)
+        entry = time_index.entry_before(entries, segment.base_offset, count)
+    place = None if entry is None else _first_to_reach(log, segment, before, entry)
+    return place or (0, segment.base_offset)
+
+
+def _first_to_reach(
+    log: PartitionLog, segment: Segment, before: TimeEntry | None, entry: TimeEntry
+) -> tuple[int, int] | None:
+    """(position, offset) of the batch that an entry names; None when the log contradicts it.
+
+    That the batch has this timestamp proves little, for many may have it. So the log is walked from
+    the entry before: none on the way may have it.
+    """
+    start = (0, segment.base_offset)
+    if before is not None:
+        if not segment.base_offset <= before.offset < entry.offset:
+            return None
+        plan = _plan_in_whole(log, segment, before.offset)
+        try:
+            found = plan.locate()
+        except CorruptSegmentError:
+            return None
+        if found is None:
+            return None
+        start = (found[0], 0)
+    source = windowed(_source_and_entry(log, segment, segment.base_offset)[0])
+    try:
+        for position, header in walk(
+            source,
+            start[0],
+            segment.size_bytes,
+            path=segment.log_path,
+            next_offset=start[1],
+            end_offset=_end_offset(log, segment),
+        ):
+            if header.last_offset >= entry.offset:
+                names_it = (header.max_timestamp, header.last_offset) == entry
+                return (position, header.base_offset) if names_it else None
+            if header.max_timestamp >= entry.timestamp:
+                return None
+    except CorruptSegmentError:
+        return None
+    return None
+
+
+def _report(log: PartitionLog, problem: str) -> None:
+    """Say it once, however often it is met."""
+    if problem not in log.last_report.problems:
+        log.last_report.problems.append(problem)

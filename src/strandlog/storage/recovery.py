@@ -3,8 +3,8 @@
 What is read (see recovery_point.py for the picture):
 
     below the snapshot point      nothing
-    up to the recovery point      headers: indexes and producer state are made again
-    above the recovery point      everything, with checksums
+    above the snapshot point      everything, with checksums: indexes and producer state are made
+                                  again
 
 What can be wrong, and what is done about it:
 
@@ -31,6 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strandlog.config.topic_settings import LogSettings
+from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.record.control import read_control
@@ -108,7 +109,8 @@ class Recovery:
         tidy_after_crash(self._files, self._folder)
         names = self._files.list_dir(self._folder)
         point_path = join(self._folder, RECOVERY_POINT)
-        self._point = read_recovery_point(self._files, point_path) or START
+        problems = self._report.problems
+        self._point = read_recovery_point(self._files, point_path, problems) or START
         self._load_snapshot(segment_offsets(names, SNAPSHOT_SUFFIX))
         segments = [
             Segment(stem_of(self._folder, base), base, names[f"{base:020d}{LOG_SUFFIX}"])
@@ -148,25 +150,34 @@ class Recovery:
         for number, segment in enumerate(untrusted):
             active = self._new_active(segment.base_offset)
             active.size_bytes = segment.size_bytes
-            scan = self._scan_one(segment, active, trusted_offset, next_offset)
+            is_last = number + 1 == len(untrusted)
+            end_offset = None if is_last else untrusted[number + 1].base_offset
+            scan = self._scan_one(segment, active, (trusted_offset, next_offset), end_offset)
             next_offset = scan.next_offset
             if scan.torn_position is not None:
                 next_offset = self._cut(segment, untrusted[number + 1 :], scan)
                 active.size_bytes = segment.size_bytes
                 break
-            if number + 1 < len(untrusted):
+            if not is_last:
                 sealed.append(self._seal(active))
         ends_here = not scan.damage and next_offset == scan.next_offset
         return self._finish(SegmentList(sealed, active), next_offset, ends_here=ends_here)
 
     def _scan_one(
-        self, segment: Segment, active: ActiveSegment, trusted_offset: int, next_offset: int
+        self,
+        segment: Segment,
+        active: ActiveSegment,
+        offsets: tuple[int, int],
+        end_offset: int | None,
     ) -> SegmentScan:
         """Walk what is not trusted of one segment; its indexes and the producer state follow."""
+        trusted_offset, next_offset = offsets
         mapped = self._files.map(segment.log_path)
         view = mapped.view
         try:
-            position, found_offset = trusted_start(view, segment, active.indexes, trusted_offset)
+            position, found_offset = trusted_start(
+                view, segment, active.indexes, trusted_offset, is_last=end_offset is None
+            )
             start = (position, max(found_offset, next_offset))
 
             if len(view) >= HEADER_SIZE:
@@ -182,7 +193,9 @@ class Recovery:
                 if header.producer_id >= 0 and header.base_offset >= self._producers_from:
                     self._note_producer(header, view, position)
 
-            scan = scan_segment(view, segment, start, self._point.offset, on_batch)
+            scan = scan_segment(
+                view, segment, start, self._point.offset, on_batch, end_offset=end_offset
+            )
             self._report.walked_bytes += scan.walked_bytes
             self._needs_flush |= scan.walked_bytes > 0
             self._keep_damage_aside(segment, scan, view)
@@ -195,11 +208,15 @@ class Recovery:
         return scan
 
     def _note_producer(self, header: BatchHeader, view: memoryview, position: int) -> None:
-        if header.is_control:
-            marker = read_control(BatchView(view, position))
-            self._producers.end_transaction(header, marker.coordinator_epoch)
-        else:
+        if not header.is_control:
             self._producers.update(header, header.base_offset)
+            return
+        try:
+            marker = read_control(BatchView(view, position))
+        except DataError as error:
+            self._report.problems.append(f"a transaction marker says nothing: {error}")
+            return
+        self._producers.end_transaction(header, marker.coordinator_epoch)
 
     def _keep_damage_aside(self, segment: Segment, scan: SegmentScan, view: memoryview) -> None:
         for damage in scan.damage:

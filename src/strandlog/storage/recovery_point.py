@@ -5,8 +5,8 @@
     flags: 1 bounds readers · 2 suspect
 
     0 ......... snapshot point ......... recovery point ......... end of the file
-      trusted                  headers are               everything is
-      unread                   walked                    checked
+      trusted                  checked: what             checked: what
+      unread                   is bad is damage          is bad was not finished
 
 Below the *recovery point* the log was synced. Below the *snapshot point* its indexes and a snapshot
 of the producer state were synced as well. So a start reads only what lies above, and recovery can
@@ -68,13 +68,19 @@ def _parse(slot: bytes) -> RecoveryPoint | None:
     )
 
 
-def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
+def read_recovery_point(
+    files: Files, path: str, problems: list[str] | None = None
+) -> RecoveryPoint | None:
     """The newest intact slot, or None when there is none."""
     try:
         data = files.read(path)
     except FileNotFoundError:
         return None
-    slots = [_parse(data[:SLOT_SIZE]), _parse(data[SLOT_SIZE : 2 * SLOT_SIZE])]
+    pieces = [data[:SLOT_SIZE], data[SLOT_SIZE : 2 * SLOT_SIZE]]
+    slots = [_parse(piece) for piece in pieces]
+    for piece, slot in zip(pieces, slots, strict=True):
+        if problems is not None and slot is None and any(piece):  # zeros: it was never written
+            problems.append(f"half of {path} fails its checksum and was not used")
     return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import StorageError
 from strandlog.record.batch_header import BatchHeader
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Buffer, Files, LogFile
 from strandlog.storage.offset_index import OffsetIndex
 from strandlog.storage.paths import (
@@ -35,13 +36,15 @@ SAVE_AT_ENTRIES = 64
 class Segment:
     """A sealed segment: where it begins, how long it is, how new it is."""
 
-    __slots__ = ("base_offset", "largest", "size_bytes", "stem")
+    __slots__ = ("base_offset", "end_offset", "largest", "size_bytes", "stem")
 
     def __init__(
         self, stem: str, base_offset: int, size_bytes: int, largest: TimeEntry | None = None
     ) -> None:
         self.stem = stem
         self.base_offset = base_offset
+        # The base of the next segment; all offsets of this one lie below it, and fit the indexes.
+        self.end_offset = base_offset + MAX_RELATIVE_OFFSET + 1
         self.size_bytes = size_bytes
         self.largest = largest  # the largest timestamp; None until somebody asked the index
 
@@ -182,11 +185,12 @@ class ActiveSegment(Segment):
             age_ms = max_timestamp - self.first_timestamp
         else:
             age_ms = now_ms - self.created_ms
-        return age_ms > settings.segment_ms - self._jitter_ms(settings.segment_jitter_ms)
+        jitter_ms = self._jitter_ms(min(settings.segment_jitter_ms, settings.segment_ms))
+        return age_ms > settings.segment_ms - jitter_ms
 
     def _jitter_ms(self, at_most_ms: int) -> int:
         """A part of the jitter that differs from segment to segment but not from run to run."""
-        return self.base_offset * 2_654_435_761 % at_most_ms if at_most_ms else 0
+        return crc32c(self.stem.encode()) % at_most_ms if at_most_ms else 0
 
     def seal(self) -> Segment:
         """End this segment. The log file stays with the caller until it was synced."""

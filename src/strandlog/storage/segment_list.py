@@ -22,6 +22,7 @@ class SegmentList:
         self.active = active
         self._bases = [segment.base_offset for segment in sealed]
         assert [*self._bases, active.base_offset] == sorted({*self._bases, active.base_offset})
+        self._tell_ends()
 
     def __len__(self) -> int:
         return len(self.sealed) + 1
@@ -57,6 +58,7 @@ class SegmentList:
         self.sealed.append(sealed)
         self._bases.append(sealed.base_offset)
         self.active = active
+        sealed.end_offset = active.base_offset
 
     def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
         """Take out a run of sealed segments; put one in their place, or nothing."""
@@ -64,8 +66,8 @@ class SegmentList:
         assert self.sealed[first : first + len(old)] == list(old)
         self.sealed[first : first + len(old)] = [new] if new else []
         self._bases = [segment.base_offset for segment in self.sealed]
+        self._tell_ends()
 
-    def replace_active(self, active: ActiveSegment) -> None:
-        """Another segment grows from now on (truncation, or the old one had no records)."""
-        assert not self._bases or self._bases[-1] < active.base_offset
-        self.active = active
+    def _tell_ends(self) -> None:
+        for number, segment in enumerate(self.sealed):
+            segment.end_offset = self.end_of(number)

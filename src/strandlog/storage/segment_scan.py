@@ -2,7 +2,8 @@
 
 `trusted_start` finds where that part begins: at the snapshot point, found through the index. An
 index entry that the log contradicts makes the whole segment untrusted. `scan_segment` then walks to
-the end, noting each batch, and tells torn from damaged by the recovery point (see recovery.py).
+the end with checksums, noting each batch, and tells torn from damaged by the recovery point (see
+recovery.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.storage.batch_walk import next_intact, problem_with, view_source, walk
+from strandlog.storage.batch_walk import NEVER, next_intact, problem_with, view_source, walk
 from strandlog.storage.offset_index import IndexEntry
 from strandlog.storage.segment import Segment, SegmentIndexes
 from strandlog.storage.time_index import TimeEntry
@@ -69,16 +70,30 @@ def _time_entry_is_true(
 
 
 def trusted_start(
-    view: memoryview, segment: Segment, indexes: SegmentIndexes, trusted_offset: int
+    view: memoryview,
+    segment: Segment,
+    indexes: SegmentIndexes,
+    trusted_offset: int,
+    *,
+    is_last: bool,
 ) -> tuple[int, int]:
     """(position, next offset) where the untrusted part begins; the indexes are cut to match."""
-    start = _find_trusted_start(view, segment, indexes, trusted_offset)
+    largest = indexes.times.last
+    start = _find_trusted_start(view, segment, indexes, trusted_offset, is_last=is_last)
     indexes.keep_before(*start)
+    if start[0] and largest is not None and largest.offset < start[1]:
+        # It was found to be true. Cutting the file may lose it, if an entry before it is damaged.
+        indexes.largest = largest
     return start
 
 
 def _find_trusted_start(
-    view: memoryview, segment: Segment, indexes: SegmentIndexes, trusted_offset: int
+    view: memoryview,
+    segment: Segment,
+    indexes: SegmentIndexes,
+    trusted_offset: int,
+    *,
+    is_last: bool,
 ) -> tuple[int, int]:
     from_the_beginning = (0, segment.base_offset)
     if trusted_offset <= segment.base_offset:
@@ -89,17 +104,28 @@ def _find_trusted_start(
     largest = indexes.times.last
     if largest is None or not _time_entry_is_true(view, segment, indexes, largest):
         return from_the_beginning
-    position, next_offset = entry.position if entry else 0, segment.base_offset
+    position, next_offset = 0, segment.base_offset
+    if entry is not None:
+        position, next_offset = entry.position, read_header(view, entry.position).base_offset
     try:
         for found, header in walk(
-            view_source(view), position, len(view), path=segment.log_path, next_offset=0
+            view_source(view),
+            position,
+            len(view),
+            path=segment.log_path,
+            next_offset=next_offset,
+            has_gaps=not is_last,
         ):
             if header.base_offset >= trusted_offset:
-                return found, next_offset
+                position = found
+                break
             position, next_offset = found + header.size_bytes, header.next_offset
     except CorruptSegmentError as problem:
         if problem.offset is None or problem.offset + 1 < trusted_offset:
             return from_the_beginning
+    # The points lie between two batches. Only compaction leaves a gap, never in the last segment.
+    if next_offset > trusted_offset or (is_last and next_offset < trusted_offset):
+        return from_the_beginning
     return position, next_offset
 
 
@@ -109,8 +135,13 @@ def scan_segment(
     start: tuple[int, int],
     recovery_point: int,
     on_batch: Callable[[int, BatchHeader], None],
+    *,
+    end_offset: int | None = None,
 ) -> SegmentScan:
-    """Walk from `start` to the end of the segment or to its torn tail."""
+    """Walk from `start` to the end of the segment or to its torn tail.
+
+    `end_offset` is where the next segment begins; the last one has none, and no gaps either.
+    """
     position, next_offset = start
     scan = SegmentScan(next_offset)
     source = view_source(view)
@@ -122,7 +153,9 @@ def scan_segment(
                 len(view),
                 path=segment.log_path,
                 next_offset=scan.next_offset,
-                crc_from_offset=recovery_point,
+                crc_from_offset=0,
+                end_offset=NEVER if end_offset is None else end_offset,
+                has_gaps=end_offset is not None,
             ):
                 on_batch(found, header)
                 scan.walked_bytes += header.size_bytes
@@ -133,13 +166,13 @@ def scan_segment(
                 return scan
             intact = next_intact(source, problem.position, len(view), scan.next_offset)
             end = intact[0] if intact else len(view)
-            end_offset = intact[1].base_offset if intact else None
+            damaged_to = intact[1].base_offset if intact else None
             scan.damage.append(
-                Damage(problem.position, end, scan.next_offset, end_offset, problem.reason)
+                Damage(problem.position, end, scan.next_offset, damaged_to, problem.reason)
             )
             if intact is None:
                 return scan
-            position = end
+            position, scan.next_offset = end, intact[1].base_offset
             continue
         return scan
 
@@ -148,9 +181,20 @@ def intact_end(view: memoryview, position: int, next_offset: int) -> int | None:
     """The offset after the last intact batch behind a position, or None when there is none."""
     end: int | None = None
     source = view_source(view)
-    while True:
-        found = next_intact(source, position, len(view), next_offset)
-        if found is None:
-            return end
-        position = found[0] + found[1].size_bytes - 1
-        end = next_offset = found[1].next_offset
+    while (found := next_intact(source, position, len(view), next_offset)) is not None:
+        position, first = found
+        try:
+            for _, header in walk(
+                source,
+                position,
+                len(view),
+                path="",
+                next_offset=first.base_offset,
+                crc_from_offset=0,
+            ):
+                end = header.next_offset
+        except CorruptSegmentError as problem:
+            position, next_offset = problem.position, end or next_offset
+        else:
+            break
+    return end

@@ -32,6 +32,7 @@ from strandlog.storage.paths import (
     TIME_INDEX_SUFFIX,
     join,
     parse_segment_file,
+    segment_stem,
 )
 from strandlog.storage.segment import Segment, stem_of
 
@@ -79,8 +80,18 @@ def tidy_after_crash(files: Files, folder: str) -> None:
             (swaps if parsed[2] == SWAP_SUFFIX else originals).append(parsed[0])
     for base_offset in sorted(swaps):
         _finish_after_crash(files, folder, base_offset, originals)
-    for name in files.list_dir(folder):
-        if name.endswith(SWAP_SUFFIX):  # indexes of a swap that never came to count
+    names = files.list_dir(folder)
+    for name in names:
+        parsed = parse_segment_file(name)
+        # Indexes of a swap that never came to count, or of a segment that is gone.
+        is_swap = name.endswith(SWAP_SUFFIX)
+        is_lonely = (
+            parsed is not None
+            and parsed[1] in SIDE_SUFFIXES
+            and not parsed[2]
+            and segment_stem(parsed[0]) + LOG_SUFFIX not in names
+        )
+        if is_swap or is_lonely:
             files.remove(join(folder, name))
 
 

@@ -31,14 +31,17 @@ NO_TIME_ENTRY = TimeEntry(-1, -1)
 
 def search(entries: Buffer, base_offset: int, target_timestamp: int) -> TimeEntry | None:
     """The last entry whose timestamp is at or below the target, or None when there is none."""
-    return entry_before(
-        entries, base_offset, count_at_or_below(entries, ENTRY, _TIMESTAMP, target_timestamp)
-    )
+    return entry_before(entries, base_offset, count_up_to(entries, target_timestamp))
+
+
+def count_up_to(entries: Buffer, target_timestamp: int) -> int:
+    """How many entries have a timestamp at or below the target."""
+    return count_at_or_below(entries, ENTRY, _TIMESTAMP, target_timestamp)
 
 
 def entry_before(entries: Buffer, base_offset: int, count: int) -> TimeEntry | None:
     """The last of the first `count` entries, or None when that is no entry."""
-    if not count:
+    if count <= 0:
         return None
     timestamp, relative = ENTRY.unpack_from(entries, (count - 1) * ENTRY.size)
     return TimeEntry(timestamp, base_offset + relative)
@@ -56,14 +59,19 @@ class TimeIndex(SparseIndex):
 
     def lookup(self, target_timestamp: int) -> TimeEntry | None:
         """The last entry whose timestamp is at or below the target, or None."""
-        return self._last_of(self.count_at_or_below(_TIMESTAMP, target_timestamp))
+        return self.last_two(target_timestamp)[1]
+
+    def last_two(self, target_timestamp: int) -> tuple[TimeEntry | None, TimeEntry | None]:
+        """The last two of the entries whose timestamps are at or below the target."""
+        count = self.count_at_or_below(_TIMESTAMP, target_timestamp)
+        return self._last_of(count - 1), self._last_of(count)
 
     @property
     def last(self) -> TimeEntry | None:
         return self._last_of(self.size_bytes // ENTRY.size)
 
     def _last_of(self, count: int) -> TimeEntry | None:
-        if not count:
+        if count <= 0:
             return None
         timestamp, relative = self.entry(count - 1)
         return TimeEntry(timestamp, self.base_offset + relative)

@@ -35,7 +35,7 @@ SETTINGS: dict[TopicPartition, LogSettings] = {
         segment_bytes=500,
         cleanup_policy=("compact",),
         min_cleanable_dirty_ratio=0.0,
-        delete_retention_ms=4000,
+        delete_retention_ms=800,
     ),
     EXTRA: small_settings(segment_bytes=300),
 }

@@ -1,0 +1,98 @@
+"""A few hundred of the crash points that `make crash` tries by the ten thousand.
+
+And the other way round: with a precaution taken out of the storage engine, the same enumeration
+must find a crash that breaks a promise. Otherwise its silence would mean nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from tests.crash.watching import Thoroughness, Watcher
+
+from strandlog.errors import StorageError
+from strandlog.storage import batch_walk, compaction, recovery
+from strandlog.storage.flush_plan import FlushPlan
+from strandlog.storage.offset_map import OffsetMap
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.testing import SimulatedFiles
+from strandlog.testing.simulated_handles import SimulatedLogFile
+
+QUICK = Thoroughness(
+    states_per_step=3, random_per_step=2, nested_every=10, torn_every=25, operations=30
+)
+HUNT = Thoroughness(nested_every=10**9, torn_every=10**9, max_failures=1)
+
+
+@pytest.mark.parametrize("seed", [101, 102, 104])
+def test_no_crash_breaks_a_promise(seed: int) -> None:
+    tally = Watcher(seed, QUICK).run()
+    assert tally.failures == []
+    assert tally.points > 150
+    assert min(tally.cuts, tally.kills, tally.nested, tally.settled) > 0
+
+
+def test_no_crash_breaks_a_promise_with_page_cache_durability() -> None:
+    tally = Watcher(103, dataclasses.replace(QUICK, waits_for_sync=False)).run()
+    assert tally.failures == []
+    assert tally.points > 150
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Instead of a precaution."""
+
+
+def forgets_the_first(original: Callable[..., None]) -> Callable[..., None]:
+    """A plan that does not sync the older of its files."""
+
+    def execute(plan: FlushPlan) -> None:
+        plan.log_files = plan.log_files[-1:]
+        original(plan)
+
+    return execute
+
+
+SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "contents are not synced": lambda patch: patch.setattr(SimulatedLogFile, "sync", nothing),
+    "names are not synced": lambda patch: patch.setattr(SimulatedFiles, "sync_dir", nothing),
+    "older files are not synced": lambda patch: patch.setattr(
+        FlushPlan, "execute", forgets_the_first(FlushPlan.execute)
+    ),
+    "a torn tail is not recognised": lambda patch: patch.setattr(
+        batch_walk, "is_intact", lambda *_: True
+    ),
+    "the next offset is not remembered": lambda patch: patch.setattr(
+        PartitionLog, "begin_active_file", nothing
+    ),
+    "what was recovered is not synced": lambda patch: patch.setattr(
+        recovery.Recovery,
+        "_recovered",
+        lambda self, segments, end, old=recovery.Recovery._recovered: dataclasses.replace(
+            old(self, segments, end), needs_flush=False
+        ),
+    ),
+    "half-done swaps are left lying": lambda patch: patch.setattr(
+        recovery, "tidy_after_crash", nothing
+    ),
+    "tombstones go before what they delete": lambda patch: patch.setattr(
+        compaction.CompactionPlan, "_build_map", _blind_map
+    ),
+}
+
+
+def _blind_map(plan: compaction.CompactionPlan) -> tuple[OffsetMap, int]:
+    return OffsetMap(0), plan.end_offset
+
+
+@pytest.mark.parametrize("name", SABOTAGE)
+def test_a_missing_precaution_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    SABOTAGE[name](monkeypatch)
+    for seed in range(2, 12):
+        try:
+            if Watcher(seed, HUNT).run().failures:
+                return
+        except (AssertionError, StorageError):
+            return  # it did not even survive a life without crashes
+    pytest.fail(f"{name}, and no crash shows it")

@@ -67,8 +67,7 @@ def write_until_killed(folder: Path) -> int:
             )
         os.kill(writer.pid, signal.SIGKILL)
         # What it said before it died counts too.
-        promised = max([promised, *map(int, writer.stdout.read().split())])
-    return promised
+        return max([promised, *map(int, writer.stdout.read().split())])
 
 
 def read_everything(log: strandlog.Log) -> collections.Counter[str]:

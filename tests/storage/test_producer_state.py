@@ -230,7 +230,6 @@ def test_a_log_acknowledges_a_duplicate_across_restarts_and_writes_it_once(how: 
     assert offsets(log) == list(range(41))
 
 
-@pytest.mark.xfail(reason="truncate_to leaves the producer state as it was; a restart does not")
 def test_a_truncated_batch_is_as_unknown_to_the_log_as_to_its_next_start() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)

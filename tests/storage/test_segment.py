@@ -186,7 +186,6 @@ def test_sealing_keeps_what_the_active_segment_knew() -> None:
     assert type(sealed) is Segment
 
 
-@pytest.mark.xfail(reason="jitter is not bounded by segment.ms as in Kafka: every append rolls")
 def test_jitter_beyond_the_age_of_a_segment_leaves_it_some_age() -> None:
     settings = small_settings(segment_bytes=10**6, segment_ms=1000, segment_jitter_ms=10**9)
     _, log = new_log(SimulatedFiles(), settings=settings)

@@ -164,7 +164,6 @@ def test_a_guest_makes_it_anew_in_memory(how: str) -> None:
     assert len(maps.time_index) % 12 == 0 < len(maps.time_index)
 
 
-@pytest.mark.xfail(reason="an offset index that is missing beside a time index is taken for empty")
 def test_an_offset_index_alone_that_is_missing_is_made_anew() -> None:
     files = SimulatedFiles()
     segment = unknown(sealed_log(files, 20_000, 400).segments.sealed[0])

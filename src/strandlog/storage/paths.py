@@ -85,4 +85,7 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
     if name.endswith((DELETE_DIR_SUFFIX, STRAY_DIR_SUFFIX)):
         return None
     match = _PARTITION_DIR.match(name)
-    return TopicPartition(match[1], int(match[2])) if match else None
+    if match is None:
+        return None
+    tp = TopicPartition(match[1], int(match[2]))
+    return tp if partition_dir(tp) == name else None  # no partition is called events-007

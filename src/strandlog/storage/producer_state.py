@@ -173,6 +173,18 @@ class ProducerState:
         firsts = [e.open_transaction for e in self._producers.values() if e.open_transaction >= 0]
         return min(firsts, default=None)
 
+    def truncate_to(self, offset: int) -> None:
+        """Forget batches that were removed from the log from `offset` on."""
+        for producer_id, entry in list(self._producers.items()):
+            kept = [batch for batch in entry.batches if batch.last_offset < offset]
+            if not kept:
+                del self._producers[producer_id]
+                continue
+            entry.batches.clear()
+            entry.batches.extend(kept)
+            if entry.open_transaction >= offset:
+                entry.open_transaction = NO_OPEN_TRANSACTION
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that were silent for so long; one inside a transaction stays."""
         gone = [

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from strandlog.storage.batch_walk import Source, view_source
 from strandlog.storage.files import Files, MappedFile
-from strandlog.storage.index_rebuild import rebuilt_indexes
+from strandlog.storage.index_rebuild import INTERVAL_BYTES, rebuilt_indexes
 from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.offset_index import IndexEntry
 from strandlog.storage.offset_index import search as search_offset
@@ -59,7 +59,8 @@ class SegmentMaps:
         if not self.time_index and segment.largest is None:
             return False
         if not self.index:
-            return True
+            # None is right for a small segment, or one of a few large batches; looking is cheap.
+            return segment.size_bytes <= INTERVAL_BYTES
         last = OFFSET_ENTRY.unpack_from(self.index, len(self.index) - OFFSET_ENTRY.size)
         return 0 < int(last[1]) < segment.size_bytes
 
@@ -70,12 +71,15 @@ class SegmentMaps:
     def rebuild(self, files: Files, segment: Segment, *, owns_folder: bool) -> None:
         """Make both indexes anew from the log."""
         rebuilt = rebuilt_indexes(self.source, segment, len(self.log))
+        if owns_folder:
+            # Only what differs: a look at a segment that needs no index writes nothing.
+            if self.index != rebuilt.offset_entries:
+                files.replace(segment.stem + INDEX_SUFFIX, rebuilt.offset_entries)
+            if self.time_index != rebuilt.time_entries:
+                files.replace(segment.stem + TIME_INDEX_SUFFIX, rebuilt.time_entries)
         self.index = memoryview(rebuilt.offset_entries)
         self.time_index = memoryview(rebuilt.time_entries)
         segment.largest = rebuilt.largest
-        if owns_folder:
-            files.replace(segment.stem + INDEX_SUFFIX, rebuilt.offset_entries)
-            files.replace(segment.stem + TIME_INDEX_SUFFIX, rebuilt.time_entries)
 
     def close(self) -> None:
         self.log = self.index = self.time_index = memoryview(b"")

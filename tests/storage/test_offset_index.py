@@ -66,17 +66,15 @@ def test_a_lookup_finds_what_a_plain_list_finds(
             assert search(files.read(PATH), BASE, target) == expected
 
 
-@given(gaps=steps, position=st.integers(0, 6000))
-def test_keep_before_forgets_batches_from_a_position_on(
-    gaps: list[tuple[int, int]], position: int
-) -> None:
+@given(gaps=steps, offset=st.integers(BASE - 1, BASE + 190))
+def test_entries_above_an_offset_can_be_forgotten(gaps: list[tuple[int, int]], offset: int) -> None:
     files, entries = SimulatedFiles(), entries_of(gaps)
     index = OffsetIndex(files, PATH, BASE)
     for entry in entries:
         index.append(*entry)
     index.save()
-    index.keep_before(position)
-    left = [entry for entry in entries if entry.position < position]
+    index.keep(index.count_up_to(offset))
+    left = [entry for entry in entries if entry.offset <= offset]
     assert index.size_bytes == 8 * len(left)
     assert index.last == (left[-1] if left else None)
     assert OffsetIndex(files, PATH, BASE).last == index.last

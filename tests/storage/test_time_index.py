@@ -60,7 +60,7 @@ def test_a_lookup_finds_what_a_plain_list_finds(
 
 
 @given(gaps=steps, offset=st.integers(BASE - 1, BASE + 190))
-def test_keep_before_forgets_records_from_an_offset_on(
+def test_entries_about_records_from_an_offset_on_can_be_forgotten(
     gaps: list[tuple[int, int]], offset: int
 ) -> None:
     files, entries = SimulatedFiles(), entries_of(gaps)
@@ -68,7 +68,7 @@ def test_keep_before_forgets_records_from_an_offset_on(
     for entry in entries:
         index.append(entry)
     index.save()
-    index.keep_before(offset)
+    index.keep(index.ascending_count_up_to(offset - 1))
     left = [entry for entry in entries if entry.offset < offset]
     assert index.size_bytes == 12 * len(left)
     assert index.last == (left[-1] if left else None)
@@ -79,3 +79,12 @@ def test_an_entry_before_the_first_is_none() -> None:
     entries = struct.pack(">qiqi", NOW, 1, NOW + 5, 4)
     found = [entry_before(entries, BASE, count) for count in (-1, 0, 1, 2)]
     assert found == [None, None, (NOW, BASE + 1), (NOW + 5, BASE + 4)]
+
+
+def test_entries_that_do_not_ascend_are_not_counted() -> None:
+    index = TimeIndex(SimulatedFiles(), PATH, BASE)
+    for entry in (TimeEntry(NOW, BASE + 1), TimeEntry(NOW - 1, BASE + 2), TimeEntry(NOW, BASE + 9)):
+        index.append(entry)
+    assert index.ascending_count_up_to(BASE) == 0
+    assert index.ascending_count_up_to(BASE + 1) == 1
+    assert index.ascending_count_up_to(BASE + 2) == 0

@@ -116,6 +116,7 @@ class Broker:
         options = LogDirOptions(
             self.settings.fsyncs,
             self.settings.log_segment_cache_size,
+            self.settings.log_max_open_files,
             self.settings.decompressed_max_bytes,
         )
         self.log_dir = LogDir(path, files, clock, new_uuid, options)

@@ -3,7 +3,7 @@
 `BROKER_SETTINGS` is the table; `BrokerSettings` is the same as typed attributes. All are read
 once, when the broker opens, so none is dynamic. Where strandlog departs from Kafka's default, the
 help says why. Settings that Kafka does not know: log.durability, log.segment.cache.size,
-log.min.free.bytes, decompressed.max.bytes and max.partitions.per.topic.
+log.max.open.files, log.min.free.bytes, decompressed.max.bytes and max.partitions.per.topic.
 """
 
 from __future__ import annotations
@@ -183,6 +183,15 @@ BROKER_SETTINGS = SettingTable(
             help="How many sealed segments are kept memory-mapped for readers.",
         ),
         Setting(
+            name="log.max.open.files",
+            kind="int",
+            default=1000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="How many partitions keep their log file open for appending.",
+        ),
+        Setting(
             name="log.min.free.bytes",
             kind="bytes",
             default=64 * MIB,
@@ -235,6 +244,7 @@ class BrokerSettings:
     log_cleaner_dedupe_buffer_size: int
     log_flush_offset_checkpoint_interval_ms: int
     log_segment_cache_size: int
+    log_max_open_files: int
     log_min_free_bytes: int
     decompressed_max_bytes: int
     producer_id_expiration_ms: int

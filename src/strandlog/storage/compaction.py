@@ -211,6 +211,7 @@ class CompactionPlan:
         """Swap the cleaned segments in; by the owner of the log."""
         context = self.log.context
         due_ms = context.clock.now_ms() + self.log.settings.file_delete_delay_ms
+        self.log.settle()
         self.log.begin_active_file()  # the last record may go, and with it the next offset
         for group in self.cleaned:
             first = group.originals[0]

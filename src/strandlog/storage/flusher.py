@@ -3,6 +3,7 @@
     append, roll           tell what is new
     plan                   what to sync so that all of it is durable
     completed, failed      what became of a plan
+    settle                 makes the recovery point durable, before gaps are made below it
     revalidate             writes an unsynced tail once more, so that syncing it means something
     close                  nothing counts from here on
 
@@ -112,10 +113,15 @@ class Flusher:
         """Sealed segments were taken out of the log: nothing of them is due any more."""
         self._dirty_sealed = [pair for pair in self._dirty_sealed if pair[0] not in gone]
 
-    def note_truncation(self) -> None:
-        """The log was cut, and all that is left is on disk. Plans of before no longer count."""
+    def note_truncation(self, offset: int) -> None:
+        """The log was cut at `offset`, and all that is left is on disk. Plans of before no longer
+        count, and snapshots no longer tell the truth."""
         self._epoch += 1
         self._flushed_place = self._place
+        self._snapshot_due = True
+        for newer in [number for number in self._snapshots if number > offset]:
+            self._context.files.remove(self._snapshot_path(newer))
+            self._snapshots.discard(newer)
 
     def want_snapshot(self, end_offset: int) -> None:
         """The next plan shall bring both points to the end."""
@@ -206,9 +212,20 @@ class Flusher:
         # An old point is as true as a new one, it only makes the next start slower.
         with contextlib.suppress(StorageError, FileNotFoundError):
             write_recovery_point(self._context.files, path, point)
-            if not self._point.sequence:
-                self._names_changed += 1
             self._point = point
+
+    def settle(self) -> None:
+        """Make the recovery point itself durable, before a gap is made in what lies below it.
+
+        Above the recovery point a start takes a gap for records that did not reach the disk, and
+        cuts the log there. Written anew even if it is the same: a sync that failed before proves
+        nothing about what was written then.
+        """
+        point = self._point._replace(offset=self.flushed_offset, sequence=self._point.sequence + 1)
+        path = join(self._folder, RECOVERY_POINT)
+        write_recovery_point(self._context.files, path, point, settled=True)
+        self._point = point
+        self._context.files.sync_dir(self._folder)
 
     def _drop_snapshots(self, plan: FlushPlan) -> None:
         for offset in list(self._snapshots):

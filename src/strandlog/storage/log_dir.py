@@ -28,6 +28,7 @@ from strandlog.storage.checkpoint import OffsetCheckpoint, write_offsets
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import DIRECTORY, Files, Lock
 from strandlog.storage.identity import check_layout, make_durable_folder, take_identity
+from strandlog.storage.open_files import DEFAULT_LIMIT, OpenFiles
 from strandlog.storage.partition_log import LogContext, PartitionLog
 from strandlog.storage.paths import join
 from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
@@ -41,6 +42,7 @@ class LogDirOptions:
 
     waits_for_sync: bool = True
     cache_capacity: int = DEFAULT_CAPACITY
+    max_open_files: int = DEFAULT_LIMIT
     decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
 
 
@@ -81,6 +83,7 @@ class LogDir:
                 clock,
                 self.cache,
                 self.remover,
+                OpenFiles(options.max_open_files),
                 options.waits_for_sync,
                 options.decompressed_max_bytes,
             )

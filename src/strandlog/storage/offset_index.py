@@ -16,7 +16,7 @@ from strandlog.storage.files import Buffer
 from strandlog.storage.sparse_index import SparseIndex, count_at_or_below
 
 ENTRY = struct.Struct(">ii")
-_OFFSET, _POSITION = 0, 1
+_OFFSET = 0
 
 
 class IndexEntry(NamedTuple):
@@ -46,18 +46,19 @@ class OffsetIndex(SparseIndex):
 
     def lookup(self, target_offset: int) -> IndexEntry | None:
         """The last entry at or below the target, or None when there is none."""
-        return self._last_of(self.count_at_or_below(_OFFSET, target_offset - self.base_offset))
+        return self.entry_before(self.count_up_to(target_offset))
+
+    def count_up_to(self, target_offset: int) -> int:
+        """How many entries are at or below the target."""
+        return self.count_at_or_below(_OFFSET, target_offset - self.base_offset)
 
     @property
     def last(self) -> IndexEntry | None:
-        return self._last_of(self.size_bytes // ENTRY.size)
+        return self.entry_before(self.size_bytes // ENTRY.size)
 
-    def _last_of(self, count: int) -> IndexEntry | None:
-        if not count:
+    def entry_before(self, count: int) -> IndexEntry | None:
+        """The last of the first `count` entries, or None when that is no entry."""
+        if count <= 0:
             return None
         relative, position = self.entry(count - 1)
         return IndexEntry(self.base_offset + relative, position)
-
-    def keep_before(self, position: int) -> None:
-        """Forget entries of batches that begin at or after `position`."""
-        self.keep(self.count_at_or_below(_POSITION, position - 1))

@@ -35,6 +35,7 @@ from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Buffer, Files
 from strandlog.storage.flush_plan import FlushPlan
 from strandlog.storage.flusher import Flusher
+from strandlog.storage.open_files import OpenFiles
 from strandlog.storage.paths import (
     SIDE_SUFFIXES,
 )
@@ -63,6 +64,7 @@ class LogContext(NamedTuple):
     clock: Clock
     cache: SegmentCache
     remover: FileRemover
+    open_files: OpenFiles
     waits_for_sync: bool = True  # durability "fsync"
     decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
 
@@ -101,6 +103,7 @@ class PartitionLog:
         now_ms = context.clock.now_ms()
         recovered = Recovery(context.files, folder, settings, now_ms).run(log_start_offset)
         self.segments = recovered.segments
+        self.segments.active.open_files = context.open_files
         self.producers: ProducerState = recovered.producers
         self.last_report = recovered.report
         self.log_end_offset = recovered.log_end_offset
@@ -110,6 +113,8 @@ class PartitionLog:
         self._flusher = Flusher(folder, context, recovered)
         if recovered.needs_flush:
             self.flush()
+        if recovered.needs_flush or not recovered.point.sequence:
+            self.settle()
 
     # -- append ------------------------------------------------------------------------------
 
@@ -177,13 +182,15 @@ class PartitionLog:
         self.segments.roll(sealed, self._new_active(self.log_end_offset))
 
     def _new_active(self, base_offset: int) -> ActiveSegment:
-        return ActiveSegment(
+        active = ActiveSegment(
             self.context.files,
             stem_of(self.folder, base_offset),
             base_offset,
             self.settings.index_interval_bytes,
             self.context.clock.now_ms(),
         )
+        active.open_files = self.context.open_files
+        return active
 
     # -- flush -------------------------------------------------------------------------------
 
@@ -272,6 +279,10 @@ class PartitionLog:
         self.context.files.sync_dir(self.folder)
         return sum(segment.size_bytes for segment in doomed)
 
+    def settle(self) -> None:
+        """Make durable how far the log is durable, before a gap is made below that."""
+        self._flusher.settle()
+
     def begin_active_file(self) -> None:
         """Make the name of the active segment durable, before others go: when they are gone, it
         alone tells which offset comes next."""
@@ -297,6 +308,7 @@ class PartitionLog:
         """
         self.check_offset(offset, self.log_end_offset)
         self.flush()
+        self.settle()
         self.roll()
         self.begin_active_file()
         while self.segments.sealed and self.segments.sealed[-1].base_offset >= offset:
@@ -304,9 +316,10 @@ class PartitionLog:
         if self.segments.sealed:
             self._cut_last_sealed(offset)
         self.context.files.sync_dir(self.folder)
-        self._flusher.note_truncation()
         self.producers.truncate_to(offset)
+        self._flusher.note_truncation(offset)
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
+        self.flush()
 
     def _cut_last_sealed(self, offset: int) -> None:
         """Write the part of the segment that stays as a new file: somebody may be reading the old

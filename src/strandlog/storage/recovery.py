@@ -9,7 +9,8 @@ What is read (see recovery_point.py for the picture):
 What can be wrong, and what is done about it:
 
     torn tail    the first bad batch lies at or above the recovery point, where nothing was
-                 promised to be on disk. The log is cut there. Intact batches behind it (the disk
+                 promised to be on disk, or there a segment ends before the next one begins. The
+                 log is cut there. Intact batches behind it (the disk
                  wrote out of order) are set aside in a `.damaged` file; their offsets are not
                  given out again.
     damage       the bad batch lies below the recovery point. Its bytes stay where they are and
@@ -35,6 +36,7 @@ from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.record.control import read_control
+from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
 from strandlog.storage.paths import (
     DAMAGED_SUFFIX,
@@ -103,14 +105,16 @@ class Recovery:
         self._snapshots: set[int] = set()
         self._needs_flush = False
         self._log_start_offset = 0
+        self._loss_from = NEVER  # from which offset on a gap is a loss
 
     def run(self, log_start_offset: int = 0) -> Recovered:
         """Open the partition. `log_start_offset` is where an empty one begins."""
         tidy_after_crash(self._files, self._folder)
         names = self._files.list_dir(self._folder)
         point_path = join(self._folder, RECOVERY_POINT)
-        problems = self._report.problems
-        self._point = read_recovery_point(self._files, point_path, problems) or START
+        found = read_recovery_point(self._files, point_path, self._report.problems)
+        self._point = found or START
+        self._loss_from = NEVER if found is None else found.offset
         self._load_snapshot(segment_offsets(names, SNAPSHOT_SUFFIX))
         segments = [
             Segment(stem_of(self._folder, base), base, names[f"{base:020d}{LOG_SUFFIX}"])
@@ -196,6 +200,12 @@ class Recovery:
             scan = scan_segment(
                 view, segment, start, self._point.offset, on_batch, end_offset=end_offset
             )
+            if (
+                scan.torn_position is None
+                and end_offset is not None
+                and self._loss_from <= scan.next_offset < end_offset
+            ):
+                scan.torn_position = len(view)  # its end did not reach the disk, the next one did
             self._report.walked_bytes += scan.walked_bytes
             self._needs_flush |= scan.walked_bytes > 0
             self._keep_damage_aside(segment, scan, view)

@@ -1,8 +1,9 @@
 """How far a partition is known to be good: one small file, written after each sync.
 
-    slot: i64 recovery point | i64 snapshot point | u64 sequence | u8 flags | u32 CRC-32C
-    file: two slots, written in turn
+    slot:  i64 recovery point | i64 snapshot point | u64 sequence | u8 flags | u32 CRC-32C
     flags: 1 bounds readers · 2 suspect
+    file:  four slots, each in a sector of its own: two that are written in turn after each sync,
+           and two that are written in turn and synced (`settled`); the highest sequence counts
 
     0 ......... snapshot point ......... recovery point ......... end of the file
       trusted                  checked: what             checked: what
@@ -12,9 +13,13 @@ Below the *recovery point* the log was synced. Below the *snapshot point* its in
 of the producer state were synced as well. So a start reads only what lies above, and recovery can
 tell a torn tail (above the recovery point) from damage (below it).
 
-The file itself is never synced. That is enough: it is written *after* the syncs it tells of, so
+The file itself need not be synced with each flush: it is written *after* the syncs it tells of, so
 whatever value survives a power cut is true, merely old; and it survives a kill -9 exactly. A slot
-torn half-way fails its checksum and the other one counts.
+torn half-way fails its checksum and another one counts.
+
+But it is settled when the partition is made, and before compaction or truncation make a gap. So
+there always is a value, a gap below it is nothing special, and a gap above it means that records
+were written and did not reach the disk.
 
 `is_suspect` tells that a sync failed and what lies above the recovery point was not written anew
 since: the page cache may show it, call it clean, and never bring it to the disk. It survives a
@@ -36,6 +41,7 @@ from strandlog.storage.files import Files
 _BODY = struct.Struct(">qqQB")
 _CRC = struct.Struct(">I")
 SLOT_SIZE = _BODY.size + _CRC.size
+SECTOR_BYTES = 512
 _BOUNDS_READERS, _SUSPECT = 1, 2
 
 
@@ -68,24 +74,36 @@ def _parse(slot: bytes) -> RecoveryPoint | None:
     )
 
 
+def _slots(files: Files, path: str) -> list[bytes]:
+    try:
+        data = files.read(path)
+    except FileNotFoundError:
+        data = b""
+    return [data[start : start + SLOT_SIZE] for start in range(0, 4 * SECTOR_BYTES, SECTOR_BYTES)]
+
+
 def read_recovery_point(
     files: Files, path: str, problems: list[str] | None = None
 ) -> RecoveryPoint | None:
     """The newest intact slot, or None when there is none."""
-    try:
-        data = files.read(path)
-    except FileNotFoundError:
-        return None
-    pieces = [data[:SLOT_SIZE], data[SLOT_SIZE : 2 * SLOT_SIZE]]
+    pieces = _slots(files, path)
     slots = [_parse(piece) for piece in pieces]
-    for piece, slot in zip(pieces, slots, strict=True):
+    for number, (piece, slot) in enumerate(zip(pieces, slots, strict=True)):
         if problems is not None and slot is None and any(piece):  # zeros: it was never written
-            problems.append(f"half of {path} fails its checksum and was not used")
+            problems.append(f"slot {number} of {path} fails its checksum and was not used")
     return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
 
 
-def write_recovery_point(files: Files, path: str, point: RecoveryPoint) -> None:
-    """Write the next slot; the other one stays as it is."""
+def write_recovery_point(
+    files: Files, path: str, point: RecoveryPoint, *, settled: bool = False
+) -> None:
+    """Write the next slot; the others stay as they are. A settled one is durable after this."""
+    number = point.sequence % 2
+    if settled:
+        third, fourth = (_parse(piece) for piece in _slots(files, path)[2:])
+        number = 3 if third and (not fourth or third.sequence > fourth.sequence) else 2
     flags = _BOUNDS_READERS * point.bounds_readers | _SUSPECT * point.is_suspect
     body = _BODY.pack(point.offset, point.snapshot_offset, point.sequence, flags)
-    files.write_at(path, point.sequence % 2 * SLOT_SIZE, body + _CRC.pack(crc32c(body)))
+    files.write_at(path, number * SECTOR_BYTES, body + _CRC.pack(crc32c(body)))
+    if settled:
+        files.sync_file(path)

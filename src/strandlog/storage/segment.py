@@ -19,6 +19,7 @@ from strandlog.record.batch_header import BatchHeader
 from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Buffer, Files, LogFile
 from strandlog.storage.offset_index import OffsetIndex
+from strandlog.storage.open_files import OpenFiles
 from strandlog.storage.paths import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -113,10 +114,10 @@ class SegmentIndexes:
         if self.largest.timestamp > (last.timestamp if last else -1):
             self.times.append(self.largest)
 
-    def keep_before(self, position: int, offset: int) -> None:
-        """Forget what is said about batches at or after a place in the log."""
-        self.offsets.keep_before(position)
-        self.times.keep_before(offset)
+    def keep_first(self, offset_count: int, time_count: int) -> None:
+        """Forget all but so many entries of each."""
+        self.offsets.keep(offset_count)
+        self.times.keep(time_count)
         self.largest = self.times.last or NO_TIME_ENTRY
         self._bytes_since_entry = 0
         self.size_bytes = self._larger_size_bytes()
@@ -135,7 +136,7 @@ class SegmentIndexes:
 class ActiveSegment(Segment):
     """The segment that grows."""
 
-    __slots__ = ("_files", "_log_file", "created_ms", "first_timestamp", "indexes")
+    __slots__ = ("_files", "_log_file", "created_ms", "first_timestamp", "indexes", "open_files")
 
     def __init__(
         self, files: Files, stem: str, base_offset: int, interval_bytes: int, created_ms: int
@@ -146,6 +147,7 @@ class ActiveSegment(Segment):
         self.indexes = SegmentIndexes(files, stem, base_offset, interval_bytes)
         self.created_ms = created_ms
         self.first_timestamp = -1
+        self.open_files: OpenFiles | None = None  # who bounds the number of open files
 
     @property
     def file(self) -> LogFile:
@@ -155,6 +157,8 @@ class ActiveSegment(Segment):
     def open_file(self) -> LogFile:
         """See to it that there is a file under the segment's name."""
         self._log_file = self._files.open_log(self.log_path)
+        if self.open_files is not None:
+            self.open_files.opened(self)
         return self._log_file
 
     def append(
@@ -200,3 +204,5 @@ class ActiveSegment(Segment):
     def forget_file(self) -> None:
         """Let the file go. A flush plan that still holds it keeps it open until it is done."""
         self._log_file = None
+        if self.open_files is not None:
+            self.open_files.closed(self)

@@ -49,26 +49,6 @@ def entry_is_true(view: memoryview, entry: IndexEntry) -> bool:
     return not problem_with(header, 0, room) and header.last_offset == entry.offset
 
 
-def _time_entry_is_true(
-    view: memoryview, segment: Segment, indexes: SegmentIndexes, entry: TimeEntry
-) -> bool:
-    found = indexes.offsets.lookup(entry.offset)
-    if found is not None and not entry_is_true(view, found):
-        return False
-    start = found.position if found else 0
-    try:
-        for _, header in walk(
-            view_source(view), start, len(view), path=segment.log_path, next_offset=0
-        ):
-            if header.last_offset >= entry.offset:
-                return header.last_offset == entry.offset and (
-                    header.max_timestamp == entry.timestamp
-                )
-    except CorruptSegmentError:
-        return False
-    return False
-
-
 def trusted_start(
     view: memoryview,
     segment: Segment,
@@ -78,32 +58,66 @@ def trusted_start(
     is_last: bool,
 ) -> tuple[int, int]:
     """(position, next offset) where the untrusted part begins; the indexes are cut to match."""
-    largest = indexes.times.last
-    start = _find_trusted_start(view, segment, indexes, trusted_offset, is_last=is_last)
-    indexes.keep_before(*start)
-    if start[0] and largest is not None and largest.offset < start[1]:
-        # It was found to be true. Cutting the file may lose it, if an entry before it is damaged.
-        indexes.largest = largest
-    return start
+    if trusted_offset > segment.base_offset:
+        counts = _trusted_entries(view, segment, indexes, trusted_offset)
+        if counts is not None:
+            indexes.keep_first(*counts)
+            start = _walk_to(view, segment, indexes.offsets.last, trusted_offset, is_last=is_last)
+            if start is not None:
+                return start
+    indexes.keep_first(0, 0)
+    return 0, segment.base_offset
 
 
-def _find_trusted_start(
+def _trusted_entries(
+    view: memoryview, segment: Segment, indexes: SegmentIndexes, trusted_offset: int
+) -> tuple[int, int] | None:
+    """How many entries of each index are about what is trusted; None when they are in doubt.
+
+    What was written after the last sync may be anything. So the last entries that count are checked
+    against the log, and unless the time index ends there, all of it is looked at: the largest
+    timestamp must not be missed.
+    """
+    offsets, times = indexes.offsets, indexes.times
+    offset_count = offsets.count_up_to(trusted_offset - 1)
+    entry = offsets.entry_before(offset_count)
+    if entry is not None and not entry_is_true(view, entry):
+        return None
+    largest = times.last
+    time_count = times.size_bytes // times.layout.size
+    if largest is not None and largest.offset >= trusted_offset:
+        time_count = times.ascending_count_up_to(trusted_offset - 1)
+        largest = times.entry_before(time_count)
+    if largest is None or not _time_entry_is_true(view, segment, entry, largest):
+        return None
+    return offset_count, time_count
+
+
+def _time_entry_is_true(
+    view: memoryview, segment: Segment, index_entry: IndexEntry | None, entry: TimeEntry
+) -> bool:
+    """Whether a batch ends with the offset of the entry and has its timestamp."""
+    start = index_entry.position if index_entry and index_entry.offset <= entry.offset else 0
+    try:
+        for _, header in walk(
+            view_source(view), start, len(view), path=segment.log_path, next_offset=0
+        ):
+            if header.last_offset >= entry.offset:
+                return (header.max_timestamp, header.last_offset) == entry
+    except CorruptSegmentError:
+        return False
+    return False
+
+
+def _walk_to(
     view: memoryview,
     segment: Segment,
-    indexes: SegmentIndexes,
+    entry: IndexEntry | None,
     trusted_offset: int,
     *,
     is_last: bool,
-) -> tuple[int, int]:
-    from_the_beginning = (0, segment.base_offset)
-    if trusted_offset <= segment.base_offset:
-        return from_the_beginning
-    entry = indexes.offsets.lookup(trusted_offset - 1)
-    if entry is not None and not entry_is_true(view, entry):
-        return from_the_beginning
-    largest = indexes.times.last
-    if largest is None or not _time_entry_is_true(view, segment, indexes, largest):
-        return from_the_beginning
+) -> tuple[int, int] | None:
+    """(position, next offset) of the trusted offset; None when the log has no such place."""
     position, next_offset = 0, segment.base_offset
     if entry is not None:
         position, next_offset = entry.position, read_header(view, entry.position).base_offset
@@ -122,10 +136,10 @@ def _find_trusted_start(
             position, next_offset = found + header.size_bytes, header.next_offset
     except CorruptSegmentError as problem:
         if problem.offset is None or problem.offset + 1 < trusted_offset:
-            return from_the_beginning
+            return None
     # The points lie between two batches. Only compaction leaves a gap, never in the last segment.
     if next_offset > trusted_offset or (is_last and next_offset < trusted_offset):
-        return from_the_beginning
+        return None
     return position, next_offset
 
 

@@ -97,6 +97,13 @@ class SparseIndex:
         finally:
             mapped.close()
 
+    def all_entries(self) -> list[tuple[int, ...]]:
+        """The fields of every entry, on file and in memory."""
+        on_file = b""
+        if self._tail_start:
+            on_file = self._files.read(self.path)[: self._tail_start]
+        return list(self.layout.iter_unpack(on_file + self._tail))
+
     def entry(self, number: int) -> tuple[int, ...]:
         """The fields of the entry with that number, counted from 0."""
         start = number * self.layout.size

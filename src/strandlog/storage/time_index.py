@@ -64,18 +64,29 @@ class TimeIndex(SparseIndex):
     def last_two(self, target_timestamp: int) -> tuple[TimeEntry | None, TimeEntry | None]:
         """The last two of the entries whose timestamps are at or below the target."""
         count = self.count_at_or_below(_TIMESTAMP, target_timestamp)
-        return self._last_of(count - 1), self._last_of(count)
+        return self.entry_before(count - 1), self.entry_before(count)
 
     @property
     def last(self) -> TimeEntry | None:
-        return self._last_of(self.size_bytes // ENTRY.size)
+        return self.entry_before(self.size_bytes // ENTRY.size)
 
-    def _last_of(self, count: int) -> TimeEntry | None:
+    def entry_before(self, count: int) -> TimeEntry | None:
+        """The last of the first `count` entries, or None when that is no entry."""
         if count <= 0:
             return None
         timestamp, relative = self.entry(count - 1)
         return TimeEntry(timestamp, self.base_offset + relative)
 
-    def keep_before(self, offset: int) -> None:
-        """Forget entries about records at or after `offset`."""
-        self.keep(self.count_at_or_below(_OFFSET, offset - 1 - self.base_offset))
+    def ascending_count_up_to(self, offset: int) -> int:
+        """How many entries are about records up to `offset`; 0 when one of them is out of order.
+
+        Looks at all of them, where a search would trust them to ascend.
+        """
+        last: tuple[int, ...] = (-1, -1)
+        for number, entry in enumerate(self.all_entries()):
+            if entry[_OFFSET] + self.base_offset > offset:
+                return number
+            if entry[_TIMESTAMP] <= last[_TIMESTAMP] or entry[_OFFSET] <= last[_OFFSET]:
+                return 0
+            last = entry
+        return self.size_bytes // ENTRY.size

@@ -1,0 +1,48 @@
+"""A bound on the files that are open for appending."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import strandlog
+from strandlog.storage.open_files import OpenFiles
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def forget_file(self) -> None:
+        self.is_open = False
+
+
+def test_the_one_that_was_opened_first_is_let_go_first() -> None:
+    open_files = OpenFiles(2)
+    first, second, third = Holder(), Holder(), Holder()
+    for holder in (first, second, third):
+        open_files.opened(holder)
+    assert [holder.is_open for holder in (first, second, third)] == [False, True, True]
+    assert len(open_files) == 2
+    open_files.closed(second)
+    open_files.opened(first)
+    assert third.is_open
+    assert len(open_files) == 2
+
+
+def test_many_partitions_are_written_with_few_open_files_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    with strandlog.open(tmp_path / "data", {"log.max.open.files": 5}) as log:
+        log.create_topic("t", 40)
+        producer = log.producer(acks=1)
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(400):
+            producer.send("t", b"%d" % number)
+            assert len(os.listdir("/proc/self/fd")) <= before + 6
+        producer.flush()
+        found = sorted(int(record.value or b"") for record in log.consumer(["t"]).poll(1000))
+    assert found == list(range(400))
+    with strandlog.open(tmp_path / "data") as log:
+        assert not log.problems
+        assert len(log.consumer(["t"]).poll(1000)) == 400

@@ -23,9 +23,10 @@ from tests.log_builders import (
 )
 
 from strandlog.errors import DiskFullError, StorageError
-from strandlog.storage.cleaning import enforce_retention
+from strandlog.storage.cleaning import compact_now, enforce_retention
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.testing import FakeClock, SimulatedFiles
+from strandlog.storage.recovery_point import write_recovery_point
+from strandlog.testing import FakeClock, SimulatedFiles, Step
 from strandlog.testing.crash_choice import ALL_LOST
 
 
@@ -403,3 +404,58 @@ def test_the_recovery_point_counts_further_than_an_unsigned_int() -> None:
     _, log = reopen(files)
     assert offsets(log) == [0, 1, 2, 3]
     assert log.last_report.walked_bytes == 0 or log.flushed_offset == 4
+
+
+def test_a_restart_after_a_failed_sync_does_not_put_durable_records_at_risk() -> None:
+    """The mark of a failed sync may outlive its mending in a power cut: what was mended since is
+    durable, and must not be written over in place."""
+    files, log = failed_log()
+    log.revalidate()
+    suspect = log._flusher._point._replace(offset=3, sequence=99, is_suspect=True)
+    write_recovery_point(files, f"{FOLDER}/recovery-point", suspect, settled=True)
+    killed = files.after_kill()
+    killed.sync_everything()
+
+    def look(_step: Step) -> None:
+        for choice in killed.crash_states(40):
+            assert offsets(reopen(killed.after_crash(choice))[1]) == [0, 1, 2, 3, 4]
+
+    killed.watch(look)
+    assert offsets(reopen(killed)[1]) == [0, 1, 2, 3, 4]
+
+
+def test_records_behind_a_lost_segment_end_are_not_served() -> None:
+    """The disk wrote the newer segment and not the end of the older one; nobody was told that
+    either is durable."""
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    fill(log, 3)
+    log.flush()
+    fill(log, 12)
+    first, second = (segment.log_path for segment in log.segments.all()[:2])
+    disk = files.after_kill()
+    size = disk.size(first)
+    whole_batches = size - 2 * (size // log.segments.sealed[0].end_offset)
+    disk.truncate(first, whole_batches)
+    disk.sync_everything()
+    _, log = reopen(disk)
+    shown = offsets(log)
+    assert shown == list(range(len(shown)))
+    assert 3 <= len(shown) < 15
+    assert any(second in problem for problem in log.last_report.problems)
+    assert log.append(batch(b"next")).base_offset == log.log_end_offset - 1 >= 15
+
+
+def test_gaps_of_compaction_are_no_loss_after_a_power_cut() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    for number in range(30):
+        log.append(batch(b"v%d" % number, keys=[b"k%d" % (number % 3)]))
+    compact_now(log)
+    before = all_records(log)
+    fill(log, 5)
+    log.flush()
+    restarted = after_power_cut(files)
+    assert all_records(restarted)[: len(before)] == before
+    assert len(offsets(restarted)) == len(before) + 5
+    assert restarted.last_report.problems == []

@@ -50,7 +50,12 @@ from strandlog.storage.paths import (
     parse_segment_file,
 )
 from strandlog.storage.producer_state import ProducerState
-from strandlog.storage.recovery_point import START, RecoveryPoint, read_recovery_point
+from strandlog.storage.recovery_point import (
+    START,
+    RecoveryPoint,
+    mend_recovery_point,
+    read_recovery_point,
+)
 from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_list import SegmentList
 from strandlog.storage.segment_scan import SegmentScan, intact_end, scan_segment, trusted_start
@@ -112,7 +117,8 @@ class Recovery:
         tidy_after_crash(self._files, self._folder)
         names = self._files.list_dir(self._folder)
         point_path = join(self._folder, RECOVERY_POINT)
-        found = read_recovery_point(self._files, point_path, self._report.problems)
+        found = read_recovery_point(self._files, point_path)
+        self._report.problems += mend_recovery_point(self._files, point_path)
         self._point = found or START
         self._loss_from = NEVER if found is None else found.offset
         self._load_snapshot(segment_offsets(names, SNAPSHOT_SUFFIX))
@@ -187,12 +193,7 @@ class Recovery:
             if len(view) >= HEADER_SIZE:
                 active.first_timestamp = read_header(view).max_timestamp
 
-            unsynced_from: int | None = None
-
             def on_batch(position: int, header: BatchHeader) -> None:
-                nonlocal unsynced_from
-                if unsynced_from is None and header.base_offset >= self._point.offset:
-                    unsynced_from = position
                 active.indexes.note_header(position, header)
                 if header.producer_id >= 0 and header.base_offset >= self._producers_from:
                     self._note_producer(header, view, position)
@@ -209,10 +210,9 @@ class Recovery:
             self._report.walked_bytes += scan.walked_bytes
             self._needs_flush |= scan.walked_bytes > 0
             self._keep_damage_aside(segment, scan, view)
-            if self._point.is_suspect and unsynced_from is not None:
-                self._files.write_at(
-                    segment.log_path, unsynced_from, view[unsynced_from : scan.torn_position]
-                )
+            if self._point.is_suspect and scan.next_offset > self._point.offset:
+                # As a new file: some of it may be durable after all, and must not be written over.
+                self._files.replace(segment.log_path, view)
         finally:
             mapped.close()
         return scan

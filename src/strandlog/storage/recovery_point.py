@@ -74,6 +74,12 @@ def _parse(slot: bytes) -> RecoveryPoint | None:
     )
 
 
+def _packed(point: RecoveryPoint) -> bytes:
+    flags = _BOUNDS_READERS * point.bounds_readers | _SUSPECT * point.is_suspect
+    body = _BODY.pack(point.offset, point.snapshot_offset, point.sequence, flags)
+    return body + _CRC.pack(crc32c(body))
+
+
 def _slots(files: Files, path: str) -> list[bytes]:
     try:
         data = files.read(path)
@@ -82,16 +88,22 @@ def _slots(files: Files, path: str) -> list[bytes]:
     return [data[start : start + SLOT_SIZE] for start in range(0, 4 * SECTOR_BYTES, SECTOR_BYTES)]
 
 
-def read_recovery_point(
-    files: Files, path: str, problems: list[str] | None = None
-) -> RecoveryPoint | None:
+def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
     """The newest intact slot, or None when there is none."""
-    pieces = _slots(files, path)
-    slots = [_parse(piece) for piece in pieces]
-    for number, (piece, slot) in enumerate(zip(pieces, slots, strict=True)):
-        if problems is not None and slot is None and any(piece):  # zeros: it was never written
-            problems.append(f"slot {number} of {path} fails its checksum and was not used")
+    slots = [_parse(piece) for piece in _slots(files, path)]
     return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
+
+
+def mend_recovery_point(files: Files, path: str) -> list[str]:
+    """Write over slots that fail their checksum, with the newest that does not; by the owner.
+    Returns what to report."""
+    problems: list[str] = []
+    newest = read_recovery_point(files, path) or START
+    for number, piece in enumerate(_slots(files, path)):
+        if any(piece) and _parse(piece) is None:  # zeros: it was never written
+            files.write_at(path, number * SECTOR_BYTES, _packed(newest))
+            problems.append(f"slot {number} of {path} failed its checksum and was written anew")
+    return problems
 
 
 def write_recovery_point(
@@ -102,8 +114,6 @@ def write_recovery_point(
     if settled:
         third, fourth = (_parse(piece) for piece in _slots(files, path)[2:])
         number = 3 if third and (not fourth or third.sequence > fourth.sequence) else 2
-    flags = _BOUNDS_READERS * point.bounds_readers | _SUSPECT * point.is_suspect
-    body = _BODY.pack(point.offset, point.snapshot_offset, point.sequence, flags)
-    files.write_at(path, number * SECTOR_BYTES, body + _CRC.pack(crc32c(body)))
+    files.write_at(path, number * SECTOR_BYTES, _packed(point))
     if settled:
         files.sync_file(path)

@@ -157,6 +157,9 @@ class ActiveSegment(Segment):
     def open_file(self) -> LogFile:
         """See to it that there is a file under the segment's name."""
         self._log_file = self._files.open_log(self.log_path)
+        if self._log_file.size > self.size_bytes:
+            # A write failed half-way, and so did taking it back.
+            self._log_file.truncate(self.size_bytes)
         if self.open_files is not None:
             self.open_files.opened(self)
         return self._log_file

@@ -118,6 +118,21 @@ def test_a_commit_of_an_old_generation_is_refused(desk: Desk) -> None:
         first.commit()
 
 
+def test_a_commit_while_the_group_comes_together_anew_is_not_refused(desk: Desk) -> None:
+    """The member gave up nothing by waiting: what it still has after that, it may commit."""
+    desk.log.create_topic("t", 3)
+    desk.send("t", *numbered(9))
+    waiting, busy = member(desk), member(desk)
+    assert busy.poll()
+    newcomer = member(desk)
+    assert waiting.poll() == [] and newcomer.poll() == []
+    waiting.seek_all(1)
+    busy.close()
+    committed = waiting.commit()
+    assert committed.keys() == set(waiting.assignment), "those that it lost are not committed"
+    assert owned(waiting, newcomer) == [0, 1, 2]
+
+
 def test_a_member_cannot_ask_about_what_it_does_not_have(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     first, second = member(desk), member(desk)

@@ -315,6 +315,8 @@ class Consumer(Closing):
         with self._guard:
             if self.group is None:
                 raise InvalidGroupError(None, "this consumer has no group to commit for")
+            if self._membership is not None and not self._membership.is_member:
+                self._membership.step()  # the group may have come together anew meanwhile
             return self._commit_consumed()
 
     def _commit_consumed(self) -> dict[TopicPartition, int]:

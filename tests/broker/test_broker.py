@@ -83,6 +83,32 @@ def test_one_group_that_cannot_be_read_does_not_hide_the_others() -> None:
     assert committed(open_broker(disk.after_kill())) == {TopicPartition("t", 0): 5}
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_flipped_bit_in_the_table_of_offsets_does_not_keep_the_log_from_opening(
+    is_clean: bool,
+) -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t")
+    for number in range(10):
+        commit(broker, "t", number, group=f"g{number % 3}")
+    if is_clean:
+        broker.close()
+    path = f"data/__consumer_offsets-0/{0:020d}.log"
+    size = len(disk.contents()[path])
+    for bit in range(0, 8 * size, 8 * size // 40):
+        damaged = disk.after_kill()
+        damaged.flip_bit(path, bit)
+        again = open_broker(damaged)
+        kept = [committed(again, f"g{number}") for number in (0, 1, 2)]
+        found = [offsets.get(TopicPartition("t", 0), 0) for offsets in kept]
+        lost = sum(a - b for a, b in zip((9, 7, 8), found, strict=True))
+        assert lost in (0, 3), "at most one commit, and nothing after it"
+        assert not lost or any("commits of groups were lost" in p for p in again.problems)
+        commit(again, "t", 42)
+        assert committed(again) == {TopicPartition("t", 0): 42}
+
+
 def test_a_deleted_topic_is_forgotten_by_its_groups() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)

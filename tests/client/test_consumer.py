@@ -361,6 +361,17 @@ def test_a_consumer_whose_topic_was_deleted_finds_nothing(desk: Desk) -> None:
     assert [record.value for record in consumer.poll()] == [b"new"]
 
 
+def test_a_topic_made_anew_under_a_reader_is_read_from_its_beginning(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(5))
+    consumer = desk.log.consumer(["t"])
+    assert len(consumer.poll(max_records=3)) == 3
+    desk.log.delete_topic("t")
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(10))
+    assert [record.value for record in consumer.poll()] == numbered(10)
+
+
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_a_consumer_without_a_group_finds_new_partitions(desk: Desk, reset: str) -> None:
     desk.log.create_topic("t")

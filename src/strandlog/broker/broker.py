@@ -21,7 +21,12 @@ from strandlog.broker.topic_rules import OFFSETS_TOPIC, check_not_internal, chec
 from strandlog.broker.upkeep import Upkeep
 from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
-from strandlog.errors import DiskFullError, InvalidRecordError, StorageError
+from strandlog.errors import (
+    CorruptSegmentError,
+    DiskFullError,
+    InvalidRecordError,
+    StorageError,
+)
 from strandlog.model import TopicPartition
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
 from strandlog.record.batch import BatchView
@@ -84,17 +89,28 @@ class _TableLog:
             self._log.flush()
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Every record that can be read. One flipped bit must not lock everybody out of the log: a
+        damaged commit is reported, and its group goes on from the commit before it."""
         log, offset = self._log, self._log.log_start_offset
         while offset < log.log_end_offset:
-            data = read(log, offset, REPLAY_BYTES, unflushed=True)
-            if not data:
-                return
-            for batch in checked_batches(
-                data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
-            ):
-                for record in batch.records(*log.tp, from_offset=offset):
-                    yield record.key, record.value
-                offset = batch.header.next_offset
+            began_at = offset
+            try:
+                data = read(log, offset, REPLAY_BYTES, unflushed=True)
+                if not data:
+                    return
+                for batch in checked_batches(
+                    data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
+                ):
+                    for record in batch.records(*log.tp, from_offset=offset):
+                        yield record.key, record.value
+                    offset = batch.header.next_offset
+            except CorruptSegmentError as damage:
+                if offset > began_at:
+                    continue  # only a read that begins with the damage knows where it ends
+                self._broker.log_dir.problems.append(f"commits of groups were lost: {damage}")
+                if damage.resume_offset is None or damage.resume_offset <= offset:
+                    return
+                offset = damage.resume_offset
 
 
 class Broker:

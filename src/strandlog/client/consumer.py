@@ -146,6 +146,10 @@ class Consumer(Closing):
             if tp not in kept:
                 kept[tp] = Cursor(tp, self._first_position(tp))
 
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: one that is made anew under its name is another one."""
+        self._take_over([tp for tp in self._cursors if tp.topic != topic])
+
     def _first_position(self, tp: TopicPartition) -> int:
         committed = self._fetch_committed(tp)
         start, end = self._source.offset_range(tp)

@@ -16,10 +16,11 @@ import uuid
 from collections.abc import Iterable, Mapping
 from threading import Condition, RLock
 from typing import NamedTuple
+from weakref import WeakSet
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest, GroupDescription
-from strandlog.broker.topic_rules import check_not_internal, check_topic_name
+from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_not_internal, check_topic_name
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.consumer import Consumer, OffsetReset
 from strandlog.client.group_commit import GroupCommit
@@ -159,6 +160,7 @@ class Log(Closing):
         self.is_closed = False
         self._guard = OpenGuard(self.condition, lambda: self.is_closed, "log")
         self._memberships: list[Membership] = []
+        self._consumers: WeakSet[Consumer] = WeakSet()
         self._next_due_ms = self.broker.next_due_ms()
 
     # -- topics --------------------------------------------------------------------------------
@@ -227,6 +229,8 @@ class Log(Closing):
                 raise TopicInUseError(name, "consumers of group " + ", ".join(groups))
             self.broker.delete_topic(name)
             self.turns.pop(name, None)
+            for consumer in list(self._consumers):
+                consumer.forget_topic(name)
 
     def compact(self, name: str) -> CompactionReport:
         """Keep only the last value of each key, now, whatever the topic's policy is."""
@@ -243,7 +247,10 @@ class Log(Closing):
             return total
 
     def enforce_retention(self, name: str) -> int:
-        """Drop what retention.ms and retention.bytes no longer keep; returns how many records."""
+        """Drop what retention.ms and retention.bytes no longer keep.
+
+        Returns how many offsets went: as many records, or fewer after a compaction.
+        """
         with self._guard:
             dropped = 0
             for log in self.broker.catalog.logs(name):
@@ -286,9 +293,11 @@ class Log(Closing):
     ) -> Consumer:
         """Something to read records with, alone or as a member of a group."""
         with self._guard:
-            return Consumer(
+            consumer = Consumer(
                 self, topics, group, auto_offset_reset, auto_commit, assignors, max_poll_interval_ms
             )
+            self._consumers.add(consumer)
+            return consumer
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -342,7 +351,12 @@ class Log(Closing):
         with self._guard:
             for name in self.broker.catalog.names():
                 for log in self.broker.catalog.logs(name):
-                    self.group_commit.wait_durable(log, log.log_end_offset)
+                    if name in INTERNAL_TOPICS:
+                        # Commits sync it themselves, without letting go of the lock.
+                        _check_works(log)
+                        log.flush()
+                    else:
+                        self.group_commit.wait_durable(log, log.log_end_offset)
 
     def close(self) -> None:
         """Stop cleanly: everything on disk, the folder free for the next owner; idempotent."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import strandlog
-from strandlog.errors import InvalidRecordError
+from strandlog.errors import InvalidRecordError, MissingExtraError
 
 
 def test_a_table_comes_back_as_it_was_sent(tmp_path: Path) -> None:
@@ -58,3 +59,14 @@ def test_no_records_make_an_empty_table_with_all_columns(tmp_path: Path) -> None
         table = log.consumer(["t"]).poll_arrow()
     assert table.num_rows == 0
     assert table.column_names[:2] == ["key", "value"]
+
+
+def test_without_pyarrow_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t")
+        log.producer().send("t", b"x")
+        consumer = log.consumer(["t"])
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(MissingExtraError, match=r"pip install 'strandlog\[spark\]'"):
+            consumer.poll_arrow()
+        assert [record.value for record in consumer.poll()] == [b"x"]

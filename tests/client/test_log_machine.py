@@ -252,7 +252,7 @@ def test_random_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     run_state_machine_as_test(
         LogMachine,
         settings=settings(
-            max_examples=60,
+            max_examples=150,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

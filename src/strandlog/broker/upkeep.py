@@ -18,9 +18,8 @@ then on; all others are tried again at the next turn.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from strandlog.broker.catalog import Catalog
 from strandlog.clock import Clock
@@ -69,31 +68,31 @@ class Upkeep:
         for number, (interval_ms, chore) in enumerate(self._chores):
             if now_ms >= self._due_ms[number]:
                 self._due_ms[number] = now_ms + interval_ms
-                with self._noting_failure():
+                try:
                     chore()
+                except StrandlogError as error:
+                    self._note(error)
 
-    @contextlib.contextmanager
-    def _noting_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except StrandlogError as error:
-            if str(error) not in self.failures:
-                self.failures.append(str(error))
+    def _note(self, error: StrandlogError) -> None:
+        if str(error) not in self.failures:
+            self.failures.append(str(error))
 
     def _logs(self) -> list[PartitionLog]:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
     def _for_each(self, work: Callable[[PartitionLog], object]) -> None:
         for log in self._logs():
-            with self._noting_failure():
+            try:
                 work(log)
+            except StrandlogError as error:
+                self._note(error)
 
     def flush_lazily(self) -> None:
         """Sync partitions whose oldest unsynced record has waited long enough."""
         now_ms = self._clock.now_ms()
 
         def flush(log: PartitionLog) -> None:
-            if log not in self.syncing and log.failure is None and should_flush(log, now_ms):
+            if should_flush(log, now_ms) and log not in self.syncing and log.failure is None:
                 log.flush()
 
         self._for_each(flush)

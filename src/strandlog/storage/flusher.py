@@ -123,9 +123,12 @@ class Flusher:
             self._context.files.remove(self._snapshot_path(newer))
             self._snapshots.discard(newer)
 
-    def want_snapshot(self, end_offset: int) -> None:
-        """The next plan shall bring both points to the end."""
-        self._snapshot_due = self._snapshot_due or self._point.snapshot_offset != end_offset
+    def want_snapshot(self, offset: int) -> bool:
+        """The next plan shall bring the snapshot point up to `offset` at least. False when it is
+        there already."""
+        is_behind = self._point.snapshot_offset < offset
+        self._snapshot_due = self._snapshot_due or is_behind
+        return is_behind
 
     # -- plans -------------------------------------------------------------------------------
 

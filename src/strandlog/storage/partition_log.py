@@ -273,6 +273,9 @@ class PartitionLog:
         doomed = self.segments.sealed[:count]
         if not doomed:
             return 0
+        # The producers outlive their records, and so must what is known of them.
+        if self._flusher.want_snapshot(doomed[-1].end_offset):
+            self.flush()
         self.begin_active_file()
         self._retire(doomed)
         self.log_start_offset = max(self.log_start_offset, self.segments.first_base)

@@ -42,6 +42,7 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, Record, TopicPartition
 
 OffsetReset = Literal["earliest", "latest", "none"]
+RESETS_PER_POLL = 3  # of one partition whose start runs away; the next poll tries again
 WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
 
 
@@ -252,12 +253,14 @@ class Consumer(Closing):
         return records
 
     def _take_from(self, cursor: Cursor, count: int) -> list[Record]:
-        try:
-            return cursor.take(self._source, count)
-        except OffsetOutOfRangeError as error:
-            # Retention or deletion was quicker than this consumer.
-            cursor.seek(self._reset_position(cursor.tp, error.offset))
-            return cursor.take(self._source, count)
+        for _ in range(RESETS_PER_POLL):
+            try:
+                return cursor.take(self._source, count)
+            except OffsetOutOfRangeError as error:
+                # Retention or deletion was quicker than this consumer; beside a busy owner it may
+                # be so again.
+                cursor.seek(self._reset_position(cursor.tp, error.offset))
+        return []
 
     def __iter__(self) -> Self:
         return self

@@ -45,6 +45,59 @@ consume()
 """
 
 
+FORK = """
+import os, sys, threading, strandlog
+
+log = strandlog.open(sys.argv[1])
+log.create_topic("t")
+producer, consumer = log.producer(), log.consumer(["t"], group="g")
+producer.send("t", b"before")
+held, done = threading.Event(), threading.Event()
+
+def hold_the_lock():
+    with log.condition:
+        held.set()
+        done.wait()
+
+threading.Thread(target=hold_the_lock, daemon=True).start()
+held.wait()
+ready, go = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    for call in (lambda: producer.send("t", b"child"), consumer.poll, log.topics):
+        try:
+            call()
+        except strandlog.ClosedError as error:
+            print("child:", error, flush=True)
+    for thing in (consumer, producer, log):
+        thing.close()
+    os.write(ready[1], b"x")
+    os.read(go[0], 1)
+    os._exit(0)
+done.set()
+os.read(ready[0], 1)
+print("parent:", producer.send("t", b"after").offset)
+log.close()
+with strandlog.open(sys.argv[1]) as log:
+    print("again:", [record.value for record in log.consumer(["t"]).poll()], log.problems)
+os.write(go[1], b"x")
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_process_does_not_write_over_its_parent(tmp_path: Path) -> None:
+    """The child finds the log closed, even if a thread held its lock, and does not keep it."""
+    script = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path / "data")]
+    done = subprocess.run(script, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "child: this producer is closed; open a new one",
+        "child: this consumer is closed; open a new one",
+        "child: this log is closed; open a new one",
+        "parent: 1",
+        "again: [b'before', b'after'] []",
+    ]
+
+
 @pytest.mark.parametrize("acks", ["1", "all"])
 def test_a_killed_process_keeps_its_promises(tmp_path: Path, acks: str) -> None:
     path = tmp_path / "data"

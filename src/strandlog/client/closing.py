@@ -32,8 +32,9 @@ class Closing:
 class OpenGuard:
     """The lock around an open thing: `with guard:` holds it and finds the thing open, or raises.
 
-    Checking first and locking then would let a thread that waited for the lock go on with a log
-    that another one has closed meanwhile, and write into a folder that may have a new owner.
+    Only checking first and locking then would let a thread that waited for the lock go on with a
+    log that another one has closed meanwhile, and write into a folder that may have a new owner.
+    Only locking first would hang in a forked process, where nobody is left to unlock.
     """
 
     __slots__ = ("_condition", "_is_closed", "_what")
@@ -44,6 +45,8 @@ class OpenGuard:
         self._what = what
 
     def __enter__(self) -> None:
+        if self._is_closed():
+            raise ClosedError(self._what)
         self._condition.acquire()
         if self._is_closed():
             self._condition.release()

@@ -369,9 +369,11 @@ class Consumer(Closing):
 
     def close(self) -> None:
         """Leave the group (after a last commit with auto_commit); idempotent."""
+        if self._log.is_closed:
+            self._is_closed = True
+        if self._is_closed:
+            return
         with self._log.condition:
-            if self._is_closed:
-                return
             try:
                 if self._auto_commit and not self._log.is_closed:
                     self._commit_if_member()
@@ -379,8 +381,10 @@ class Consumer(Closing):
                 self._let_go()
 
     def _let_go(self) -> None:
+        self._is_closed = True
+        if self._log.is_closed:
+            return
         with self._log.condition:
-            self._is_closed = True
             if not self._log.is_closed:
                 self._leave()
 

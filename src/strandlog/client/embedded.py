@@ -132,7 +132,10 @@ def _check_works(log: PartitionLog) -> None:
 
 
 class Log(Closing):
-    """An open log. Made by `strandlog.open`; safe to share between threads."""
+    """An open log. Made by `strandlog.open`; safe to share between threads, not by processes.
+
+    In a forked process it is closed: the folder stays with the parent.
+    """
 
     def __init__(
         self,
@@ -162,6 +165,7 @@ class Log(Closing):
         self._memberships: list[Membership] = []
         self._consumers: WeakSet[Consumer] = WeakSet()
         self._next_due_ms = self.broker.next_due_ms()
+        _OPEN_LOGS.add(self)
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -360,9 +364,7 @@ class Log(Closing):
 
     def close(self) -> None:
         """Stop cleanly: everything on disk, the folder free for the next owner; idempotent."""
-        with self.condition:
-            if self.is_closed:
-                return
+        with contextlib.suppress(ClosedError), self._guard:
             self.is_closed = True
             try:
                 self.group_commit.wait_idle(self.broker.log_dir.logs.values())
@@ -429,3 +431,17 @@ class Log(Closing):
     def committed_offset(self, group: str, tp: TopicPartition) -> int | None:
         found = self.broker.groups.fetch_offsets(group, [tp])[tp]
         return None if found is None else found.offset
+
+
+_OPEN_LOGS: WeakSet[Log] = WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """Two processes would give the same offsets out and write over each other's records."""
+    for log in list(_OPEN_LOGS):
+        if not log.is_closed:
+            log.is_closed = True
+            log.broker.log_dir.abandon()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

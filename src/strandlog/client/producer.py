@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from strandlog.client.arrow import items_of
-from strandlog.client.closing import Closing
+from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.partitioner import KeyHash, key_hash
 from strandlog.client.record_items import (
     BatchItem,
@@ -77,6 +77,7 @@ class Producer(Closing):
         self._hash: KeyHash = key_hash(partitioner)
         self._codec = None if compression is None else codec_named(compression)
         self._is_closed = False
+        self._guard = OpenGuard(log.condition, lambda: self._is_closed or log.is_closed, "producer")
 
     # -- one record ----------------------------------------------------------------------------
 
@@ -95,9 +96,7 @@ class Producer(Closing):
         checked = checked_headers(headers) if headers else ()
         given = None if timestamp is None else checked_timestamp(timestamp)
         log = self._log
-        with log.condition:
-            if self._is_closed or log.is_closed:
-                raise ClosedError("producer")
+        with self._guard:
             logs = log.logs_for_append(topic)
             number = self._route(topic, len(logs), key, partition)
             target = logs[number]
@@ -148,9 +147,7 @@ class Producer(Closing):
         """
         items = records if isinstance(records, list) else list(records)
         log = self._log
-        with log.condition:
-            if self._is_closed or log.is_closed:
-                raise ClosedError("producer")
+        with self._guard:
             if not items:
                 return []
             logs = log.logs_for_append(topic)

@@ -26,6 +26,7 @@ from strandlog.errors import (
     DiskFullError,
     InvalidRecordError,
     StorageError,
+    StrandlogError,
 )
 from strandlog.model import TopicPartition
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
@@ -82,11 +83,12 @@ class _TableLog:
     def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
         keys = [key for key, _ in records]
         values = [value for _, value in records]
-        self._log.append(build_batch(timestamp_ms, values, keys))
-        if self._broker.offsets_written is not None:
-            self._broker.offsets_written(self._log)
-        elif self._broker.settings.fsyncs:
-            self._log.flush()
+        with self._broker.catalog.changing(self._log):
+            self._log.append(build_batch(timestamp_ms, values, keys))
+            if self._broker.offsets_written is not None:
+                self._broker.offsets_written(self._log)
+            elif self._broker.settings.fsyncs:
+                self._log.flush()
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Every record that can be read. One flipped bit must not lock everybody out of the log: a
@@ -206,7 +208,7 @@ class Broker:
     def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
         """Append whole batches to a partition; "written" when this returns."""
         self._check_before_append(log, data)
-        return log.append(data)
+        return self._append(log, data)
 
     def append_all(self, parts: Sequence[tuple[PartitionLog, Buffer]]) -> list[AppendResult]:
         """Append to several partitions; when one refuses its part, nothing is written anywhere."""
@@ -218,7 +220,16 @@ class Broker:
                 now_ms = self.clock.now_ms()
                 for header, view in split_batches(data):
                     check_batch(header, view, log.settings, now_ms, is_control=False)
-        return [log.append(data) for log, data in parts]
+        return [self._append(log, data) for log, data in parts]
+
+    def _append(self, log: PartitionLog, data: Buffer) -> AppendResult:
+        try:  # as `Catalog.changing` does, but this is called often
+            return log.append(data)
+        except StrandlogError:
+            raise
+        except BaseException:
+            self.catalog.distrust(log)
+            raise
 
     def _check_before_append(self, log: PartitionLog, data: Buffer) -> None:
         self._bytes_until_look -= len(data)

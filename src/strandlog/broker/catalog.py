@@ -13,12 +13,16 @@ empty, and reported.
 A change that the disk refuses has not happened: memory changes after the file, and what was begun
 is undone. Folders of a deleted topic that the disk does not let go stay marked; they are tried
 again when a topic of that name is made, and at the next start.
+
+A partition that was interrupted in the middle of a change (Ctrl-C, running out of memory) may no
+longer know what is in its files. It is not trusted any more: the next one who asks for it gets it
+opened anew from the disk, as after a crash.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -31,6 +35,7 @@ from strandlog.errors import (
     CorruptStateError,
     InvalidPartitionsError,
     StorageError,
+    StrandlogError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -99,6 +104,7 @@ class Catalog:
         self._topics: dict[str, Topic] = {}
         self._doomed: dict[str, Topic] = {}  # deleted, with folders that are still there
         self._logs: dict[str, list[PartitionLog]] = {}
+        self._suspects: set[PartitionLog] = set()
         self._load()
 
     # -- looking up ----------------------------------------------------------------------------
@@ -117,6 +123,8 @@ class Catalog:
 
     def logs(self, name: str) -> list[PartitionLog]:
         """The open partitions of a topic, by number."""
+        if self._suspects:
+            self._reopen_suspects()
         logs = self._logs.get(name)
         if logs is None:
             raise TopicNotFoundError(name)
@@ -127,6 +135,31 @@ class Catalog:
         if not 0 <= partition < len(logs):
             raise TopicNotFoundError(name, partition, len(logs))
         return logs[partition]
+
+    @contextlib.contextmanager
+    def changing(self, log: PartitionLog) -> Iterator[None]:
+        """Around a change of a partition: whatever is no error of ours leaves it in doubt."""
+        try:
+            yield
+        except StrandlogError:
+            raise
+        except BaseException:
+            self.distrust(log)
+            raise
+
+    def distrust(self, log: PartitionLog) -> None:
+        """It was interrupted: open it anew before it is used again."""
+        self._suspects.add(log)
+
+    def _reopen_suspects(self) -> None:
+        while self._suspects:
+            log = next(iter(self._suspects))
+            if self._log_dir.logs.get(log.tp) is log and log.tp.topic in self._topics:
+                topic = self._topics[log.tp.topic]
+                log.abandon()
+                self._log_dir.open_partition(log.tp, topic.settings)
+                self._collect_logs(topic)
+            self._suspects.discard(log)
 
     # -- changing ------------------------------------------------------------------------------
 

@@ -86,6 +86,9 @@ class Upkeep:
                 work(log)
             except StrandlogError as error:
                 self._note(error)
+            except BaseException:
+                self._catalog.distrust(log)
+                raise
 
     def flush_lazily(self) -> None:
         """Sync partitions whose oldest unsynced record has waited long enough."""
@@ -138,7 +141,8 @@ class Upkeep:
             except (CorruptSegmentError, DataError):
                 self._uncleanable.add(log)
                 raise
-            cleaner_offsets[log.tp] = plan.complete().next_dirty_offset
+            with self._catalog.changing(log):
+                cleaner_offsets[log.tp] = plan.complete().next_dirty_offset
 
     def remove_files(self) -> None:
         self._log_dir.remover.step(self._clock.now_ms())

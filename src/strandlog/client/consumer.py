@@ -189,23 +189,37 @@ class Consumer(Closing):
         """The next records, at most `max_records`; waits up to `timeout_ms` for the first."""
         if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "a number, at least 1")
+        began_at: list[tuple[Cursor, int]] = []
         with self._guard:
-            deadline_ms = self._log.clock.monotonic_ms() + timeout_ms
-            while True:
-                self._log.tick()
-                if self._auto_commit:
-                    self._commit_if_member()
-                if self._membership is not None:
-                    self._membership.step()
-                records = self._take(max_records) if self._is_member() else []
-                if not records and self._find_new_partitions():
-                    continue
-                left_ms = deadline_ms - self._log.clock.monotonic_ms()
-                if records or left_ms <= 0:
-                    return records
-                self._log.wait(min(left_ms, WAKE_UP_MS))
-                if self._is_closed or self._log.is_closed:
-                    raise ClosedError("consumer")
+            try:
+                return self._poll(max_records, timeout_ms, began_at)
+            except StrandlogError:
+                raise
+            except BaseException:
+                for cursor, position in reversed(began_at):
+                    cursor.seek(position)  # an interrupted poll has handed out nothing
+                raise
+
+    def _poll(
+        self, max_records: int, timeout_ms: int, began_at: list[tuple[Cursor, int]]
+    ) -> list[Record]:
+        deadline_ms = self._log.clock.monotonic_ms() + timeout_ms
+        while True:
+            self._log.tick()
+            if self._auto_commit:
+                self._commit_if_member()
+            if self._membership is not None:
+                self._membership.step()
+            began_at.clear()
+            records = self._take(max_records, began_at) if self._is_member() else []
+            if not records and self._find_new_partitions():
+                continue
+            left_ms = deadline_ms - self._log.clock.monotonic_ms()
+            if records or left_ms <= 0:
+                return records
+            self._log.wait(min(left_ms, WAKE_UP_MS))
+            if self._is_closed or self._log.is_closed:
+                raise ClosedError("consumer")
 
     def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
         """Like poll, as an Arrow table (see arrow.py)."""
@@ -230,7 +244,8 @@ class Consumer(Closing):
                         found = True
         return found
 
-    def _take(self, max_records: int) -> list[Record]:
+    def _take(self, max_records: int, began_at: list[tuple[Cursor, int]]) -> list[Record]:
+        """Records of all partitions in turn; notes where each stood before."""
         cursors = list(self._cursors.values())
         if not cursors:
             return []
@@ -240,6 +255,7 @@ class Consumer(Closing):
             wanted = max_records - len(records)
             if not wanted:
                 break
+            began_at.append((cursor, cursor.position))
             try:
                 found = self._take_from(cursor, wanted)
             except TopicNotFoundError:
@@ -335,6 +351,8 @@ class Consumer(Closing):
         if not changed:
             return {}
         offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
+        for tp in changed:
+            self._committed.pop(tp, None)  # until it is known how this ends
         if self._membership is not None:
             self._membership.commit(offsets)
         else:

@@ -23,26 +23,25 @@ from strandlog.broker.group_member import CommitRequest, GroupDescription
 from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_not_internal, check_topic_name
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.consumer import Consumer, OffsetReset
+from strandlog.client.embedded_source import EmbeddedSource
 from strandlog.client.group_commit import GroupCommit
 from strandlog.client.membership import Membership
 from strandlog.client.producer import Acks, Producer
-from strandlog.client.record_source import FETCH_BYTES, Fetched, GroupWish, decode_records
+from strandlog.client.record_source import GroupWish
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.config.setting import Value
 from strandlog.errors import (
     ClosedError,
-    CorruptSegmentError,
     StorageError,
     TopicInUseError,
     TopicNotFoundError,
 )
-from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
+from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.storage.cleaning import compact_now, enforce_retention
 from strandlog.storage.compaction import CompactionReport
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, read, read_plan
 
 # Members of one process find each other at once; there is no crowd to wait for.
 EMBEDDED_DEFAULTS = {"group.initial.rebalance.delay.ms": 0}
@@ -65,64 +64,6 @@ class TopicInfo(NamedTuple):
     topic_id: str
     partitions: tuple[PartitionInfo, ...]
     config: dict[str, Value]
-
-
-class EmbeddedSource:
-    """`RecordSource` over a folder that this process owns. Called with the lock held."""
-
-    def __init__(self, broker: Broker, group_commit: GroupCommit) -> None:
-        self._broker = broker
-        self._group_commit = group_commit
-
-    def partition_count(self, topic: str) -> int:
-        return len(self._broker.catalog.logs(topic))
-
-    def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
-        log = self._broker.catalog.log(tp.topic, tp.partition)
-        return log.log_start_offset, log.log_end_offset
-
-    def readable_end(self, tp: TopicPartition) -> int:
-        return self._broker.catalog.log(tp.topic, tp.partition).high_watermark
-
-    def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
-        log = self._broker.catalog.log(tp.topic, tp.partition)
-        if log.high_watermark < log.log_end_offset and log.high_watermark <= offset:
-            self._sync(log)
-            if log.high_watermark < offset <= log.log_end_offset:
-                return Fetched([], offset)  # at the end, which the disk does not have yet
-        data = read(log, offset, FETCH_BYTES)
-        if not data:
-            # The rest of the log, if any, was removed: the next record comes after all of it.
-            return Fetched([], max(offset, log.high_watermark))
-        limit_bytes = self._broker.settings.decompressed_max_bytes
-        try:
-            return decode_records(data, tp, offset, log.log_end_offset, log.folder, limit_bytes)
-        except CorruptSegmentError as error:
-            raise _placed(error, log, offset) from error
-
-    def _sync(self, log: PartitionLog) -> None:
-        """What is not on disk is not shown, and a reader is waiting for it.
-
-        If the disk refuses, or another thread is at it, there is nothing to show yet; who wrote it
-        is told by the log. After a failure only the upkeep may try again: it writes first.
-        """
-        if log.failure is None and not self._group_commit.is_syncing(log):
-            with contextlib.suppress(StorageError):
-                log.flush()
-
-    def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
-        return find_timestamp(self._broker.catalog.log(tp.topic, tp.partition), timestamp_ms)
-
-
-def _placed(error: CorruptSegmentError, log: PartitionLog, offset: int) -> CorruptSegmentError:
-    """The same error with the file and the position in it, not in what was read."""
-    plan = read_plan(log, offset, FETCH_BYTES)
-    found = plan.locate() if plan is not None else None
-    if plan is None or found is None:
-        return error
-    placed = CorruptSegmentError(plan.path, found[0] + error.position, error.reason, error.offset)
-    placed.resume_offset = error.resume_offset
-    return placed
 
 
 def _check_works(log: PartitionLog) -> None:
@@ -157,7 +98,8 @@ class Log(Closing):
         self.group_commit = GroupCommit(
             self.condition,
             self.broker.upkeep.syncing,
-            lambda log: self.broker.log_dir.logs.get(log.tp) is log,
+            self._check_is_there,
+            self.broker.catalog.changing,
         )
         self.source = EmbeddedSource(self.broker, self.group_commit)
         self.is_closed = False
@@ -242,7 +184,8 @@ class Log(Closing):
             total = CompactionReport()
             for log in self._idle_logs(name):
                 _check_works(log)
-                report = compact_now(log, self.broker.settings.log_cleaner_dedupe_buffer_size)
+                with self.broker.catalog.changing(log):
+                    report = compact_now(log, self.broker.settings.log_cleaner_dedupe_buffer_size)
                 self.broker.log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
                 total.records_removed += report.records_removed
                 total.records_retained += report.records_retained
@@ -259,7 +202,8 @@ class Log(Closing):
             dropped = 0
             for log in self.broker.catalog.logs(name):
                 before = log.log_start_offset
-                enforce_retention(log)
+                with self.broker.catalog.changing(log):
+                    enforce_retention(log)
                 dropped += log.log_start_offset - before
             return dropped
 
@@ -269,9 +213,10 @@ class Log(Closing):
             self._idle_logs(name)
             log = self.broker.catalog.log(name, partition)
             _check_works(log)
-            log.flush()
-            log.raise_log_start(before_offset)
-            enforce_retention(log)
+            with self.broker.catalog.changing(log):
+                log.flush()
+                log.raise_log_start(before_offset)
+                enforce_retention(log)
             self.broker.log_dir.write_log_starts()
 
     # -- producing and consuming ---------------------------------------------------------------
@@ -375,6 +320,14 @@ class Log(Closing):
                 self.broker.close()
 
     # -- for producers and consumers -----------------------------------------------------------
+
+    def _check_is_there(self, log: PartitionLog) -> None:
+        """Raise for a partition that was deleted, or replaced because it was interrupted."""
+        if self.broker.log_dir.logs.get(log.tp) is log:
+            return
+        if log.tp.topic not in self.broker.catalog:
+            raise TopicNotFoundError(log.tp.topic)
+        raise StorageError(f"{log.tp} was opened anew: whether the record was kept is not known")
 
     def _idle_logs(self, name: str) -> list[PartitionLog]:
         """The partitions of a topic, none of them being synced by another thread."""

@@ -14,9 +14,10 @@ closes or deletes a partition waits until it is idle.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from threading import Condition
 
-from strandlog.errors import StorageError, TopicNotFoundError
+from strandlog.errors import StorageError
 from strandlog.storage.partition_log import PartitionLog
 
 
@@ -27,11 +28,14 @@ class GroupCommit:
         self,
         condition: Condition,
         syncing: set[PartitionLog],
-        is_open: Callable[[PartitionLog], bool],
+        check_open: Callable[[PartitionLog], None],
+        changing: Callable[[PartitionLog], AbstractContextManager[None]],
     ) -> None:
+        """`check_open` raises for a partition that is gone; `changing` is the catalog's."""
         self._condition = condition
         self._syncing = syncing
-        self._is_open = is_open
+        self._check_open = check_open
+        self._changing = changing
 
     def is_syncing(self, log: PartitionLog) -> bool:
         return log in self._syncing
@@ -39,8 +43,7 @@ class GroupCommit:
     def wait_durable(self, log: PartitionLog, end_offset: int) -> None:
         """Return when everything below `end_offset` is on disk. Called with the lock held once."""
         while log.flushed_offset < end_offset:
-            if not self._is_open(log):
-                raise TopicNotFoundError(log.tp.topic)  # deleted while we waited
+            self._check_open(log)  # it may be gone since, if this is not the first round
             if log.failure is not None:
                 raise StorageError(str(log.failure))
             if log in self._syncing:
@@ -60,21 +63,24 @@ class GroupCommit:
         return waited
 
     def _lead(self, log: PartitionLog) -> None:
-        plan = log.flush_plan()
+        with self._changing(log):
+            plan = log.flush_plan()
         if plan is None:
             return
-        self._syncing.add(log)
-        self._condition.release()
         failure: StorageError | None = None
         try:
+            self._syncing.add(log)
+            self._condition.release()
             plan.execute()
         except StorageError as error:
             failure = error
         finally:
-            self._condition.acquire()
+            if not self._condition._is_owned():  # type: ignore[attr-defined]
+                self._condition.acquire()  # unless Ctrl-C came before it was let go
             self._syncing.discard(log)
             self._condition.notify_all()
         if failure is not None:
             log.flush_failed(plan, failure)
             raise failure
-        log.flush_completed(plan)
+        with self._changing(log):
+            log.flush_completed(plan)

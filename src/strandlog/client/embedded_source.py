@@ -1,0 +1,75 @@
+"""Records out of a folder that this process owns, as consumers take them.
+
+What is written but not yet on disk is synced when a reader comes to it, so a program sees at once
+what it sent, and what a reader has seen is never taken back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from strandlog.broker.broker import Broker
+from strandlog.client.group_commit import GroupCommit
+from strandlog.client.record_source import FETCH_BYTES, Fetched, decode_records
+from strandlog.errors import CorruptSegmentError, StorageError
+from strandlog.model import TimestampOffset, TopicPartition
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition_reads import find_timestamp, read, read_plan
+
+
+class EmbeddedSource:
+    """`RecordSource` over a folder that this process owns. Called with the lock held."""
+
+    def __init__(self, broker: Broker, group_commit: GroupCommit) -> None:
+        self._broker = broker
+        self._group_commit = group_commit
+
+    def partition_count(self, topic: str) -> int:
+        return len(self._broker.catalog.logs(topic))
+
+    def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
+        log = self._broker.catalog.log(tp.topic, tp.partition)
+        return log.log_start_offset, log.log_end_offset
+
+    def readable_end(self, tp: TopicPartition) -> int:
+        return self._broker.catalog.log(tp.topic, tp.partition).high_watermark
+
+    def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
+        log = self._broker.catalog.log(tp.topic, tp.partition)
+        if log.high_watermark < log.log_end_offset and log.high_watermark <= offset:
+            self._sync(log)
+            if log.high_watermark < offset <= log.log_end_offset:
+                return Fetched([], offset)  # at the end, which the disk does not have yet
+        data = read(log, offset, FETCH_BYTES)
+        if not data:
+            # The rest of the log, if any, was removed: the next record comes after all of it.
+            return Fetched([], max(offset, log.high_watermark))
+        limit_bytes = self._broker.settings.decompressed_max_bytes
+        try:
+            return decode_records(data, tp, offset, log.log_end_offset, log.folder, limit_bytes)
+        except CorruptSegmentError as error:
+            raise _placed(error, log, offset) from error
+
+    def _sync(self, log: PartitionLog) -> None:
+        """What is not on disk is not shown, and a reader is waiting for it.
+
+        If the disk refuses, or another thread is at it, there is nothing to show yet; who wrote it
+        is told by the log. After a failure only the upkeep may try again: it writes first.
+        """
+        if log.failure is None and not self._group_commit.is_syncing(log):
+            with contextlib.suppress(StorageError), self._broker.catalog.changing(log):
+                log.flush()
+
+    def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
+        return find_timestamp(self._broker.catalog.log(tp.topic, tp.partition), timestamp_ms)
+
+
+def _placed(error: CorruptSegmentError, log: PartitionLog, offset: int) -> CorruptSegmentError:
+    """The same error with the file and the position in it, not in what was read."""
+    plan = read_plan(log, offset, FETCH_BYTES)
+    found = plan.locate() if plan is not None else None
+    if plan is None or found is None:
+        return error
+    placed = CorruptSegmentError(plan.path, found[0] + error.position, error.reason, error.offset)
+    placed.resume_offset = error.resume_offset
+    return placed

@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from strandlog.broker.catalog import Catalog
-from strandlog.config.broker_settings import broker_settings
+from strandlog.config.broker_settings import BrokerSettings, broker_settings
+from strandlog.config.topic_settings import log_settings
 from strandlog.errors import (
     CorruptStateError,
     InvalidPartitionsError,
@@ -31,12 +32,14 @@ TOPICS_FILE = "data/topics.json"
 class Shelf:
     """A catalog over a simulated disk."""
 
-    def __init__(self, disk: SimulatedFiles | None = None) -> None:
+    def __init__(
+        self, disk: SimulatedFiles | None = None, settings: BrokerSettings | None = None
+    ) -> None:
         self.disk = disk or SimulatedFiles()
         self.clock = FakeClock()
         self._ids = itertools.count(len(self.disk.contents()) * 1_000 + 1)
         self.log_dir = LogDir("data", self.disk, self.clock, self._new_uuid)
-        self.catalog = Catalog(self.log_dir, broker_settings(), self._new_uuid)
+        self.catalog = Catalog(self.log_dir, settings or broker_settings(), self._new_uuid)
 
     def _new_uuid(self) -> UUID:
         return UUID(int=next(self._ids))
@@ -297,3 +300,25 @@ def test_a_catalog_of_which_nothing_can_be_trusted_is_not_guessed(shelf: Shelf) 
     with pytest.raises(CorruptStateError, match="restore one"):
         Catalog(log_dir, broker_settings(), lambda: UUID(int=1))
     assert "data/t-0/partition.metadata" in shelf.disk.contents(), "nothing was moved"
+
+
+# -- defaults of the broker ------------------------------------------------------------------------
+
+
+def test_a_topic_takes_its_own_value_then_the_brokers_then_the_built_in_one() -> None:
+    shelf = Shelf(settings=broker_settings({"log.retention.ms": 1000, "log.segment.bytes": 4096}))
+    shelf.catalog.create("t", 1, {"retention.ms": 2000})
+    found = shelf.catalog.log("t", 0).settings
+    built_in = log_settings()
+    assert (found.retention_ms, found.segment_bytes) == (2000, 4096)
+    assert found.segment_ms == built_in.segment_ms
+    shelf.catalog.alter("t", {"retention.ms": None})
+    assert shelf.catalog.log("t", 0).settings.retention_ms == 1000
+
+
+def test_defaults_of_the_broker_are_not_written_into_topics() -> None:
+    shelf = Shelf(settings=broker_settings({"log.retention.ms": 1000}))
+    shelf.catalog.create("t", 1)
+    again = shelf.reopened()  # with a broker that says nothing
+    assert again.catalog.topic("t").config == {}
+    assert again.catalog.log("t", 0).settings == log_settings()

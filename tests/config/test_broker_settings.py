@@ -7,6 +7,7 @@ from dataclasses import fields
 import pytest
 
 from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings, broker_settings
+from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, UnknownSettingError
 
 KAFKA_DEFAULTS = {
@@ -33,10 +34,25 @@ def test_defaults_are_those_of_kafka() -> None:
     assert found == KAFKA_DEFAULTS
 
 
-def test_every_row_is_an_attribute_and_every_attribute_a_row() -> None:
-    assert {field.name for field in fields(BrokerSettings)} == {
-        row.name.replace(".", "_") for row in BROKER_SETTINGS
+def test_every_row_is_an_attribute_or_a_default_of_topics() -> None:
+    attributes = {field.name for field in fields(BrokerSettings)} - {"given", "topic_defaults"}
+    defaults_of_topics = {row.broker_name for row in TOPIC_SETTINGS}
+    assert attributes == {
+        row.name.replace(".", "_") for row in BROKER_SETTINGS if row.name not in defaults_of_topics
     }
+
+
+def test_every_setting_of_a_topic_has_a_default_at_the_broker() -> None:
+    for row in TOPIC_SETTINGS:
+        assert BROKER_SETTINGS[row.broker_name].default == row.default
+
+
+def test_defaults_of_topics_come_under_the_names_of_topics() -> None:
+    given = BROKER_SETTINGS.parse({"log.retention.ms": "1h", "message.max.bytes": "2KiB"})
+    settings = broker_settings(given)
+    assert settings.topic_defaults == {"retention.ms": 3_600_000, "max.message.bytes": 2048}
+    assert settings.value_of("log.retention.ms") == 3_600_000
+    assert settings.value_of("log.roll.ms") == TOPIC_SETTINGS["segment.ms"].default
 
 
 def test_every_default_is_allowed_by_its_own_row() -> None:

@@ -78,15 +78,17 @@ class Topic:
         return document
 
 
-def topic_from_document(name: str, document: Mapping[str, Any]) -> Topic:
-    """The topic that a part of the file describes."""
+def topic_from_document(
+    name: str, document: Mapping[str, Any], defaults: Mapping[str, Value] | None = None
+) -> Topic:
+    """The topic that a part of the file describes; `defaults` are those of the broker."""
     config = TOPIC_SETTINGS.parse(document["config"])
     return Topic(
         name=name,
         topic_id=document["topic_id"],
         partitions=document["partitions"],
         config=config,
-        settings=log_settings(config),
+        settings=log_settings({**(defaults or {}), **config}),
         is_deleting=document.get("deleting", False),
     )
 
@@ -176,7 +178,7 @@ class Catalog:
         if name in self._doomed:
             self._finish_delete(self._doomed[name])
         topic_id = base64_id(self._new_uuid())
-        topic = Topic(name, topic_id, count, parsed, log_settings(parsed))
+        topic = Topic(name, topic_id, count, parsed, self._effective(parsed))
         self._make(topic, 0)
         return topic
 
@@ -229,11 +231,15 @@ class Catalog:
                 config.pop(TOPIC_SETTINGS[setting].name, None)
             else:
                 config[setting] = TOPIC_SETTINGS[setting].parse(raw)
-        altered = replace(topic, config=config, settings=log_settings(config))
+        altered = replace(topic, config=config, settings=self._effective(config))
         self._save({**self._topics, name: altered})
         for log in self._logs[name]:
             log.settings = altered.settings
         return altered
+
+    def _effective(self, config: Mapping[str, Value]) -> LogSettings:
+        """What counts for a topic: its own values, else the broker's, else the built-in ones."""
+        return log_settings({**self._settings.topic_defaults, **config})
 
     def delete(self, name: str) -> None:
         """Remove a topic; it is gone when this returns, its files go a while later."""
@@ -286,7 +292,7 @@ class Catalog:
         if document is None:
             self._begin()
         for name, described in (document or {"topics": {}})["topics"].items():
-            topic = topic_from_document(name, described)
+            topic = topic_from_document(name, described, self._settings.topic_defaults)
             (self._doomed if topic.is_deleting else self._topics)[name] = topic
         for topic in list(self._doomed.values()):
             self._finish_delete(topic)

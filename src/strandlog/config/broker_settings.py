@@ -4,16 +4,27 @@
 once, when the broker opens, so none is dynamic. Where strandlog departs from Kafka's default, the
 help says why. Settings that Kafka does not know: log.durability, log.segment.cache.size,
 log.max.open.files, log.min.free.bytes, decompressed.max.bytes and max.partitions.per.topic.
+
+The defaults of topics (log.retention.ms and the like) are rows of the table too, made from the
+topics' own rows; `topic_defaults` has those that were set, under the topics' names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from strandlog.config.setting import MAX_INT, MAX_LONG, Setting, SettingTable, Value
+from strandlog.config.topic_settings import TOPIC_SETTINGS
 
 MIB = 1024 * 1024
+
+
+def _default_of_topics(row: Setting) -> Setting:
+    """The broker's row for the default of a topic's setting."""
+    words = f"Default of the topics' {row.name}. {row.help}"
+    return replace(row, name=row.broker_name, broker_name="", dynamic=False, help=words)
+
 
 BROKER_SETTINGS = SettingTable(
     (
@@ -218,6 +229,7 @@ BROKER_SETTINGS = SettingTable(
             dynamic=False,
             help="The sequence numbers of a producer that is silent for this long are forgotten.",
         ),
+        *(_default_of_topics(row) for row in TOPIC_SETTINGS),
     )
 )
 
@@ -248,6 +260,12 @@ class BrokerSettings:
     log_min_free_bytes: int
     decompressed_max_bytes: int
     producer_id_expiration_ms: int
+    given: Mapping[str, Value]  # what was set, by name; everything else is a default
+    topic_defaults: Mapping[str, Value]  # what was set for topics, under the topics' names
+
+    def value_of(self, name: str) -> Value:
+        """The value of any row of the table."""
+        return self.given.get(name, BROKER_SETTINGS[name].default)
 
     @property
     def fsyncs(self) -> bool:
@@ -260,6 +278,13 @@ class BrokerSettings:
 
 def broker_settings(overrides: Mapping[str, Value] | None = None) -> BrokerSettings:
     """Typed settings out of validated overrides (names with dots) and the defaults."""
-    values = BROKER_SETTINGS.resolve(overrides or {})
-    chosen = {field.name: values[field.name.replace("_", ".")] for field in fields(BrokerSettings)}
+    given = dict(overrides or {})
+    values: dict[str, object] = {
+        name.replace(".", "_"): value for name, value in BROKER_SETTINGS.resolve(given).items()
+    }
+    values["given"] = given
+    values["topic_defaults"] = {
+        row.name: given[row.broker_name] for row in TOPIC_SETTINGS if row.broker_name in given
+    }
+    chosen = {field.name: values[field.name] for field in fields(BrokerSettings)}
     return BrokerSettings(**chosen)  # type: ignore[arg-type]

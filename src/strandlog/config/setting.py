@@ -34,6 +34,7 @@ class Setting:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     dynamic: bool = True
+    broker_name: str = ""  # of a topic's setting: the broker's setting that is its default
 
     def parse(self, raw: object) -> Value:
         """The value that `raw` stands for; `InvalidSettingError` names the allowed ones."""

@@ -3,6 +3,10 @@
 `TOPIC_SETTINGS` is the table; `LogSettings` is the same as typed attributes, for code that reads a
 setting on a hot path. A setting that has no meaning on one node (min.insync.replicas and the like)
 is listed, because tools set it and read it back, and says so in its help.
+
+`broker_name` is the broker's setting that topics without a value of their own take it from:
+
+    the topic's own value  >  the broker's, under `broker_name`  >  the default of the row
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ TOPIC_SETTINGS = SettingTable(
     (
         Setting(
             name="cleanup.policy",
+            broker_name="log.cleanup.policy",
             kind="list",
             default=("delete",),
             choices=("delete", "compact"),
@@ -29,6 +34,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="retention.ms",
+            broker_name="log.retention.ms",
             kind="ms",
             default=7 * DAY_MS,
             minimum=-1,
@@ -37,6 +43,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="retention.bytes",
+            broker_name="log.retention.bytes",
             kind="bytes",
             default=-1,
             minimum=-1,
@@ -45,6 +52,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="segment.bytes",
+            broker_name="log.segment.bytes",
             kind="bytes",
             default=GIB,
             minimum=1 * KIB,
@@ -53,6 +61,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="segment.ms",
+            broker_name="log.roll.ms",
             kind="ms",
             default=7 * DAY_MS,
             minimum=1,
@@ -61,6 +70,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="segment.jitter.ms",
+            broker_name="log.roll.jitter.ms",
             kind="ms",
             default=0,
             minimum=0,
@@ -69,6 +79,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="segment.index.bytes",
+            broker_name="log.index.size.max.bytes",
             kind="bytes",
             default=10 * MIB,
             minimum=128,
@@ -77,6 +88,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="index.interval.bytes",
+            broker_name="log.index.interval.bytes",
             kind="bytes",
             default=4 * KIB,
             minimum=0,
@@ -85,6 +97,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="max.message.bytes",
+            broker_name="message.max.bytes",
             kind="bytes",
             default=1_048_588,
             minimum=0,
@@ -93,6 +106,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="compression.type",
+            broker_name="compression.type",
             kind="choice",
             default="producer",
             choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
@@ -100,6 +114,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="min.cleanable.dirty.ratio",
+            broker_name="log.cleaner.min.cleanable.ratio",
             kind="float",
             default=0.5,
             minimum=0,
@@ -108,6 +123,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="min.compaction.lag.ms",
+            broker_name="log.cleaner.min.compaction.lag.ms",
             kind="ms",
             default=0,
             minimum=0,
@@ -116,6 +132,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="max.compaction.lag.ms",
+            broker_name="log.cleaner.max.compaction.lag.ms",
             kind="ms",
             default=MAX_LONG,
             minimum=1,
@@ -124,6 +141,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="delete.retention.ms",
+            broker_name="log.cleaner.delete.retention.ms",
             kind="ms",
             default=DAY_MS,
             minimum=0,
@@ -132,6 +150,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="file.delete.delay.ms",
+            broker_name="log.segment.delete.delay.ms",
             kind="ms",
             default=60_000,
             minimum=0,
@@ -140,6 +159,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="flush.messages",
+            broker_name="log.flush.interval.messages",
             kind="int",
             default=MAX_LONG,
             minimum=1,
@@ -148,6 +168,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="flush.ms",
+            broker_name="log.flush.interval.ms",
             kind="ms",
             default=1000,
             minimum=0,
@@ -156,6 +177,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="message.timestamp.type",
+            broker_name="log.message.timestamp.type",
             kind="choice",
             default="CreateTime",
             choices=("CreateTime", "LogAppendTime"),
@@ -163,6 +185,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="message.timestamp.before.max.ms",
+            broker_name="log.message.timestamp.before.max.ms",
             kind="ms",
             default=MAX_LONG,
             minimum=0,
@@ -171,6 +194,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="message.timestamp.after.max.ms",
+            broker_name="log.message.timestamp.after.max.ms",
             kind="ms",
             default=HOUR_MS,
             minimum=0,
@@ -179,6 +203,7 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="min.insync.replicas",
+            broker_name="min.insync.replicas",
             kind="int",
             default=1,
             minimum=1,
@@ -187,12 +212,14 @@ TOPIC_SETTINGS = SettingTable(
         ),
         Setting(
             name="preallocate",
+            broker_name="log.preallocate",
             kind="bool",
             default=False,
             help="Kept for tools; segment files always grow as they are written.",
         ),
         Setting(
             name="unclean.leader.election.enable",
+            broker_name="unclean.leader.election.enable",
             kind="bool",
             default=False,
             help="Kept for tools; one node elects nobody.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from strandlog.broker.catalog import Topic
 from strandlog.broker.topic_rules import check_partition_count, check_topic_name
-from strandlog.config.broker_settings import BROKER_SETTINGS
+from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings
 from strandlog.config.setting import Setting, Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import (
@@ -75,7 +75,7 @@ def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> dict[str, Any]
         "error_message": None,
         "num_partitions": topic.partitions,
         "replication_factor": 1,
-        "configs": [_described(row, topic) for row in TOPIC_SETTINGS],
+        "configs": [_described(row, topic, door.broker.settings) for row in TOPIC_SETTINGS],
     }
 
 
@@ -147,39 +147,48 @@ def describe_configs(door: KafkaDoor, request: Request) -> None:
 
 
 def _resource_rows(door: KafkaDoor, kind: int, name: str) -> list[dict[str, Any]]:
+    settings = door.broker.settings
     if kind == RESOURCE_TOPIC:
         topic = door.broker.catalog.topic(name)
-        return [_described(row, topic) for row in TOPIC_SETTINGS]
+        return [_described(row, topic, settings) for row in TOPIC_SETTINGS]
     if kind == RESOURCE_BROKER and name in ("", str(NODE_ID)):
-        values = door.broker.settings
         return [
-            _row(row, getattr(values, row.name.replace(".", "_")), SOURCE_DEFAULT, read_only=True)
-            for row in BROKER_SETTINGS
+            _row(row, _layers(row, settings, row.name), read_only=True) for row in BROKER_SETTINGS
         ]
     raise InvalidSettingError("resource", name, f"a topic, or broker {NODE_ID}")
 
 
-def _described(row: Setting, topic: Topic) -> dict[str, Any]:
-    is_set = row.name in topic.config
-    value = topic.config.get(row.name, row.default)
-    source = SOURCE_TOPIC if is_set else SOURCE_DEFAULT
-    described = _row(row, value, source, read_only=False)
-    if is_set:
-        default = {"name": row.name, "value": row.format(row.default), "source": SOURCE_DEFAULT}
-        described["synonyms"].append(default)
-    return described
+Layer = tuple[str, Value, int]  # the name that a value was given under, the value, its source
 
 
-def _row(row: Setting, value: Value, source: int, *, read_only: bool) -> dict[str, Any]:
-    text = row.format(value)
+def _layers(row: Setting, settings: BrokerSettings, name: str) -> list[Layer]:
+    """Where a broker's setting has values, the one that counts first."""
+    given = settings.given.get(name)
+    default = (name, row.default, SOURCE_DEFAULT)
+    return [default] if given is None else [(name, given, SOURCE_STATIC_BROKER), default]
+
+
+def _described(row: Setting, topic: Topic, settings: BrokerSettings) -> dict[str, Any]:
+    layers = _layers(row, settings, row.broker_name)
+    own = topic.config.get(row.name)
+    if own is not None:
+        layers.insert(0, (row.name, own, SOURCE_TOPIC))
+    return _row(row, layers, read_only=False)
+
+
+def _row(row: Setting, layers: list[Layer], *, read_only: bool) -> dict[str, Any]:
+    _, value, source = layers[0]
     return {
         "name": row.name,
-        "value": text,
+        "value": row.format(value),
         "read_only": read_only,
         "is_default": source == SOURCE_DEFAULT,
         "config_source": source,
         "is_sensitive": False,
-        "synonyms": [{"name": row.name, "value": text, "source": source}],
+        "synonyms": [
+            {"name": name, "value": row.format(each), "source": origin}
+            for name, each, origin in layers
+        ],
         "config_type": CONFIG_TYPES.get(row.kind, LONG_TYPE),
         "documentation": row.help,
     }
@@ -211,7 +220,7 @@ def _alter(door: KafkaDoor, resource: Any, *, validate_only: bool) -> None:
     topic = door.broker.catalog.topic(resource.resource_name)
     changes: dict[str, object | None] = {}
     for row in resource.configs:
-        changes[row.name] = _changed(topic, row)
+        changes[row.name] = _changed(topic, row, door.broker.settings)
     for name, value in changes.items():
         if value is not None:
             TOPIC_SETTINGS[name].parse(value)
@@ -219,13 +228,14 @@ def _alter(door: KafkaDoor, resource: Any, *, validate_only: bool) -> None:
         door.broker.catalog.alter(topic.name, changes)
 
 
-def _changed(topic: Topic, row: Any) -> object | None:
+def _changed(topic: Topic, row: Any, settings: BrokerSettings) -> object | None:
     if row.config_operation == SET:
         return row.value if row.value is not None else ""
     if row.config_operation == DELETE:
         return None
     setting = TOPIC_SETTINGS[row.name]
-    current = topic.config.get(row.name, setting.default)
+    default = settings.topic_defaults.get(row.name, setting.default)
+    current = topic.config.get(row.name, default)
     if not isinstance(current, tuple):
         raise InvalidSettingError(row.name, row.value, "only lists can be added to")
     given = tuple(part.strip() for part in (row.value or "").split(",") if part.strip())

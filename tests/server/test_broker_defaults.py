@@ -1,0 +1,51 @@
+"""Settings of the broker as the defaults of topics, seen through a real admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from tests.broker_process import BrokerProcess
+
+TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    settings = {"log.retention.ms": "1h", "message.max.bytes": "2000", "num.partitions": "3"}
+    running = BrokerProcess(tmp_path / "data", settings)
+    running.start()
+    yield running
+    assert running.stop() == 0, "a broker stops cleanly"
+
+
+def _described(admin: AdminClient, kind: Any, name: str) -> dict[str, Any]:
+    resource = ConfigResource(kind, name)
+    found: dict[str, Any] = admin.describe_configs([resource])[resource].result(timeout=10)
+    return found
+
+
+def test_a_topic_shows_where_each_value_comes_from(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    config = {"segment.bytes": "65536", "max.message.bytes": "3000"}
+    admin.create_topics([NewTopic("t", config=config)])["t"].result(timeout=10)
+    rows = _described(admin, ConfigResource.Type.TOPIC, "t")
+    shown = {name: (row.value, row.source) for name, row in rows.items()}
+    assert shown["segment.bytes"] == ("65536", TOPIC)
+    assert shown["max.message.bytes"] == ("3000", TOPIC)
+    assert shown["retention.ms"] == ("3600000", STATIC_BROKER)
+    assert shown["cleanup.policy"] == ("delete", DEFAULT)
+    assert set(rows["max.message.bytes"].synonyms) == {"max.message.bytes", "message.max.bytes"}
+    assert len(admin.list_topics("t", timeout=10).topics["t"].partitions) == 3
+
+
+def test_the_broker_shows_what_it_was_given(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    rows = _described(admin, ConfigResource.Type.BROKER, "0")
+    shown = {name: (row.value, row.source) for name, row in rows.items()}
+    assert shown["log.retention.ms"] == ("3600000", STATIC_BROKER)
+    assert shown["num.partitions"] == ("3", STATIC_BROKER)
+    assert shown["log.segment.bytes"] == ("1073741824", DEFAULT)

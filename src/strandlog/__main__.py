@@ -1,23 +1,27 @@
 """The `strandlog` command, also as `python -m strandlog`.
 
-The command line needs the extra `cli`. Without it there is one line to say so, and exit code 2.
+The command line needs the extra `cli`. Without it there is one line to say so, and exit code 2. A
+plain `strandlog serve` needs only the extra `server`, and is ready before the rest would be loaded.
 """
 
 from __future__ import annotations
 
 import sys
 
-from strandlog.errors import MissingExtraError
+from strandlog.errors import MissingExtraError, StrandlogError
 
 _OF_THE_EXTRA = ("typer", "rich", "msgspec")
 
 
 def main() -> None:
     """Run the command line; never returns."""
+    arguments = sys.argv[1:]
     try:
+        if arguments[:1] == ["serve"] and _serves(arguments[1:]):
+            sys.exit(0)
         from strandlog.cli.main import run  # noqa: PLC0415 - needs the extra, which may be missing
 
-        run(sys.argv[1:])
+        run(arguments)
     except ModuleNotFoundError as missing:
         module = (missing.name or "").partition(".")[0]
         if module not in _OF_THE_EXTRA:
@@ -26,6 +30,23 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _serves(words: list[str]) -> bool:
+    """Serve if the call is plain; False when it is not, and nothing was done."""
+    from strandlog.cli.serving import parse_plain, serve  # noqa: PLC0415 - only for this command
+
+    plain = parse_plain(words)
+    if plain is None:
+        return False
+    try:
+        serve(plain)
+    except (StrandlogError, OSError) as error:
+        from strandlog.cli.failure import failure_line  # noqa: PLC0415 - only when needed
+
+        sys.stderr.write(failure_line(error) + "\n")
+        sys.exit(1)
+    return True
 
 
 if __name__ == "__main__":

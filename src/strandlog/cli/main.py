@@ -23,7 +23,6 @@ Data goes to stdout, talk to stderr.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 from io import TextIOWrapper
@@ -32,6 +31,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from strandlog.cli.failure import failure_line
 from strandlog.cli.options import CONTEXT, MARKUP, RunState
 from strandlog.errors import StrandlogError
 
@@ -85,12 +85,7 @@ class RootCommand(TyperGroup):
 
 
 def _fail(error: StrandlogError | OSError, *, as_json: bool) -> NoReturn:
-    text = "; ".join([str(error), *getattr(error, "__notes__", ())])
-    if as_json:
-        text = json.dumps({"error": text, "type": type(error).__name__})
-    else:
-        text = "error: " + " ".join(text.splitlines())
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(failure_line(error, as_json=as_json) + "\n")
     raise typer.Exit(1) from None
 
 

@@ -1,0 +1,109 @@
+"""What `strandlog serve` does, without the library that parses the rest of the command line.
+
+Loading that library takes longer than starting the broker. So a plain call (`serve [DATA]` with
+options out of `PLAIN_OPTIONS`, each with its value) is read here. Anything else, be it `--help`, an
+option that is not in the table or a value that does not fit, gives None and is left to `serve.py`,
+which knows every option, prints help and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.errors import InvalidSettingError, MissingExtraError
+
+
+@dataclass
+class ServeArguments:
+    """What `serve` was called with."""
+
+    data: str = "./data"
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertise: str | None = None
+    pairs: list[str] = field(default_factory=list)
+
+
+def _plain_port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
+
+
+# Flag, the attribute that it sets, and how its value is read.
+PLAIN_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "--host": ("host", str),
+    "--port": ("port", _plain_port),
+    "--advertise": ("advertise", str),
+    "--set": ("pairs", str),
+}
+
+
+def parse_plain(words: Sequence[str]) -> ServeArguments | None:
+    """What a plain call asks for; None when this is no plain call."""
+    arguments = ServeArguments()
+    rest = iter(words)
+    has_data = False
+    for word in rest:
+        if not word.startswith("-"):
+            if has_data or not word:
+                return None
+            arguments.data, has_data = word, True
+            continue
+        flag, is_joined, value = word.partition("=")
+        option = PLAIN_OPTIONS.get(flag)
+        given = value if is_joined else next(rest, None)
+        if option is None or given is None or (not is_joined and given.startswith("-")):
+            return None
+        name, read = option
+        try:
+            if name == "pairs":
+                arguments.pairs.append(given)
+            else:
+                setattr(arguments, name, read(given))
+        except ValueError:
+            return None
+    return None if any("=" not in pair for pair in arguments.pairs) else arguments
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidSettingError("--advertise", text, "HOST:PORT")
+    return host, int(port)
+
+
+def _pairs(given: Sequence[str]) -> dict[str, object]:
+    split = (text.partition("=") for text in given)
+    return {name.strip(): value for name, _, value in split}
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def serve(arguments: ServeArguments) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+
+        from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
+    except ImportError as error:
+        raise MissingExtraError("server", error.name or "uvloop") from error
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    settings = broker_settings(BROKER_SETTINGS.parse(_pairs(arguments.pairs)))
+    data, advertised = os.path.abspath(arguments.data), _address(arguments.advertise)
+    options = ServerOptions(data, arguments.host, arguments.port, advertised, settings)
+
+    uvloop.run(run_until_stopped(options, _say))

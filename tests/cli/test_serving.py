@@ -1,0 +1,123 @@
+"""A plain `serve` is read without the big library, and means the same as with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from strandlog.cli.serve import app
+from strandlog.cli.serving import PLAIN_OPTIONS, ServeArguments, parse_plain
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ServeArguments()),
+        (["d"], ServeArguments(data="d")),
+        (["--port", "0", "d"], ServeArguments(data="d", port=0)),
+        (["--port=19", "--host=::1"], ServeArguments(host="::1", port=19)),
+        (["--advertise", "a:1"], ServeArguments(advertise="a:1")),
+        (
+            ["--set", "a=1", "d", "--set=b=x=y"],
+            ServeArguments(data="d", pairs=["a=1", "b=x=y"]),
+        ),
+    ],
+)
+def test_a_plain_call_is_read(words: list[str], expected: ServeArguments) -> None:
+    assert parse_plain(words) == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["-h"],
+        ["d", "e"],
+        [""],
+        ["--port"],
+        ["--port", "x"],
+        ["--port", "-1"],
+        ["--port="],
+        ["--host", "--port"],
+        ["--unknown", "1"],
+        ["--set", "no-value"],
+        ["--", "d"],
+    ],
+)
+def test_anything_else_is_left_to_the_library(words: list[str]) -> None:
+    assert parse_plain(words) is None
+
+
+def test_the_short_way_knows_the_options_of_the_long_one_with_their_defaults() -> None:
+    command: Any = typer.main.get_command(app)
+    by_flag = {flag: each for each in command.params for flag in each.opts if flag[0] == "-"}
+    missing = [flag for flag in PLAIN_OPTIONS if flag not in by_flag]
+    assert not missing
+    defaults = ServeArguments()
+    for flag, (attribute, _) in PLAIN_OPTIONS.items():
+        assert (by_flag[flag].default or None) == (getattr(defaults, attribute) or None), flag
+    data = next(each for each in command.params if each.name == "data")
+    assert data.default == defaults.data
+
+
+def _serve(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "strandlog", "serve", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_and_mistakes_are_answered_as_by_any_command(tmp_path: Path) -> None:
+    helped = _serve("--help")
+    assert helped.returncode == 0
+    assert "--advertise" in helped.stdout
+    wrong = _serve(str(tmp_path / "d"), "--set", "nonsense")
+    assert wrong.returncode == 2
+    assert "key=value" in wrong.stderr
+
+
+def test_a_broker_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "holiday.jpg").write_bytes(b"x")
+    refused = _serve(str(tmp_path / "d"), "--port", "0")
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert refused.stderr.startswith("error: ")
+    assert refused.stderr.count("\n") == 1
+    unknown = _serve(str(tmp_path / "e"), "--port", "0", "--set", "no.such.setting=1")
+    assert (unknown.returncode, unknown.stderr[:7]) == (1, "error: ")
+
+
+def test_the_command_line_library_is_not_loaded_for_a_plain_call(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    report = tmp_path / "imports"
+    command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]
+    with (
+        report.open("w") as stderr,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready ")
+        process.terminate()
+        assert process.wait(30) == 0
+    loaded = {line.rpartition("|")[2].strip() for line in report.read_text().splitlines()}
+    assert "strandlog.server.app" in loaded
+    assert not loaded & {"typer", "rich", "strandlog.cli.main"}
+
+
+def test_the_schemas_are_not_loaded_with_the_server() -> None:
+    code = "import sys, strandlog.server.app, strandlog.server.kafka.handlers as handlers\n"
+    code += "print('kio' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"

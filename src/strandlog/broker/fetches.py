@@ -84,6 +84,10 @@ class Fetches:
                 self._parked.setdefault(part.log, {})[parked] = None
         return pending
 
+    def has_parked(self, log: PartitionLog) -> bool:
+        """Whether a reader waits for this partition to have more to show."""
+        return log in self._parked
+
     def visible(self, log: PartitionLog) -> None:
         """A partition has more to show, or is gone: look at who waits for it."""
         for parked in list(self._parked.get(log, ())):

@@ -85,7 +85,7 @@ class Server:
 
     def _on_work(self) -> None:
         """Something was asked of the broker: there may be something to sync or to wait for."""
-        if self.door.durability.has_work:
+        if self.door.durability.is_due():
             self._sync_wanted.set()
         self._set_alarm()
 
@@ -108,6 +108,9 @@ class Server:
         waiting = self.door.timers.next_deadline_ms()
         if waiting is not None:
             due.append(waiting)
+        syncing = self.door.durability.next_due_ms()
+        if syncing is not None and not self._sync_wanted.is_set():
+            due.append(syncing)
         return min(due)
 
     def _set_alarm(self) -> None:

@@ -53,7 +53,7 @@ class KafkaDoor:
         self.broker = broker
         self.timers = Timers()
         self.fetches = Fetches(self.timers)
-        self.durability = Durability(broker.upkeep.syncing, self.fetches.visible)
+        self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
         self.producer_ids = ProducerIds(broker.log_dir)
         self.max_frame_bytes = max_frame_bytes
         self.max_inflight = max_inflight

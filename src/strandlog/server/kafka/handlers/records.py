@@ -116,7 +116,7 @@ def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> Produc
         raise InvalidRecordError("a Produce request without records")
     result = door.broker.append(log, part.records)
     if door.broker.settings.fsyncs:
-        door.durability.appended(log)
+        door.durability.appended(log, is_awaited=door.fetches.has_parked(log))
     else:
         door.fetches.visible(log)
     return ProduceAnswer(
@@ -169,6 +169,9 @@ def fetch(door: KafkaDoor, request: Request) -> None:
     pending = door.fetches.fetch(wish, now_ms)
     if not pending.is_done:
         request.slot.on_abandoned = lambda: door.fetches.cancel(pending)
+        for part in parts:
+            if part.log is not None:
+                door.durability.hurry(part.log)
 
     def reply(done: Pending[list[FetchAnswer]]) -> None:
         topics = _group(refs, done.result())

@@ -1,68 +1,60 @@
-"""Any control-plane message of any version, parsed and written through kio's schemas.
+"""Any control-plane message of any version, parsed and written by kio's schemas.
 
-`parse` gives kio's own object: attributes in snake_case, only those that the version has; handlers
-ask for newer ones with `getattr` and a default. `encoder` is ours: kio's writer wants one object
-per version and nested entity, which costs more than the bytes. Ours takes plain dictionaries with
-every field that any version knows, and picks: what the version does not have is left out, what the
-dictionary does not have gets the schema's default. The writer of a version is compiled once, when
-it is first needed.
+`parse` gives an object with attributes in snake_case, only those that the version has; handlers ask
+for newer ones with `getattr` and a default (request_reader.py). `encoder` takes plain dictionaries
+with every field that any version knows, and picks: what the version does not have is left out, what
+the dictionary does not have gets the schema's default. The writer of a version is compiled once,
+when it is first needed; so is kio, for loading it takes longer than everything else that a broker
+does before it listens. `warm_up` does both ahead of time.
 
 Times are plain milliseconds, errors plain codes, uuids are `uuid.UUID` or None, as they are in the
-dictionaries.
+dictionaries. An array may be given as `bytes`: what `array_encoder` made of it before.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType
-from typing import Any, get_args, get_origin
-
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader
-from kio.serial.errors import SerialError
+from typing import Any
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS, unsigned_varint
+from strandlog.protocol.kafka.request_reader import request_reader
+from strandlog.protocol.kafka.schemas import FIXED, element_of, is_entity, unwrap
+from strandlog.protocol.kafka.versions import APIS
 
 Writer = Callable[[Any, list[bytes]], None]
 
 _NO_UUID = bytes(16)
-_FIXED: dict[str, tuple[struct.Struct, Any]] = {
-    "int8": (struct.Struct(">b"), 0),
-    "int16": (struct.Struct(">h"), 0),
-    "int32": (struct.Struct(">i"), 0),
-    "int64": (struct.Struct(">q"), 0),
-    "uint16": (struct.Struct(">H"), 0),
-    "bool": (struct.Struct(">?"), False),
-    "float64": (struct.Struct(">d"), 0.0),
-    "error_code": (struct.Struct(">h"), 0),
-    "timedelta_i32": (struct.Struct(">i"), 0),
-    "timedelta_i64": (struct.Struct(">q"), 0),
-    "datetime_i64": (struct.Struct(">q"), -1),
-}
-
-
-@cache
-def _reader(api_key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]:
-    return entity_reader(load_request_schema(api_key, version))
 
 
 def parse(api_key: int, version: int, frame: memoryview, position: int) -> Any:
     """The body of a request; `DataError` when the bytes are not one."""
     try:
-        return _reader(api_key, version)(frame, position)[0]
-    except (SerialError, ValueError, OverflowError, KeyError) as error:
+        return request_reader(api_key, version)(frame, position)
+    except (DataError, struct.error, IndexError, ValueError, OverflowError) as error:
         raise DataError(
             f"a request with key {api_key} v{version} cannot be read: {error}"
         ) from error
 
 
+def warm_up() -> None:
+    """Load what the first request would have to wait for. From any thread."""
+    import kio.index  # noqa: F401, PLC0415 - see above
+
+    for api in APIS:
+        request_reader(api.key, api.last)
+        encoder(api.key, api.last)
+
+
 @cache
 def encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
     """What turns a dictionary into the body of a response."""
+    from kio.index import load_response_schema  # noqa: PLC0415 - see above
+
     write = _entity_writer(load_response_schema(api_key, version))
 
     def encode(body: Mapping[str, Any]) -> bytes:
@@ -109,46 +101,33 @@ def _write_tagged(
         parts += (unsigned_varint(tag), unsigned_varint(len(data)), data)
 
 
-def _is_entity(kind: Any) -> bool:
-    return is_dataclass(kind)
-
-
-def _unwrap(kind: Any) -> tuple[Any, bool]:
-    """(type without None, whether None was allowed)."""
-    arguments = get_args(kind)
-    if NoneType in arguments:
-        rest = [argument for argument in arguments if argument is not NoneType]
-        return rest[0], True
-    return kind, False
-
-
 def _default(field: Field[Any]) -> Any:
-    kind, nullable = _unwrap(field.type)
-    if get_origin(kind) is tuple:
+    kind, nullable = unwrap(field.type)
+    if element_of(kind) is not None:
         return None if nullable and field.default is None else ()
-    if _is_entity(kind):
+    if is_entity(kind):
         return None if nullable else {}
     kafka_type = field.metadata["kafka_type"]
     if field.default is not MISSING and isinstance(field.default, int | str | bytes | NoneType):
         return field.default
-    if kafka_type in _FIXED:
-        return _FIXED[kafka_type][1]
+    if kafka_type in FIXED:
+        return FIXED[kafka_type][1]
     if nullable or kafka_type == "uuid":
         return None
     return "" if kafka_type == "string" else b""
 
 
 def _field_writer(field: Field[Any], flexible: bool) -> Writer:
-    kind, nullable = _unwrap(field.type)
-    if get_origin(kind) is tuple:
-        inner = get_args(kind)[0]
+    kind, nullable = unwrap(field.type)
+    inner = element_of(kind)
+    if inner is not None:
         item = (
             _entity_writer(inner)
-            if _is_entity(inner)
+            if is_entity(inner)
             else _primitive_writer(field.metadata["kafka_type"], flexible, nullable=False)
         )
         return _array_writer(item, flexible)
-    if _is_entity(kind):
+    if is_entity(kind):
         return _nullable_entity(_entity_writer(kind)) if nullable else _entity_writer(kind)
     return _primitive_writer(field.metadata["kafka_type"], flexible, nullable)
 
@@ -177,8 +156,8 @@ def _array_writer(item: Writer, flexible: bool) -> Writer:
 
 
 def _primitive_writer(kafka_type: str, flexible: bool, nullable: bool) -> Writer:
-    if kafka_type in _FIXED:
-        layout = _FIXED[kafka_type][0]
+    if kafka_type in FIXED:
+        layout = FIXED[kafka_type][0]
 
         def write_fixed(value: Any, parts: list[bytes]) -> None:
             parts.append(layout.pack(-1 if value is None else value))

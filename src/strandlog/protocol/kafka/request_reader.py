@@ -1,0 +1,289 @@
+"""Reads the body of any request by its schema, trusting nothing in it.
+
+For each version one Python function is written out and compiled, when it is first needed; what it
+does for a small request looks like this:
+
+    def read(frame, p):
+        v0, p = compact_text(frame, p)              group id
+        v1, = unpack2(frame, p); p += 4             fields of fixed size, all neighbours at once
+        c3, p = compact_count(frame, p)             an array: its length fits into what is left
+        v3 = []
+        for _ in range(c3): ...
+        p = p + 1 if not frame[p] else skip_tagged_fields(frame, p)
+        return new(T4, (v0, v1, v3))
+
+Structures come out as named tuples with exactly the fields that the version has; times are
+`timedelta`, uuids `uuid.UUID` or None for the zero one. Tagged fields that the schema does not know
+are skipped: clients newer than us may send them.
+
+A length is checked against the bytes that are left before anything is made of it, so a request
+costs memory in proportion to the bytes that arrived. What breaks a rule raises `DataError`, what
+ends too early `DataError`, `struct.error` or `IndexError`; `parse` in messages.py makes one of all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import Field, fields
+from datetime import timedelta
+from functools import cache, lru_cache
+from typing import Any
+from uuid import UUID
+
+from strandlog.errors import DataError
+from strandlog.protocol.kafka.headers import read_unsigned_varint, skip_tagged_fields
+from strandlog.protocol.kafka.schemas import FIXED, INT16, INT32, element_of, is_entity, unwrap
+
+Reader = Callable[[memoryview, int], Any]
+
+_ZERO_UUID = bytes(16)
+
+
+@cache
+def request_reader(api_key: int, version: int) -> Reader:
+    """The reader of one version of a request."""
+    from kio.index import load_request_schema  # noqa: PLC0415 - slow to load, see messages.py
+
+    schema = load_request_schema(api_key, version)
+    source = _Source()
+    source.entity("body", schema)
+    return source.compiled("body")
+
+
+class _Source:
+    """A function that is being written."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 1
+        self._names: dict[str, Any] = dict(_SHARED)
+
+    def compiled(self, result: str) -> Reader:
+        text = "\n".join(["def read(frame, p):", *self._lines, f"    return {result}"])
+        exec(text, self._names)  # our own text, made of kio's field names and nothing else
+        read: Reader = self._names["read"]
+        return read
+
+    def entity(self, target: str, schema: Any) -> None:
+        """Write what reads a structure into the variable `target`."""
+        flexible: bool = schema.__flexible__
+        plain = [field for field in fields(schema) if "tag" not in field.metadata]
+        tagged = [field for field in fields(schema) if "tag" in field.metadata]
+        variables = [f"{target}_{field.name}" for field in (*plain, *tagged)]
+        run: list[tuple[str, str]] = []  # neighbours of fixed size: (variable, letter)
+        for variable, field in zip(variables, plain, strict=False):
+            letter = _letter(field)
+            if letter:
+                run.append((variable, letter))
+                continue
+            self._fixed(run)
+            self._field(variable, field, flexible)
+        self._fixed(run)
+        if flexible:
+            self._tagged(variables[len(plain) :], tagged)
+        names = [field.name for field in (*plain, *tagged)]
+        kind = namedtuple(schema.__name__, names)  # type: ignore[misc] # known only now
+        self._write(f"{target} = new({self._name(kind)}, ({''.join(v + ', ' for v in variables)}))")
+
+    def _fixed(self, run: list[tuple[str, str]]) -> None:
+        if run:
+            layout = struct.Struct(">" + "".join(letter for _, letter in run))
+            variables = "".join(variable + ", " for variable, _ in run)
+            self._write(f"{variables}= {self._name(layout.unpack_from)}(frame, p)")
+            self._write(f"p += {layout.size}")
+            run.clear()
+
+    def _field(self, target: str, field: Field[Any], flexible: bool) -> None:
+        kind, nullable = unwrap(field.type)
+        element = element_of(kind)
+        if element is not None:
+            self._array(target, element, field, flexible, nullable)
+        elif not is_entity(kind):
+            read = _primitive(field.metadata["kafka_type"], flexible, nullable)
+            self._write(f"{target}, p = {read}(frame, p)")
+        elif nullable:
+            self._write(f"{target} = None")
+            self._write("p += 1")
+            self._block("if frame[p - 1] < 0x80:", lambda: self.entity(target, kind))
+        else:
+            self.entity(target, kind)
+
+    def _array(
+        self, target: str, element: Any, field: Field[Any], flexible: bool, nullable: bool
+    ) -> None:
+        def item() -> None:
+            value = f"{target}_"
+            if is_entity(element):
+                self.entity(value, element)
+            else:
+                read = _primitive(field.metadata["kafka_type"], flexible, nullable=False)
+                self._write(f"{value}, p = {read}(frame, p)")
+            self._write(f"{target}.append({value})")
+
+        self._write(f"{target}_count, p = {'compact_count' if flexible else 'count'}(frame, p)")
+        self._write(f"{target} = []")
+        self._block(
+            f"if {target}_count < 0:",
+            lambda: self._write(f"{target} = None" if nullable else f"refuse_null({field.name!r})"),
+        )
+        self._block(f"for _ in range({target}_count):", item)
+
+    def _tagged(self, targets: list[str], tagged: list[Field[Any]]) -> None:
+        if not tagged:
+            self._write("p = p + 1 if not frame[p] else skip_tagged_fields(frame, p)")
+            return
+        defaults = [field.default for field in tagged]
+        readers: dict[int, tuple[int, Reader]] = {}
+        for number, field in enumerate(tagged):
+            source = _Source()
+            source._field("value", field, flexible=True)
+            readers[field.metadata["tag"]] = (number, source.compiled("value"))
+        read = self._name(_tagged_reader(readers, defaults))
+        variables = "".join(target + ", " for target in targets)
+
+        def usual() -> None:
+            self._write("p += 1")
+            self._write(f"{variables}= {self._name(defaults)}")
+
+        self._block("if not frame[p]:", usual)
+        self._block("else:", lambda: self._write(f"({variables}), p = {read}(frame, p)"))
+
+    def _block(self, head: str, body: Callable[[], None]) -> None:
+        self._write(head)
+        self._depth += 1
+        body()
+        self._depth -= 1
+
+    def _write(self, line: str) -> None:
+        self._lines.append("    " * self._depth + line)
+
+    def _name(self, value: object) -> str:
+        """A name for something that the function needs."""
+        name = f"k{len(self._names)}"
+        self._names[name] = value
+        return name
+
+
+def _letter(field: Field[Any]) -> str:
+    """The letter of a field in a struct; none for times, which become objects."""
+    kafka_type = field.metadata.get("kafka_type", "")
+    if kafka_type not in FIXED or element_of(unwrap(field.type)[0]) is not None:
+        return ""
+    return "" if kafka_type.startswith("timedelta") else FIXED[kafka_type][0].format[1:]
+
+
+def _tagged_reader(readers: dict[int, tuple[int, Reader]], defaults: list[Any]) -> Reader:
+    def read(frame: memoryview, position: int) -> tuple[list[Any], int]:
+        end = skip_tagged_fields(frame, position)
+        found = list(defaults)
+        count, position = read_unsigned_varint(frame, position)
+        for _ in range(count):
+            tag, position = read_unsigned_varint(frame, position)
+            size, position = read_unsigned_varint(frame, position)
+            if tag in readers:
+                number, read_value = readers[tag]
+                found[number] = read_value(frame[: position + size], position)
+            position += size
+        return found, end
+
+    return read
+
+
+# -- what the functions call ---------------------------------------------------------------------
+
+
+def _primitive(kafka_type: str, flexible: bool, nullable: bool) -> str:
+    """The name of what reads one value."""
+    if kafka_type in FIXED or kafka_type == "uuid":
+        return kafka_type
+    kind = "text" if kafka_type == "string" else "data"
+    return ("nullable_" if nullable else "") + ("compact_" if flexible else "") + kind
+
+
+def _sized_reader(is_text: bool, flexible: bool, nullable: bool) -> Reader:
+    layout = INT16 if is_text else INT32
+    unpack, length_size = layout.unpack_from, layout.size
+
+    def read(frame: memoryview, position: int) -> tuple[str | bytes | None, int]:
+        if flexible:
+            length = frame[position] - 1
+            position += 1
+            if length > 126:
+                length, position = read_unsigned_varint(frame, position - 1)
+                length -= 1
+        else:
+            length = unpack(frame, position)[0]
+            position += length_size
+        end = position + length
+        if length < 0:
+            if not nullable:
+                _refuse_null("text" if is_text else "data")
+            return None, position
+        if end > len(frame):
+            raise DataError(f"{length} bytes are announced, {len(frame) - position} are left")
+        if is_text:
+            return str(frame[position:end], "utf-8"), end
+        return bytes(frame[position:end]), end
+
+    return read
+
+
+def _count(frame: memoryview, position: int) -> tuple[int, int]:
+    count = INT32.unpack_from(frame, position)[0]
+    return _fitting(count, frame, position + 4)
+
+
+def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
+    count, position = read_unsigned_varint(frame, position)
+    return _fitting(count - 1, frame, position)
+
+
+def _fitting(count: int, frame: memoryview, position: int) -> tuple[int, int]:
+    if count > len(frame) - position:  # each has a byte at least
+        raise DataError(f"an array of {count} elements does not fit into its request")
+    return count, position
+
+
+def _refuse_null(name: str) -> None:
+    raise DataError(f"{name} may not be null")
+
+
+def _fixed_reader(kafka_type: str) -> Reader:
+    layout = FIXED[kafka_type][0]
+    is_time = kafka_type.startswith("timedelta")
+
+    def read(frame: memoryview, position: int) -> tuple[Any, int]:
+        value = layout.unpack_from(frame, position)[0]
+        return (timedelta(milliseconds=value) if is_time else value), position + layout.size
+
+    return read
+
+
+def _read_uuid(frame: memoryview, position: int) -> tuple[UUID | None, int]:
+    return _uuid_of(bytes(frame[position : position + 16])), position + 16
+
+
+@lru_cache(maxsize=4096)  # the same topics, again and again
+def _uuid_of(data: bytes) -> UUID | None:
+    if len(data) < 16:
+        raise DataError("a request ends in the middle of a uuid")
+    return None if data == _ZERO_UUID else UUID(bytes=data)
+
+
+_SHARED: dict[str, Any] = {
+    "new": tuple.__new__,
+    "count": _count,
+    "compact_count": _compact_count,
+    "refuse_null": _refuse_null,
+    "skip_tagged_fields": skip_tagged_fields,
+    "uuid": _read_uuid,
+    **{name: _fixed_reader(name) for name in FIXED},
+    **{
+        _primitive(kind, flexible, nullable): _sized_reader(kind == "string", flexible, nullable)
+        for kind in ("string", "bytes")
+        for flexible in (False, True)
+        for nullable in (False, True)
+    },
+}

@@ -1,0 +1,187 @@
+"""Requests of any API and version, made by kio's schemas: for fuzzing and for raw sockets.
+
+`request_bodies` is a hypothesis strategy of kio objects; `encode` gives their bytes, written by kio
+and not by us. `Wire` is a socket that sends them and reads the answers, again with kio.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import struct
+from dataclasses import fields
+from datetime import timedelta
+from functools import cache
+from typing import Any, Self
+from uuid import UUID
+
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
+from strandlog.protocol.kafka.schemas import FIXED, element_of, is_entity, unwrap
+from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
+
+# Names that mean something to a broker, besides names that mean nothing.
+NAMES = ["", "t", "u", "compacted", "g", "__consumer_offsets", "range", "consumer", "0", "bad name"]
+NUMBERS = [-7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 4, 16, 1000]
+
+
+def _integers(letter: str) -> st.SearchStrategy[int]:
+    bits = struct.calcsize(letter) * 8
+    low, high = (0, 2**bits - 1) if letter.isupper() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    usual = st.sampled_from([number for number in NUMBERS if low <= number <= high])
+    return usual | st.integers(low, high)
+
+
+def _primitive(kafka_type: str) -> st.SearchStrategy[Any]:
+    match kafka_type:
+        case "string":
+            return st.sampled_from(NAMES) | st.text(max_size=12)
+        case "bytes" | "records":
+            return st.binary(max_size=30)
+        case "uuid":
+            return st.none() | st.uuids()
+        case "bool":
+            return st.booleans()
+        case "float64":
+            return st.floats(allow_nan=False)
+        case "error_code":
+            return st.sampled_from(ErrorCode)
+        case "timedelta_i32" | "timedelta_i64":
+            return st.integers(0, 300).map(lambda ms: timedelta(milliseconds=ms))
+    return _integers(FIXED[kafka_type][0].format[1:])
+
+
+def _field(field: Any, depth: int) -> st.SearchStrategy[Any]:
+    kind, nullable = unwrap(field.type)
+    element = element_of(kind)
+    found: st.SearchStrategy[Any]
+    if element is not None:
+        item = (
+            _entity(element, depth + 1)
+            if is_entity(element)
+            else _primitive(field.metadata["kafka_type"])
+        )
+        found = st.lists(item, max_size=3 if depth == 0 else 2).map(tuple)
+    else:
+        found = (
+            _entity(kind, depth + 1)
+            if is_entity(kind)
+            else _primitive(field.metadata["kafka_type"])
+        )
+    return st.none() | found if nullable else found
+
+
+@cache
+def _entity(schema: Any, depth: int = 0) -> st.SearchStrategy[Any]:
+    return st.builds(schema, **{field.name: _field(field, depth) for field in fields(schema)})
+
+
+def request_bodies(api_key: int, version: int) -> st.SearchStrategy[Any]:
+    """Any request of this version, as kio's object."""
+    return _entity(load_request_schema(api_key, version))
+
+
+def encode(body: Any) -> bytes:
+    """The bytes of a body, as kio writes them."""
+    buffer = io.BytesIO()
+    entity_writer(type(body))(buffer, body)
+    return buffer.getvalue()
+
+
+def request_header(
+    api_key: int, version: int, correlation_id: int, *, tags: bytes = NO_TAGGED_FIELDS
+) -> bytes:
+    """The header of a request; flexible versions have tagged fields in it."""
+    header = struct.pack(">hhih", api_key, version, correlation_id, 4) + b"test"
+    return header + tags if BY_KEY[api_key].is_flexible(version) else header
+
+
+def build(api_key: int, version: int, **values: Any) -> Any:
+    """A request out of plain values: dictionaries for structures, lists, integers for times."""
+    return _build(load_request_schema(api_key, version), values)
+
+
+def _build(schema: Any, values: dict[str, Any]) -> Any:
+    found: dict[str, Any] = {}
+    for field in fields(schema):
+        if field.name in values:
+            found[field.name] = _converted(field, values[field.name])
+    return schema(**found)
+
+
+def _converted(field: Any, value: Any) -> Any:
+    kind, _ = unwrap(field.type)
+    element = element_of(kind)
+    if value is None:
+        return None
+    if element is not None:
+        return tuple(_build(element, each) if is_entity(element) else each for each in value)
+    if is_entity(kind):
+        return _build(kind, value)
+    if field.metadata["kafka_type"].startswith("timedelta") and isinstance(value, int):
+        return timedelta(milliseconds=value)
+    return value
+
+
+class Wire:
+    """One connection to a broker that speaks in kio's objects."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def ask(self, api_key: int, version: int, **values: Any) -> Any:
+        """Send a request made of plain values and give the answer."""
+        return self.ask_raw(api_key, version, encode(build(api_key, version, **values)))
+
+    def ask_raw(self, api_key: int, version: int, body: bytes, **header: Any) -> Any:
+        """Send a request of ready bytes and give the answer."""
+        self._correlation_id += 1
+        self.send(request_header(api_key, version, self._correlation_id, **header) + body)
+        return self.answer(api_key, version)
+
+    def send(self, frame: bytes) -> None:
+        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def answer(self, api_key: int, version: int) -> Any:
+        """The next response, all of whose bytes belong to it."""
+        frame = self.receive()
+        assert struct.unpack_from(">i", frame)[0] == self._correlation_id
+        position = 4
+        if api_key != API_VERSIONS and BY_KEY[api_key].is_flexible(version):
+            assert frame[4] == 0
+            position = 5
+        body, size = entity_reader(load_response_schema(api_key, version))(frame[position:], 0)
+        assert position + size == len(frame), "bytes behind the end of a response"
+        return body
+
+    def receive(self) -> bytes:
+        """The next frame; ConnectionError when the broker hung up."""
+        return self._exactly(struct.unpack(">i", self._exactly(4))[0])
+
+    def _exactly(self, length: int) -> bytes:
+        data = bytearray()
+        while len(data) < length:
+            part = self.socket.recv(length - len(data))
+            if not part:
+                raise ConnectionError("the broker hung up")
+            data += part
+        return bytes(data)
+
+
+def topic_id_of(wire: Wire, name: str) -> UUID:
+    """The id of a topic, by Metadata."""
+    [topic] = wire.ask(3, 12, topics=[{"topic_id": None, "name": name}]).topics
+    found: UUID = topic.topic_id
+    return found

@@ -21,6 +21,8 @@ KAFKA_DEFAULTS = {
     "offsets.topic.segment.bytes": 104_857_600,
     "num.partitions": 1,
     "auto.create.topics.enable": True,
+    "delete.topic.enable": True,
+    "socket.request.max.bytes": 104_857_600,
     "log.retention.check.interval.ms": 300_000,
     "log.cleaner.backoff.ms": 15_000,
     "log.cleaner.dedupe.buffer.size": 134_217_728,

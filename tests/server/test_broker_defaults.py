@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from tests.broker_process import BrokerProcess
 
@@ -16,6 +19,7 @@ TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     settings = {"log.retention.ms": "1h", "message.max.bytes": "2000", "num.partitions": "3"}
+    settings |= {"delete.topic.enable": "false", "socket.request.max.bytes": "2048"}
     running = BrokerProcess(tmp_path / "data", settings)
     running.start()
     yield running
@@ -49,3 +53,17 @@ def test_the_broker_shows_what_it_was_given(broker: BrokerProcess) -> None:
     assert shown["log.retention.ms"] == ("3600000", STATIC_BROKER)
     assert shown["num.partitions"] == ("3", STATIC_BROKER)
     assert shown["log.segment.bytes"] == ("1073741824", DEFAULT)
+
+
+def test_topics_stay_where_deleting_is_switched_off(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic("t")])["t"].result(timeout=10)
+    with pytest.raises(KafkaException, match="TOPIC_DELETION_DISABLED"):
+        admin.delete_topics(["t"])["t"].result(timeout=10)
+    assert "t" in admin.list_topics(timeout=10).topics
+
+
+def test_a_request_over_the_limit_ends_its_connection(broker: BrokerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+        connection.sendall(struct.pack(">i", 2049))
+        assert connection.recv(1) == b""

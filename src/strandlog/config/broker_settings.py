@@ -129,6 +129,34 @@ BROKER_SETTINGS = SettingTable(
             help="Whether a topic is created when a client first asks for it.",
         ),
         Setting(
+            name="delete.topic.enable",
+            kind="bool",
+            default=True,
+            dynamic=False,
+            help="Whether clients may delete topics.",
+        ),
+        Setting(
+            name="socket.request.max.bytes",
+            kind="bytes",
+            default=100 * MIB,
+            minimum=1024,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="A connection that announces a larger request is closed.",
+        ),
+        Setting(
+            name="max.connections",
+            kind="int",
+            default=5000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help=(
+                "Connections over this number are closed at once. Kafka has no limit; each takes a "
+                "file descriptor, and without those the log cannot be written."
+            ),
+        ),
+        Setting(
             name="max.partitions.per.topic",
             kind="int",
             default=10_000,
@@ -249,6 +277,9 @@ class BrokerSettings:
     offsets_topic_segment_bytes: int
     num_partitions: int
     auto_create_topics_enable: bool
+    delete_topic_enable: bool
+    socket_request_max_bytes: int
+    max_connections: int
     max_partitions_per_topic: int
     log_durability: str
     log_retention_check_interval_ms: int

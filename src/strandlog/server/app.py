@@ -61,7 +61,13 @@ class Server:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self.broker = Broker(options.data, DiskFiles(), SystemClock(), uuid.uuid4, options.settings)
-        self.door = KafkaDoor(self.broker, advertised=options.advertised, on_work=self._on_work)
+        self.door = KafkaDoor(
+            self.broker,
+            advertised=options.advertised,
+            max_frame_bytes=options.settings.socket_request_max_bytes,
+            max_connections=options.settings.max_connections,
+            on_work=self._on_work,
+        )
         self.broker.offsets_written = self.door.durability.appended
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strandlog-sync")
         self._sync_wanted = asyncio.Event()

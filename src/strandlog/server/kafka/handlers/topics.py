@@ -23,6 +23,7 @@ from strandlog.storage.identity import uuid_of
 
 INVALID_REPLICATION_FACTOR = 38
 INVALID_REQUEST = 42
+TOPIC_DELETION_DISABLED = 73
 RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
 SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -95,6 +96,10 @@ def _delete(door: KafkaDoor, name: str | None, topic_id: Any) -> dict[str, Any]:
         if topic is None:
             return {"name": None, "topic_id": topic_id, "error_code": UNKNOWN_TOPIC_ID}
         name = topic.name
+
+    if not door.broker.settings.delete_topic_enable:
+        text = "topics cannot be deleted here: delete.topic.enable is false"
+        return {"name": name, "error_code": TOPIC_DELETION_DISABLED, "error_message": text}
 
     def delete(name: str = name) -> dict[str, Any]:
         found = door.broker.catalog.topic(name)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types contracts check crash bench clean
+.PHONY: help setup demo test lint types contracts check crash bench peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -14,6 +14,7 @@ help:
 	@echo "make check   what CI runs: lint, types, import contracts, tests"
 	@echo "make crash   at least 10,000 crash points over a simulated disk"
 	@echo "make bench   figures of this machine, as a table and as JSON"
+	@echo "make peers   fetch clients of other languages for tests/compat (needs npm, Java, Maven)"
 
 setup: $(STAMP)
 
@@ -46,6 +47,9 @@ crash: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
+
+peers: setup
+	$(BIN)/python tools/fetch_peers.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

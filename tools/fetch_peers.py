@@ -1,0 +1,152 @@
+"""Fetches the optional peers of tests/compat: clients that do not come with the dev requirements.
+
+    kafkajs   with npm
+    java      Kafka's own Java client, with Maven
+    spark     PySpark and its Kafka connector, with pip (an environment of its own) and Maven
+
+`make peers` puts them into $STRANDLOG_PEERS, or else into the user's cache; the tests look there
+and skip, saying so, where a peer is missing. Each tool asks the registry that it is configured for.
+A folder carries the version in its name, and a mark once it is complete: what was cut short is
+fetched again, and a new version in the table below is a new folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+KAFKAJS_VERSION = "2.2.4"
+KAFKA_CLIENTS_VERSION = "4.4.0"
+SLF4J_VERSION = "2.0.20"
+SPARK_VERSION = "4.0.0"  # the newest of which every jar could be had
+SCALA_VERSION = "2.13"
+COMPLETE = ".complete"
+
+# Every jar by name, none found by Maven: the descriptors of Spark send it to further registries
+# for what they depend on. PySpark itself has the rest, such as the codecs.
+JAVA_JARS = (
+    ("org.apache.kafka", "kafka-clients", KAFKA_CLIENTS_VERSION),
+    ("org.slf4j", "slf4j-api", SLF4J_VERSION),
+    ("org.slf4j", "slf4j-nop", SLF4J_VERSION),
+    ("org.xerial.snappy", "snappy-java", "1.1.10.7"),
+    ("at.yawk.lz4", "lz4-java", "1.11.2"),
+    ("com.github.luben", "zstd-jni", "1.5.7-17"),
+)
+SPARK_JARS = (
+    ("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA_VERSION}", SPARK_VERSION),
+    ("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA_VERSION}", SPARK_VERSION),
+    ("org.apache.kafka", "kafka-clients", "3.9.0"),
+    ("org.apache.commons", "commons-pool2", "2.12.0"),
+)
+POM = """<project>
+<modelVersion>4.0.0</modelVersion>
+<groupId>peers</groupId><artifactId>peers</artifactId><version>1</version>
+<dependencies>{dependencies}</dependencies>
+</project>
+"""
+DEPENDENCY = """<dependency>
+<groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
+<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
+</dependency>"""
+
+
+class Peer(NamedTuple):
+    """One optional client: where it goes, what fetches it."""
+
+    name: str
+    version: str
+    tools: tuple[str, ...]
+    fetch: Callable[[Path], None]
+
+    @property
+    def folder(self) -> Path:
+        return home() / f"{self.name}-{self.version}"
+
+    @property
+    def is_complete(self) -> bool:
+        return (self.folder / COMPLETE).exists()
+
+    def missing_tools(self) -> list[str]:
+        return [tool for tool in self.tools if shutil.which(tool) is None]
+
+
+def home() -> Path:
+    """The folder that holds all peers."""
+    given = os.environ.get("STRANDLOG_PEERS")
+    if given:
+        return Path(given)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "strandlog" / "peers"
+
+
+def _run(*arguments: str | Path, cwd: Path) -> None:
+    subprocess.run([str(argument) for argument in arguments], cwd=cwd, check=True)
+
+
+def _fetch_jars(folder: Path, jars: tuple[tuple[str, str, str], ...]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    pom = folder / "pom.xml"
+    pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*jar) for jar in jars)))
+    _run(
+        *("mvn", "--batch-mode", "--quiet", "-f", pom, "dependency:copy-dependencies"),
+        *(f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
+        cwd=folder,
+    )
+
+
+def _fetch_kafkajs(folder: Path) -> None:
+    (folder / "package.json").write_text('{"private": true}\n')
+    _run("npm", "install", "--no-audit", "--no-fund", f"kafkajs@{KAFKAJS_VERSION}", cwd=folder)
+
+
+def _fetch_java(folder: Path) -> None:
+    _fetch_jars(folder, JAVA_JARS)
+
+
+def _fetch_spark(folder: Path) -> None:
+    _fetch_jars(folder / "jars", SPARK_JARS)
+    venv.create(folder / "venv", with_pip=True, symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    _run(python, "-m", "pip", "install", "--quiet", f"pyspark=={SPARK_VERSION}", cwd=folder)
+
+
+KAFKAJS = Peer("kafkajs", KAFKAJS_VERSION, ("node", "npm"), _fetch_kafkajs)
+JAVA = Peer("java", KAFKA_CLIENTS_VERSION, ("java", "mvn"), _fetch_java)
+SPARK = Peer("spark", SPARK_VERSION, ("java", "mvn"), _fetch_spark)
+PEERS = (KAFKAJS, JAVA, SPARK)
+
+
+def fetch(peer: Peer) -> bool:
+    """Bring one peer here; false, with a sentence, if it cannot be had."""
+    if peer.is_complete:
+        print(f"{peer.name} {peer.version}: is here, in {peer.folder}")
+        return True
+    missing = peer.missing_tools()
+    if missing:
+        print(f"{peer.name} {peer.version}: needs {' and '.join(missing)}; its tests will skip")
+        return False
+    shutil.rmtree(peer.folder, ignore_errors=True)
+    peer.folder.mkdir(parents=True)
+    try:
+        peer.fetch(peer.folder)
+    except (subprocess.CalledProcessError, OSError) as error:
+        print(f"{peer.name} {peer.version}: could not be fetched: {error}; its tests will skip")
+        return False
+    (peer.folder / COMPLETE).touch()
+    print(f"{peer.name} {peer.version}: fetched into {peer.folder}")
+    return True
+
+
+def main() -> int:
+    here = [fetch(peer) for peer in PEERS]  # all of them, also behind one that cannot be had
+    return 0 if all(here) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

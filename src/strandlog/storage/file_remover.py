@@ -9,9 +9,11 @@ because its name says so.
 from __future__ import annotations
 
 import heapq
+from functools import partial
 
 from strandlog.storage.files import Files
 from strandlog.storage.paths import DELETED_SUFFIX
+from strandlog.storage.steps import Steps, do_here
 
 
 class FileRemover:
@@ -42,15 +44,17 @@ class FileRemover:
 
     def step(self, now_ms: int) -> int:
         """Remove what is due; returns how many."""
+        return do_here(self.removing(now_ms))
+
+    def removing(self, now_ms: int) -> Steps[int]:
+        """The same in steps, one for each file or folder."""
         count = 0
         while self._waiting and self._waiting[0][0] <= now_ms:
             _, path = heapq.heappop(self._waiting)
-            if path.endswith(DELETED_SUFFIX):
-                self._files.remove(path)
-            else:
-                self._files.remove_tree(path)
+            is_file = path.endswith(DELETED_SUFFIX)
+            yield partial(self._files.remove if is_file else self._files.remove_tree, path)
             count += 1
-        self.removed += count
+            self.removed += 1
         return count
 
     def remove_all(self) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from strandlog.clock import Clock
@@ -32,6 +33,7 @@ from strandlog.storage.open_files import DEFAULT_LIMIT, OpenFiles
 from strandlog.storage.partition_log import LogContext, PartitionLog
 from strandlog.storage.paths import join
 from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
+from strandlog.storage.steps import Steps, do_here
 
 __all__ = ["LogDir", "LogDirOptions", "check_layout"]
 
@@ -132,13 +134,23 @@ class LogDir:
 
     def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
         """Make an empty partition. Durable once `sync_names` was called."""
+        self.adopt(self.make_partition(tp, topic_id, settings))
+
+    def make_partition(
+        self, tp: TopicPartition, topic_id: str, settings: LogSettings
+    ) -> PartitionLog:
+        """Make an empty partition, in any thread; nobody knows it until it is adopted."""
         self._log_starts.forget(tp)
         self._cleaner_points.forget(tp)
-        self.cleaner_offsets.pop(tp, None)
-        self._gone.discard(tp)
         self.files.make_dir(join(self.path, paths.partition_dir(tp)))
         self.write_partition_metadata(tp, topic_id)
-        self.open_partition(tp, settings)
+        return self._opened(tp, settings, 0)
+
+    def adopt(self, log: PartitionLog) -> None:
+        """Take a partition that was made into the folder's books."""
+        self.cleaner_offsets.pop(log.tp, None)
+        self._gone.discard(log.tp)  # not before: what was known of an old one must not come back
+        self.logs[log.tp] = log
 
     def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
         """Say in the partition's folder which topic it belongs to."""
@@ -152,27 +164,42 @@ class LogDir:
 
     def open_partition(self, tp: TopicPartition, settings: LogSettings) -> PartitionLog:
         """Open a partition that is on disk, recovering it if need be."""
-        folder = join(self.path, paths.partition_dir(tp))
-        log = PartitionLog(tp, folder, settings, self._context, self._log_starts.offsets.get(tp, 0))
+        log = self._opened(tp, settings, self._log_starts.offsets.get(tp, 0))
         self.logs[tp] = log
         return log
 
+    def _opened(self, tp: TopicPartition, settings: LogSettings, log_start: int) -> PartitionLog:
+        folder = join(self.path, paths.partition_dir(tp))
+        return PartitionLog(tp, folder, settings, self._context, log_start)
+
     def delete_partition(self, tp: TopicPartition, delay_ms: int) -> None:
         """Take a partition out at once; its files go `delay_ms` later."""
+        self.take_out(tp)
+        self.remove_later(self.rename_away(tp), delay_ms)
+
+    def take_out(self, tp: TopicPartition) -> None:
+        """Strike a partition from the books, before its folder goes."""
         log = self.logs.pop(tp, None)
         if log is not None:
             log.abandon()
         self.cleaner_offsets.pop(tp, None)
-        renamed = self._rename_folder(tp, paths.DELETE_DIR_SUFFIX)
+        self._gone.add(tp)
+
+    def rename_away(self, tp: TopicPartition) -> str:
+        """Give the folder of a partition its last name, in any thread; returns that."""
+        return self._rename_folder(tp, paths.DELETE_DIR_SUFFIX)
+
+    def remove_later(self, renamed: str, delay_ms: int) -> None:
+        """Remove a folder that was renamed away after a while."""
         self.remover.remove_later(renamed, self.clock.now_ms() + delay_ms)
 
     def set_stray_aside(self, tp: TopicPartition) -> None:
         """No topic knows this folder: keep it, under another name, and say so."""
+        self._gone.add(tp)
         renamed = self._rename_folder(tp, paths.STRAY_DIR_SUFFIX)
         self.problems.append(f"{tp} belongs to no topic and was set aside as {renamed}")
 
     def _rename_folder(self, tp: TopicPartition, suffix: str) -> str:
-        self._gone.add(tp)
         name = paths.partition_dir(tp)
         tail = f".{self._new_uuid().hex}{suffix}"
         renamed = join(self.path, name[: paths.MAX_NAME_BYTES - len(tail)] + tail)
@@ -183,6 +210,10 @@ class LogDir:
 
     def write_log_starts(self) -> None:
         """Make raised log start offsets durable."""
+        do_here(self.writing_log_starts())
+
+    def writing_log_starts(self) -> Steps[None]:
+        """The same in steps."""
         # Partitions that are there but were not opened keep the one they have.
         known = self.logs.keys() | self._gone
         starts = {tp: o for tp, o in self._log_starts.offsets.items() if tp not in known}
@@ -190,16 +221,20 @@ class LogDir:
             if log.log_start_offset > log.segments.first_base:
                 starts[tp] = log.log_start_offset
         if starts != self._log_starts.offsets:
-            self._log_starts.write(starts)
+            yield partial(self._log_starts.write, starts)
 
     def write_checkpoints(self) -> None:
         """Write all four checkpoints."""
-        self.write_log_starts()
-        self._cleaner_points.write(self.cleaner_offsets)
+        do_here(self.writing_checkpoints())
+
+    def writing_checkpoints(self) -> Steps[None]:
+        """The same in steps."""
+        yield from self.writing_log_starts()
+        yield partial(self._cleaner_points.write, dict(self.cleaner_offsets))
         marks = {tp: log.high_watermark for tp, log in self.logs.items()}
-        self._write_checkpoint(paths.HIGH_WATERMARK_CHECKPOINT, marks)
+        yield partial(self._write_checkpoint, paths.HIGH_WATERMARK_CHECKPOINT, marks)
         points = {tp: log.flushed_offset for tp, log in self.logs.items()}
-        self._write_checkpoint(paths.RECOVERY_CHECKPOINT, points)
+        yield partial(self._write_checkpoint, paths.RECOVERY_CHECKPOINT, points)
 
     def _write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         write_offsets(self.files, join(self.path, name), offsets)

@@ -4,6 +4,7 @@
     ├── TopicError
     │   ├── TopicExistsError            create under another name, or use the topic that is there
     │   ├── TopicNotFoundError          create the topic first
+    │   ├── UnknownTopicIdError         ask for the topic by its name: it may have a new id
     │   ├── TopicInUseError             close its consumers and producers, then delete it
     │   ├── InvalidTopicError           choose a legal name
     │   └── InvalidPartitionsError      choose a partition (count) in the range given
@@ -11,6 +12,7 @@
     │   ├── InvalidGroupError           choose a legal group name
     │   ├── GroupNotFoundError          no such group
     │   ├── GroupNotEmptyError          stop its members first
+    │   ├── GroupSubscribedError        stop the members that read the topic first
     │   ├── GroupFullError              raise group.max.size or use fewer members
     │   ├── CoordinatorLoadingError     ask again in a moment                       (retriable)
     │   ├── UnknownMemberError          join again
@@ -41,11 +43,14 @@
     │   └── UnknownProducerIdError      initialise the producer again
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
-    │   └── InvalidSettingError         the message gives the allowed values
+    │   ├── InvalidSettingError         the message gives the allowed values
+    │   └── ConfigurationError          the message lists all that is wrong
     ├── FolderError
     │   ├── AlreadyOpenError            close the other owner, or use strandlog.read
     │   ├── UnknownLayoutError          point at another folder
     │   └── CorruptStateError           a state file of the folder cannot be trusted
+    ├── RemoteError                     a broker said something that no other error says
+    │   └── UnreachableError            check the address, and that a broker runs there (retriable)
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
 
@@ -56,6 +61,7 @@ strandlog itself are `AssertionError`s, never one of these.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -89,6 +95,14 @@ class TopicNotFoundError(TopicError):
         super().__init__(text)
         self.topic = topic
         self.partition = partition
+
+
+class UnknownTopicIdError(TopicError):
+    kafka_code = 100
+
+    def __init__(self, topic_id: object) -> None:
+        super().__init__(f"no topic has the id {topic_id}; ask for the topic by its name")
+        self.topic_id = topic_id
 
 
 class TopicInUseError(TopicError):
@@ -140,6 +154,15 @@ class GroupNotEmptyError(GroupError):
     def __init__(self, group: str, members: int) -> None:
         super().__init__(f"group {group!r} has {members} member(s); stop them first")
         self.group = group
+
+
+class GroupSubscribedError(GroupError):
+    kafka_code = 86
+
+    def __init__(self, group: str, topic: str) -> None:
+        super().__init__(f"group {group!r} is subscribed to {topic!r}; stop its members first")
+        self.group = group
+        self.topic = topic
 
 
 class GroupFullError(GroupError):
@@ -314,6 +337,13 @@ class InvalidSettingError(SettingError):
         self.value = value
 
 
+class ConfigurationError(SettingError):
+    def __init__(self, problems: Sequence[str]) -> None:
+        hint = "" if len(problems) == 1 else f" ({len(problems)} problems)"
+        super().__init__("; ".join(problems) + hint)
+        self.problems = tuple(problems)
+
+
 class FolderError(StrandlogError):
     """About the data folder as a whole."""
 
@@ -339,6 +369,18 @@ class CorruptStateError(FolderError):
         super().__init__(f"{path} cannot be trusted: {reason}")
         self.path = path
         self.reason = reason
+
+
+class RemoteError(StrandlogError):
+    """What a broker (or the way to it) says; `code` is Kafka's, negative ones are librdkafka's."""
+
+    def __init__(self, text: str, code: int = -1) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class UnreachableError(RemoteError):
+    retriable = True
 
 
 class ClosedError(StrandlogError):

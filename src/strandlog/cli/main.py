@@ -6,6 +6,7 @@
     strandlog consume …    lines out
     strandlog group …      list, describe, reset, delete
     strandlog log …        verify, dump, stats
+    strandlog config …     show, check
     strandlog node         JSON lines on stdin and stdout
 
 A command's module is imported when the command is called: `--help` and `node` start quickly.
@@ -42,6 +43,7 @@ COMMANDS = {
     "consume": ("strandlog.cli.consume", "Print the records of a topic."),
     "group": ("strandlog.cli.group", "List, describe, reset and delete consumer groups."),
     "log": ("strandlog.cli.log", "Verify, dump and measure the files of a folder."),
+    "config": ("strandlog.cli.config", "Show settings and their origin; check a file of them."),
     "node": ("strandlog.cli.node", "Serve JSON lines on stdin and stdout."),
 }
 EXAMPLES = """Three to try:

@@ -1,0 +1,68 @@
+r"""Settings in a properties file, the form that Kafka's `server.properties` has.
+
+    # a comment, as is a line that begins with !
+    log.retention.hours=168          the key ends at the first =, : or blank
+    log.dirs = ./data                blanks around the sign do not count
+    listeners=PLAINTEXT://:9092,\    a backslash at the end goes on in the next line,
+              CONTROLLER://:9093     whose leading blanks do not count
+
+Inside keys and values `\t \n \r \f` and `\uXXXX` stand for one character, and a backslash before
+any other character for that character. A key without a sign has an empty value. When a key comes
+twice the last one counts, as in Java; whoever merges sources says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from strandlog.config.origin import Origin, Source
+
+_ENDS_IN_ODD_BACKSLASHES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_KEY = re.compile(r"((?:[^\\=:\s]|\\.)*)\s*[=:]?\s*(.*)$", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_BAD_UNICODE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?![0-9a-fA-F]{4})")
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_properties(text: str, path: str) -> Source:
+    """What the text of a properties file says."""
+    source = Source()
+    for number, line in _logical_lines(text):
+        origin = Origin("file", path, number)
+        if _BAD_UNICODE.search(line):
+            source.complain(origin, r"\u needs four hexadecimal digits after it")
+            continue
+        match = _KEY.match(line)
+        assert match is not None, "every part of it may be empty"
+        source.add(_unescaped(match[1]), _unescaped(match[2]), origin)
+    return source
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number of the first line, the whole) of what is neither blank nor a comment."""
+    begun: list[str] = []
+    first = 0
+    for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+        line = raw.lstrip(" \t\f")
+        if not begun:
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        if _ENDS_IN_ODD_BACKSLASHES.search(line):
+            begun.append(line[:-1])
+            continue
+        yield first, "".join([*begun, line])
+        begun = []
+    if begun:
+        yield first, "".join(begun)
+
+
+def _unescaped(text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if len(escaped) > 1:
+            return chr(int(escaped[1:], 16))
+        return _CONTROLS.get(escaped, escaped)
+
+    return _ESCAPE.sub(character, text)

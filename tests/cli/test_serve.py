@@ -1,0 +1,80 @@
+"""`strandlog serve`: where its settings come from, and which of them counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.cli.command_line import CommandLine
+
+
+@contextmanager
+def _serving(*arguments: str, cwd: Path, env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """What the line says that the broker is ready with."""
+    command = [sys.executable, "-m", "strandlog", "serve", *arguments]
+    pipe = subprocess.PIPE
+    streams = {"stdout": pipe, "stderr": pipe}
+    with subprocess.Popen(command, cwd=cwd, env=env, text=True, **streams) as process:  # type: ignore[call-overload]
+        line = process.stdout.readline()
+        told: dict[str, str] = {}
+        try:
+            assert line.startswith("ready "), process.stderr.read()
+            told |= dict(part.split("=", 1) for part in line.split()[1:])
+            yield told
+        finally:
+            process.send_signal(signal.SIGTERM)
+            told["stderr"] = process.communicate(timeout=30)[1]
+        assert process.returncode == 0
+
+
+def _env(**more: str) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("STRANDLOG")}
+    return {**ours, **more}
+
+
+def test_a_properties_file_of_kafka_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text(
+        "process.roles=broker\n"
+        "listeners=PLAINTEXT://127.0.0.1:0\n"
+        "advertised.listeners=PLAINTEXT://127.0.0.1:19092\n"
+        "log.dirs=logs\n"
+        "num.partitions=5\n"
+    )
+    with _serving("--config", "server.properties", cwd=tmp_path, env=_env()) as told:
+        assert told["data"] == str(tmp_path / "logs")
+        admin = AdminClient({"bootstrap.servers": told["kafka"]})
+        brokers = admin.list_topics(timeout=10).brokers
+        assert [(each.host, each.port) for each in brokers.values()] == [("127.0.0.1", 19092)]
+    assert "process.roles has no effect here: there is one node" in told["stderr"]
+
+
+def test_options_beat_the_environment_and_that_the_file(tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text(
+        'listeners = "PLAINTEXT://0.0.0.0:1"\nlog.dirs = "of-file"\nnum.partitions = 2\n'
+    )
+    env = _env(STRANDLOG_DATA="of-environment", STRANDLOG_NUM_PARTITIONS="3")
+    options = ("--config", "server.toml", "--host", "127.0.0.1", "--port", "0")
+    with _serving(*options, "--set", "num.partitions=4", cwd=tmp_path, env=env) as told:
+        assert told["data"] == str(tmp_path / "of-environment")
+        assert told["kafka"].startswith("127.0.0.1:")
+        admin = AdminClient({"bootstrap.servers": told["kafka"]})
+        admin.create_topics([NewTopic("t")])["t"].result(timeout=10)
+        assert len(admin.list_topics("t", timeout=10).topics["t"].partitions) == 4
+    with _serving("of-argument", *options, cwd=tmp_path, env=env) as told:
+        assert told["data"] == str(tmp_path / "of-argument")
+
+
+def test_nothing_is_served_with_a_wrong_setting(cli: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("log.retenton.ms=1\nlisteners=SSL://:9093\n")
+    found = cli("serve", str(cli.data), "--config", str(file), code=1)
+    assert found.out == b""
+    assert "did you mean 'log.retention.ms'?" in found.err
+    assert "does not speak SSL" in found.err
+    assert not cli.data.exists()

@@ -1,0 +1,48 @@
+"""TOML files: all ways to write a name, lines, what is not TOML."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandlog.config.toml_file import read_toml
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('log.retention.ms = "7d"', 1),
+        ('# settings\n"log.retention.ms" = "7d"', 2),
+        ('[log]\nretention.ms = "7d"', 2),
+        ('[log.retention]\n\nms = "7d"  # a week', 3),
+        ('[ log . "retention" ]  # all\nms = "7d"', 2),
+        ('[num]\npartitions = 1\n[log]\n[log.retention]\nms = "7d"', 5),
+        ('log = { retention = { ms = "7d" } }', None),
+    ],
+)
+def test_all_ways_to_write_a_name(text: str, line: int | None) -> None:
+    source = read_toml(text, "f.toml")
+    assert not source.problems
+    found = {entry.name: entry for entry in source.entries}["log.retention.ms"]
+    assert (found.raw, found.origin.line) == ("7d", line)
+
+
+def test_values_keep_their_type_and_lists_become_kafkas() -> None:
+    text = 'a = 1\nb = true\nc = 0.5\nd = ["x", "y"]\ne = 1_000'
+    values = {entry.name: entry.raw for entry in read_toml(text, "f.toml").entries}
+    assert values == {"a": 1, "b": True, "c": 0.5, "d": "x,y", "e": 1000}
+
+
+def test_what_is_not_toml_is_told_with_its_line() -> None:
+    (problem,) = read_toml("a = 1\nb = 7d\n", "f.toml").problems
+    assert problem.origin.line == 2
+    assert "f.toml:2: this is not TOML" in str(problem)
+    (problem,) = read_toml("a = 1\nb = delete\n", "f.toml").problems
+    assert 'text needs quotes, as in name = "value"' in str(problem)
+    (problem,) = read_toml("a = 1\n\nb = [1,\n", "f.toml").problems
+    assert problem.origin.line is not None
+    assert problem.origin.line >= 3
+
+
+def test_a_list_of_tables_is_no_value() -> None:
+    (problem,) = read_toml("[[log]]\na = 1\n", "f.toml").problems
+    assert "log holds tables" in problem.text

@@ -78,6 +78,7 @@ def batch(
     timestamps: list[int] | None = None,
     codec: Codec = Codec.NONE,
     producer: tuple[int, int, int] | None = None,
+    transactional: bool = False,
 ) -> bytes:
     """A batch of these values; `producer` is (id, epoch, first sequence)."""
     producer_id, epoch, sequence = producer or (-1, -1, -1)
@@ -91,6 +92,7 @@ def batch(
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
+            is_transactional=transactional,
         )
     )
 

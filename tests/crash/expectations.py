@@ -10,6 +10,7 @@ For each partition, with B the state before the operation that was cut off and A
     keys      each key of the compacted topic has its last value, deleted ones none
     time      a lookup by time finds the first record
     producer  a retry of the last batch is known
+    stable    open and aborted transactions are those that the batches tell
     goes on   takes records, flushes, closes, opens clean and shows them
 """
 
@@ -22,9 +23,13 @@ from tests.crash.workload import EXTRA, SETTINGS, TABLE, History, PartitionState
 from tests.log_builders import START_MS, all_records, batch, open_dir
 
 from strandlog.model import Record
+from strandlog.record.control import ControlType, read_control
+from strandlog.storage.batch_reader import checked_batches
+from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.log_dir import LogDir
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp
+from strandlog.storage.partition_reads import find_timestamp, read
+from strandlog.storage.txn_index import AbortedTransaction
 from strandlog.testing import FakeClock, SimulatedFiles
 
 LATER_MS = START_MS + 500_000_000
@@ -126,7 +131,38 @@ class PartitionCheck:
         self._check_times()
         if self.log.tp == TABLE:
             self._check_keys(history)
+        self._check_transactions()
         self._check_producers(history)
+
+    def _check_transactions(self) -> None:
+        log = self.log
+        open_from, aborted = told_transactions(log)
+        first_base = log.segments.first_base
+        known = {entry.last_offset: entry for entry in log.aborted}
+        for told in aborted:
+            entry = known.pop(told.last_offset, None)
+            ensure(
+                entry is not None
+                and entry.producer_id == told.producer_id
+                and (entry.first_offset == told.first_offset or entry.first_offset < first_base),
+                f"{told} was aborted, the index says {entry}",
+            )
+        # A transaction may have been compacted, or deleted up to its marker; then only the index
+        # knows of it.
+        may_be_gone = [] if log.settings.compacts else list(known.values())
+        for entry in may_be_gone:
+            ensure(entry.first_offset < first_base, f"{entry} was not aborted")
+        believed = log.producers.open_transactions()
+        for producer_id, first in open_from.items():
+            found = believed.pop(producer_id, None)
+            ensure(
+                found == first or (found is not None and found < first_base),
+                f"producer {producer_id} began at {first}, the log says {found}",
+            )
+        ensure(
+            all(first < first_base for first in believed.values()),
+            f"transactions {believed} are open and were not begun",
+        )
 
     def _check_contents(self, history: History) -> None:
         last = -1
@@ -210,6 +246,29 @@ class PartitionCheck:
                 result.is_duplicate and result.base_offset == sent.base_offset,
                 f"a retry of offset {sent.base_offset} was written again: {result}",
             )
+
+
+def told_transactions(log: PartitionLog) -> tuple[dict[int, int], list[AbortedTransaction]]:
+    """(first offsets of open transactions, aborted ones), as the batches themselves tell."""
+    open_from: dict[int, int] = {}
+    aborted: list[AbortedTransaction] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = read(log, offset, 400, unflushed=True)
+        if not data:
+            break
+        for view in checked_batches(data, path=log.folder, offset=offset, end_offset=NEVER):
+            header = view.header
+            offset = header.next_offset
+            if header.is_control:
+                first = open_from.pop(header.producer_id, None)
+                if read_control(view).kind is ControlType.ABORT and first is not None:
+                    aborted.append(
+                        AbortedTransaction(header.producer_id, first, header.base_offset, 0)
+                    )
+            elif header.is_transactional:
+                open_from.setdefault(header.producer_id, header.base_offset)
+    return open_from, aborted
 
 
 def last_values(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> dict[bytes, bytes]:

@@ -16,6 +16,7 @@ from strandlog.errors import StorageError
 from strandlog.storage import batch_walk, recovery
 from strandlog.storage.flush_plan import FlushPlan
 from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.txn_index import AbortedTransactions
 from strandlog.testing import SimulatedFiles
 from strandlog.testing.simulated_handles import SimulatedLogFile
 
@@ -76,6 +77,9 @@ SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
         lambda self, segments, end, old=recovery.Recovery._recovered: dataclasses.replace(
             old(self, segments, end), needs_flush=False
         ),
+    ),
+    "aborted transactions are not saved": lambda patch: patch.setattr(
+        AbortedTransactions, "save", nothing
     ),
     "half-done swaps are left lying": lambda patch: patch.setattr(
         recovery, "tidy_after_crash", nothing

@@ -1,9 +1,9 @@
 """One life of a data folder: the same operations in the same order for the same seed.
 
-Two topics live in it, `events` (retention, truncation) and `table` (compaction), and a third,
-`extra`, comes and goes. `live` yields after each operation, so that whoever drives it knows between
-which two operations a step of the disk lies. `recorded` lives once without accidents and keeps what
-a reader could see after each operation: the yardstick for every crash.
+Two topics live in it, `events` (retention, truncation) and `table` (compaction, transactions), and
+a third, `extra`, comes and goes. `live` yields after each operation, so that whoever drives it
+knows between which two operations a step of the disk lies. `recorded` lives once without accidents
+and keeps what a reader could see after each operation: the yardstick for every crash.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import Codec
+from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.cleaning import compact_now, enforce_retention, plan_due_compaction
 from strandlog.storage.log_dir import LogDir
 from strandlog.storage.partition_log import PartitionLog
@@ -96,6 +97,7 @@ class Life:
         self._sequences: dict[int, int] = {}
         self._producer_of: dict[str, int] = {}
         self._next_producer = 1000
+        self._open_transactions: dict[str, int] = {}  # producer id by topic id
         self._next_topic = 0
         self._serial = 0
         self.log_dir: LogDir
@@ -180,6 +182,30 @@ class Life:
             log.append(first + self._made_batch(log, history, second_base, plain=True))
         else:
             log.append(self._made_batch(log, history, log.log_end_offset, plain=False))
+
+    def transact(self, log: PartitionLog) -> None:
+        """Begin a transaction, write on in it, or end it. Its records have no keys."""
+        topic_id = self.topic_ids[log.tp]
+        producer_id = self._open_transactions.get(topic_id)
+        if producer_id is not None and self.rng.random() < 0.6:
+            kind = self.rng.choice(list(ControlType))
+            marker = control_batch(kind, producer_id, 0, self.clock.now_ms())
+            log.append(marker, is_control=True)
+            del self._open_transactions[topic_id]
+            return
+        if producer_id is None:
+            self._next_producer += 1
+            producer_id = self._open_transactions[topic_id] = self._next_producer
+        sequence = self._sequences.get(producer_id, 0)
+        self._sequences[producer_id] = sequence + 1
+        self._serial += 1
+        row = Row(self.clock.now_ms(), None, b"%d in a transaction" % self._serial)
+        producer = (producer_id, 0, sequence)
+        data = batch(row.value, timestamp=row.timestamp, producer=producer, transactional=True)
+        history, base = self.histories[topic_id], log.log_end_offset
+        history.rows[base] = row
+        history.sent.append(Sent(producer_id, base, base, data))
+        log.append(data)
 
     # -- operations ----------------------------------------------------------------------------
 
@@ -277,6 +303,7 @@ class Life:
             (3, PartitionLog.roll),
             (3, self.raise_start),
             (3, self.truncate if tp == EVENTS else self.compact_by_plan),
+            (0 if tp == EVENTS else 12, self.transact),
             (4, self.retain if tp != TABLE else self.compact),
         ]
         on_folder: list[tuple[int, Callable[[], None]]] = [

@@ -20,8 +20,13 @@ from tests.log_builders import (
     values,
 )
 
-from strandlog.errors import InvalidRecordError, StorageError
-from strandlog.record.batch_header import HEADER_SIZE, MAX_TIMESTAMP_POSITION, read_header
+from strandlog.errors import CorruptRecordError, InvalidRecordError, StorageError
+from strandlog.record.batch_header import (
+    HEADER_SIZE,
+    MAX_TIMESTAMP_POSITION,
+    read_header,
+    stamp,
+)
 from strandlog.record.builder import build_single
 from strandlog.storage.cleaning import compact_now, enforce_retention
 from strandlog.storage.compaction import plan_compaction
@@ -295,7 +300,11 @@ def test_a_transaction_marker_that_says_nothing_does_not_lock_the_partition() ->
     _, log = new_log(files)
     fill(log, 2)
     marker = build_single(START_MS, b"", b"", producer_id=5, producer_epoch=0, is_control=True)
-    log.append(marker, is_control=True)
+    with pytest.raises(CorruptRecordError):
+        log.append(marker, is_control=True)
+    stamp(marker, log.log_end_offset, 0)
+    log.segments.active.append([marker], len(marker), log.log_end_offset, START_MS)
+    log.log_end_offset += 1
     fill(log, 2)
     _, restarted = reopen(files.after_kill())
     assert offsets(restarted) == [0, 1, 3, 4]

@@ -56,9 +56,16 @@ def _split(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def check_batch(
-    header: BatchHeader, data: memoryview, settings: LogSettings, now_ms: int, *, is_control: bool
+    header: BatchHeader,
+    data: memoryview,
+    settings: LogSettings,
+    now_ms: int,
+    *,
+    is_control: bool,
+    from_coordinator: bool = False,
 ) -> None:
-    """Raise what is wrong with a batch that is about to be appended."""
+    """Raise what is wrong with a batch that is about to be appended. A coordinator that writes for
+    a producer uses none of its sequence numbers."""
     if header.magic != MAGIC:
         raise CorruptRecordError(f"record batches have magic {MAGIC}, this one has {header.magic}")
     if len(data) > settings.max_message_bytes and not is_control:
@@ -74,7 +81,7 @@ def check_batch(
         raise InvalidRecordError(f"codec {attributes & CODEC_MASK} does not exist")
     if (attributes & CONTROL_BIT != 0) is not is_control:
         raise InvalidRecordError("clients do not write control batches")
-    if header.producer_id >= 0 > header.base_sequence and not is_control:
+    if header.producer_id >= 0 > header.base_sequence and not (is_control or from_coordinator):
         raise InvalidRecordError("a batch with a producer id needs a sequence number")
     if not settings.stamps_append_time:
         _check_timestamp(header.max_timestamp, settings, now_ms)

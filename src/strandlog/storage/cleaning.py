@@ -17,6 +17,14 @@ from strandlog.storage.segment import ActiveSegment, Segment
 
 def enforce_retention(log: PartitionLog) -> int:
     """Drop the segments that are too old or too many; returns how many went."""
+    count = count_expired(log)
+    if count:
+        log.drop_oldest(count)
+    return count
+
+
+def count_expired(log: PartitionLog) -> int:
+    """How many of the oldest segments are to be dropped."""
     now_ms = log.context.clock.now_ms()
     segments = log.segments.all()
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
@@ -28,8 +36,6 @@ def enforce_retention(log: PartitionLog) -> int:
     # The log starts at most at the high watermark: what nobody could see yet stays.
     while count and facts[count - 1].end_offset > log.high_watermark:
         count -= 1
-    if count:
-        log.drop_oldest(count)
     return count
 
 
@@ -45,10 +51,7 @@ def _newest_ms(log: PartitionLog, segment: Segment, now_ms: int) -> int:
 def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> CompactionNeed:
     """How dirty the log is, by the policy of its topic."""
     now_ms = log.context.clock.now_ms()
-    open_transaction = log.producers.first_open_transaction()
-    stable_offset = min(log.high_watermark, log.flushed_offset)
-    if open_transaction is not None:
-        stable_offset = min(stable_offset, open_transaction)
+    stable_offset = min(log.last_stable_offset, log.flushed_offset)
     facts = [
         SealedFacts(
             segment.base_offset,
@@ -77,7 +80,7 @@ def compact_now(log: PartitionLog, map_bytes: int = DEFAULT_MAP_BYTES) -> Compac
     log.flush()
     total = CompactionReport(next_dirty_offset=log.log_start_offset)
     while True:
-        plan = plan_compaction(log, total.next_dirty_offset, log.high_watermark, map_bytes)
+        plan = plan_compaction(log, total.next_dirty_offset, log.last_stable_offset, map_bytes)
         if plan is None or total.next_dirty_offset >= plan.end_offset:
             return total
         plan.execute()

@@ -8,7 +8,7 @@ Pass 1 reads the dirty part and notes the last offset of each key. Pass 2 copies
 Offsets never change: gaps are normal. A tombstone (null value) stays until its batch's delete
 horizon, which is set when it is first compacted (KIP-534). A batch that loses all its records goes,
 unless it is the last one of a producer: that stays, emptied, because the sequence numbers must
-survive. Control batches stay.
+survive. Control batches stay. Records of aborted transactions go, and replace nothing.
 
 When the map is too small for all keys of the dirty part, it ends early, and so does the part that
 becomes clean (`next_dirty_offset`). Behind that point no tombstone goes and none gets its horizon:
@@ -36,14 +36,10 @@ from strandlog.storage.compaction_policy import groups
 from strandlog.storage.files import Buffer
 from strandlog.storage.offset_map import SLOT_SIZE, OffsetMap
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.paths import (
-    CLEANED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-)
+from strandlog.storage.paths import ABORT_INDEX_SUFFIX, CLEANED_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.segment import Segment, SegmentIndexes
-from strandlog.storage.swap import commit_swap, finish_swap
+from strandlog.storage.swap import SWAPPED_SUFFIXES, commit_swap, finish_swap
+from strandlog.storage.txn_index import AbortedRanges, AbortedTransaction, packed
 
 DEFAULT_MAP_BYTES = 128 * 1024 * 1024
 SMALLEST_RECORD_BYTES = 8  # for an upper bound on how many keys a dirty part may hold
@@ -77,8 +73,13 @@ class CompactionPlan:
     map_bytes: int
     now_ms: int
     producer_offsets: set[int]
+    aborted: list[AbortedTransaction]
     report: CompactionReport = field(default_factory=CompactionReport)
     cleaned: list[_CleanedGroup] = field(default_factory=list)
+    _aborted_ranges: AbortedRanges = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._aborted_ranges = AbortedRanges(self.aborted)
 
     def execute(self) -> None:
         """Read, and write the `.cleaned` files."""
@@ -95,7 +96,7 @@ class CompactionPlan:
         last_offsets = OffsetMap(min(self.map_bytes, needed_bytes))
         for segment in self.segments:
             for header, batch in self._batches(segment, self.first_dirty_offset):
-                if header.is_control:
+                if header.is_control or self._is_aborted(header):
                     continue
                 for record in self._records(segment, batch, self.first_dirty_offset) or ():
                     if record.key is not None and not last_offsets.put(record.key, record.offset):
@@ -125,6 +126,11 @@ class CompactionPlan:
         finally:
             mapped.close()
 
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        return header.is_transactional and self._aborted_ranges.covers(
+            header.producer_id, header.base_offset
+        )
+
     def _records(self, segment: Segment, batch: BatchView, from_offset: int) -> list[Record] | None:
         """The records of an intact batch; None when they cannot be decoded."""
         try:
@@ -145,7 +151,7 @@ class CompactionPlan:
         files, settings = self.log.context.files, self.log.settings
         first = originals[0]
         log_path = first.log_path + CLEANED_SUFFIX
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in SWAPPED_SUFFIXES:
             files.remove(first.stem + suffix + CLEANED_SUFFIX)
         target = files.open_log(log_path)
         indexes = SegmentIndexes(
@@ -161,7 +167,14 @@ class CompactionPlan:
                     target.append([kept])
         indexes.finish()
         target.sync()
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        ends = range(first.base_offset, originals[-1].end_offset)
+        ended = [entry for entry in self.aborted if entry.last_offset in ends]
+        if ended:
+            files.append_to(
+                first.stem + ABORT_INDEX_SUFFIX + CLEANED_SUFFIX,
+                packed(sorted(ended, key=lambda entry: entry.last_offset)),
+            )
+        for suffix in SIDE_SUFFIXES:
             if files.exists(first.stem + suffix + CLEANED_SUFFIX):
                 files.sync_file(first.stem + suffix + CLEANED_SUFFIX)
         self.report.bytes_after += target.size
@@ -196,6 +209,8 @@ class CompactionPlan:
                 and not (record.value is None and tombstones_expire)
             )
         ]
+        if self._is_aborted(header):
+            kept = []
         self.report.records_removed += len(records) - len(kept)
         self.report.records_retained += len(kept)
         if not kept and header.last_offset not in self.producer_offsets:
@@ -217,7 +232,7 @@ class CompactionPlan:
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
                 # Retention was quicker: what was cleaned is gone, so is the need for it.
-                for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+                for suffix in SWAPPED_SUFFIXES:
                     context.files.remove(first.stem + suffix + CLEANED_SUFFIX)
                 continue
             commit_swap(context.files, self.log.folder, first.base_offset)
@@ -256,4 +271,5 @@ def plan_compaction(
         map_bytes=map_bytes,
         now_ms=log.context.clock.now_ms(),
         producer_offsets=log.producers.last_offsets(),
+        aborted=log.aborted.overlapping(chosen[0].base_offset, last_end),
     )

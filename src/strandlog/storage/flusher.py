@@ -25,13 +25,7 @@ from strandlog.errors import StorageError
 from strandlog.storage.batch_walk import view_source, walk
 from strandlog.storage.files import LogFile
 from strandlog.storage.flush_plan import FlushPlan
-from strandlog.storage.paths import (
-    INDEX_SUFFIX,
-    RECOVERY_POINT,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    join,
-)
+from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFFIX, join
 from strandlog.storage.recovery_point import RecoveryPoint, write_recovery_point
 from strandlog.storage.segment import Segment, stem_of
 
@@ -46,12 +40,12 @@ class Flusher:
     """Keeps count of what is durable, for one open partition."""
 
     __slots__ = (
+        "_aborted",
         "_context",
         "_dirty_sealed",
         "_epoch",
         "_flushed_place",
         "_folder",
-        "_is_closed",
         "_names_changed",
         "_names_synced",
         "_point",
@@ -63,6 +57,7 @@ class Flusher:
         "failure",
         "first_unflushed_ms",
         "flushed_offset",
+        "is_closed",
     )
 
     def __init__(self, folder: str, context: LogContext, recovered: Recovered) -> None:
@@ -70,6 +65,7 @@ class Flusher:
         self._context = context
         self._segments = recovered.segments
         self._producers = recovered.producers
+        self._aborted = recovered.aborted
         self._point = recovered.point
         self._snapshots = recovered.snapshots
         self._epoch = 0
@@ -79,7 +75,7 @@ class Flusher:
         self._snapshot_due = False
         self._flushed_place = self._place
         self.failure: StorageError | None = None
-        self._is_closed = False
+        self.is_closed = False
         self.first_unflushed_ms: int | None = None
         self.flushed_offset = recovered.log_end_offset
         if recovered.needs_flush:
@@ -164,13 +160,15 @@ class Flusher:
         )
 
     def _indexes_of(self, segment: Segment) -> list[str]:
-        paths = (segment.stem + INDEX_SUFFIX, segment.stem + TIME_INDEX_SUFFIX)
+        paths = (segment.stem + suffix for suffix in SIDE_SUFFIXES)
         return [path for path in paths if self._context.files.exists(path)]
 
     def _write_snapshot(self, end_offset: int) -> list[str]:
         """Bring the indexes up to date and write the producer state; returns what to sync."""
         files, active = self._context.files, self._segments.active
         active.indexes.finish()
+        if self._aborted.save(files, active.stem, active.base_offset, end_offset):
+            self._names_changed += 1
         written = self._indexes_of(active)
         point_path = join(self._folder, RECOVERY_POINT)
         if files.exists(point_path):
@@ -254,12 +252,12 @@ class Flusher:
     def close(self) -> None:
         """The partition was closed or deleted: no plan counts any more, nothing is taken."""
         self._epoch += 1
-        self._is_closed = True
+        self.is_closed = True
         self.failure = StorageError(f"{self._folder} is closed; open it again")
 
     def revalidate(self) -> None:
         """Read the unsynced tail back, check it and write it anew; the next plan syncs it."""
-        if self._is_closed:
+        if self.is_closed:
             raise StorageError(str(self.failure))
         active = self._segments.active
         for segment, file in [*self._dirty_sealed, (active, active.file)]:

@@ -1,4 +1,4 @@
-"""Makes the indexes of a sealed segment from its log, in memory.
+"""Makes indexes from the log: those of a sealed segment, and which transactions were aborted.
 
 Every batch is noted by the rule of `SegmentIndexes`. Damage in the log does not stop it: the walk
 goes on at the next intact batch, so that everything readable can be found. Every batch is checked
@@ -7,15 +7,21 @@ whole, so that a damaged timestamp does not decide about the age of a segment.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError
+from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
-from strandlog.storage.batch_walk import Source, next_intact, walk
+from strandlog.record.control import ControlType, read_control
+from strandlog.storage.batch_walk import Source, next_intact, view_source, walk
+from strandlog.storage.files import Files
 from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
+from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.segment import Segment
 from strandlog.storage.time_index import ENTRY as TIME_ENTRY
 from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry
+from strandlog.storage.txn_index import AbortedTransaction, AbortedTransactions, packed
 
 # A rebuilt index need not have the density of the topic's setting; this is Kafka's default.
 INTERVAL_BYTES = 4096
@@ -27,6 +33,74 @@ class RebuiltIndexes(NamedTuple):
     offset_entries: bytes
     time_entries: bytes
     largest: TimeEntry
+
+
+def rebuild_aborted(
+    files: Files, segments: Sequence[Segment], aborted: AbortedTransactions
+) -> None:
+    """Tell the aborted transactions of a partition again, in memory and in the files of its sealed
+    segments. Those that began before the oldest segment are told from there on."""
+    found: list[AbortedTransaction] = []
+    open_from: dict[int, int] = {}
+    for segment in segments:
+        if not segment.size_bytes:
+            continue
+        mapped = files.map(segment.log_path)
+        try:
+            source = view_source(mapped.view)
+            for position, header in _readable(source, segment, len(mapped.view)):
+                if header.producer_id < 0:
+                    continue
+                if not header.is_control:
+                    if header.is_transactional:
+                        open_from.setdefault(header.producer_id, header.base_offset)
+                    continue
+                marker = read_control(BatchView(source(position, header.size_bytes)))
+                first_offset = open_from.pop(header.producer_id, None)
+                if marker.kind is ControlType.ABORT and first_offset is not None:
+                    stable = min(open_from.values(), default=header.next_offset)
+                    found.append(
+                        AbortedTransaction(
+                            header.producer_id, first_offset, header.base_offset, stable
+                        )
+                    )
+        finally:
+            mapped.close()
+    aborted.replace(found)
+    for segment in segments[:-1]:
+        entries = aborted.ending_in(segment.base_offset, segment.end_offset)
+        path = segment.stem + ABORT_INDEX_SUFFIX
+        if entries or files.exists(path):
+            files.replace(path, packed(entries))
+    active = segments[-1]
+    files.remove(active.stem + ABORT_INDEX_SUFFIX)
+    aborted.note_saved(active.base_offset)
+
+
+def _readable(
+    source: Source, segment: Segment, size_bytes: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Every intact batch; damage is passed over."""
+    position, next_offset = 0, segment.base_offset
+    while position < size_bytes:
+        try:
+            for found_at, header in walk(
+                source,
+                position,
+                size_bytes,
+                path=segment.log_path,
+                next_offset=next_offset,
+                crc_from_offset=0,
+                end_offset=segment.end_offset,
+            ):
+                yield found_at, header
+                next_offset = header.next_offset
+            return
+        except CorruptSegmentError as damage:
+            found = next_intact(source, damage.position, size_bytes, next_offset)
+            if found is None:
+                return
+            position = found[0]
 
 
 def rebuilt_indexes(source: Source, segment: Segment, size_bytes: int) -> RebuiltIndexes:
@@ -47,26 +121,8 @@ def rebuilt_indexes(source: Source, segment: Segment, size_bytes: int) -> Rebuil
             since_entry = 0
         since_entry += header.size_bytes
 
-    position, next_offset = 0, segment.base_offset
-    while position < size_bytes:
-        try:
-            for found_at, header in walk(
-                source,
-                position,
-                size_bytes,
-                path=segment.log_path,
-                next_offset=next_offset,
-                crc_from_offset=0,
-                end_offset=segment.end_offset,
-            ):
-                note(found_at, header)
-                next_offset = header.next_offset
-            break
-        except CorruptSegmentError as damage:
-            found = next_intact(source, damage.position, size_bytes, next_offset)
-            if found is None:
-                break
-            position = found[0]
+    for position, header in _readable(source, segment, size_bytes):
+        note(position, header)
     if largest.timestamp > noted.timestamp:
         times.extend(TIME_ENTRY.pack(largest[0], largest[1] - segment.base_offset))
     return RebuiltIndexes(bytes(index), bytes(times), largest)

@@ -6,6 +6,8 @@
     flushed offset     everything below is on disk
     high watermark     what readers may see: the flushed offset with durability "fsync", the log end
                        offset with durability "page_cache"
+    last stable offset what readers of committed records may see: the high watermark, or where the
+                       oldest open transaction begins
     log start offset   what lies below was deleted; grows with retention and delete_records
 
 One thread owns a PartitionLog. It never waits: an append returns when the bytes are written, and
@@ -27,23 +29,26 @@ from strandlog.clock import Clock
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition
+from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import PREFIX_SIZE, BatchHeader, stamp, stamped_prefix
 from strandlog.record.batch_header import stamp_append_time as stamp_time
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
+from strandlog.record.control import ControlType, read_control
 from strandlog.storage.batch_checks import check_batch, split_batches
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Buffer, Files
 from strandlog.storage.flush_plan import FlushPlan
 from strandlog.storage.flusher import Flusher
+from strandlog.storage.locate import locate_batch
 from strandlog.storage.open_files import OpenFiles
-from strandlog.storage.paths import (
-    SIDE_SUFFIXES,
-)
+from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.producer_state import ProducerState
-from strandlog.storage.read_plan import ReadPlan
 from strandlog.storage.recovery import Recovery
 from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_cache import SegmentCache
+from strandlog.storage.steps import do_here
+from strandlog.storage.trimming import dropping_oldest, flushing
+from strandlog.storage.txn_index import AbortedTransaction, packed
 
 LEADER_EPOCH = 0  # one node leads everything, always
 
@@ -74,6 +79,8 @@ class PartitionLog:
 
     __slots__ = (
         "_flusher",
+        "_stable_place",
+        "aborted",
         "context",
         "folder",
         "high_watermark",
@@ -105,11 +112,13 @@ class PartitionLog:
         self.segments = recovered.segments
         self.segments.active.open_files = context.open_files
         self.producers: ProducerState = recovered.producers
+        self.aborted = recovered.aborted
         self.last_report = recovered.report
         self.log_end_offset = recovered.log_end_offset
         self.log_start_offset = max(self.segments.first_base, log_start_offset)
         self.high_watermark = recovered.log_end_offset
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
+        self._stable_place = (-1, self.visible_place)  # of the last stable offset asked for
         self._flusher = Flusher(folder, context, recovered)
         if recovered.needs_flush:
             self.flush()
@@ -118,7 +127,9 @@ class PartitionLog:
 
     # -- append ------------------------------------------------------------------------------
 
-    def append(self, data: Buffer, *, is_control: bool = False) -> AppendResult:
+    def append(
+        self, data: Buffer, *, is_control: bool = False, from_coordinator: bool = False
+    ) -> AppendResult:
         """Write one or more whole batches; all of them are checked before the first is written.
 
         A writable buffer is stamped in place with its offsets; a read-only one is left alone.
@@ -128,8 +139,17 @@ class PartitionLog:
         now_ms = self.context.clock.now_ms()
         batches = split_batches(data)
         for header, view in batches:
-            check_batch(header, view, self.settings, now_ms, is_control=is_control)
-            if header.producer_id >= 0 and not is_control:
+            check_batch(
+                header,
+                view,
+                self.settings,
+                now_ms,
+                is_control=is_control,
+                from_coordinator=from_coordinator,
+            )
+            if is_control:
+                read_control(BatchView(view))  # one that says nothing is refused here
+            elif header.producer_id >= 0:
                 if len(batches) > 1:
                     # One may be a duplicate and the other not: there would be no true answer.
                     raise InvalidRecordError("batches with a producer id are appended one by one")
@@ -166,16 +186,31 @@ class PartitionLog:
         active.append(buffers, size, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
         self._flusher.note_append(size, now_ms, is_first=is_first)
-        if header.producer_id >= 0 and not header.is_control:
-            self.producers.update(header, base_offset)
+        if header.producer_id >= 0:
+            if header.is_control:
+                self._end_transaction(header, view, base_offset)
+            else:
+                self.producers.update(header, base_offset)
         if not self.context.waits_for_sync:
             self._show_up_to(self.log_end_offset, (active.base_offset, active.size_bytes))
+
+    def _end_transaction(self, header: BatchHeader, view: memoryview, offset: int) -> None:
+        """A marker was written: readers of committed records may go on behind it."""
+        marker = read_control(BatchView(view))
+        first_offset = self.producers.end_transaction(header, marker.coordinator_epoch)
+        if marker.kind is ControlType.ABORT and first_offset is not None:
+            self.aborted.add(
+                AbortedTransaction(
+                    header.producer_id, first_offset, offset, self._first_unstable(offset + 1)
+                )
+            )
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one at the log end offset."""
         active = self.segments.active
         if not active.size_bytes:
             return
+        self.save_aborted()
         sealed = active.seal()
         self._flusher.note_roll(sealed, active.file)
         active.forget_file()
@@ -191,6 +226,40 @@ class PartitionLog:
         )
         active.open_files = self.context.open_files
         return active
+
+    def save_aborted(self) -> None:
+        """Bring the transaction index of the active segment up to date."""
+        active = self.segments.active
+        self.aborted.save(self.context.files, active.stem, active.base_offset, self.log_end_offset)
+
+    # -- what readers may see ----------------------------------------------------------------
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is committed, aborted or in no transaction, and may be seen."""
+        return self._first_unstable(self.high_watermark)
+
+    def _first_unstable(self, end_offset: int) -> int:
+        first_offset = self.producers.first_open_transaction()
+        if first_offset is None or first_offset >= end_offset:
+            return end_offset
+        return max(first_offset, self.log_start_offset)
+
+    @property
+    def stable_place(self) -> tuple[int, int]:
+        """(segment base, position) of the last stable offset."""
+        offset = self.last_stable_offset
+        if offset == self.high_watermark:
+            return self.visible_place
+        if self._stable_place[0] != offset:
+            self._stable_place = (offset, self._place_of(offset))
+        return self._stable_place[1]
+
+    def _place_of(self, offset: int) -> tuple[int, int]:
+        """(segment base, position) of the batch that holds `offset`."""
+        segment, _ = self.segments.at(offset)
+        position = locate_batch(self.context.cache, segment, offset)
+        return segment.base_offset, segment.size_bytes if position is None else position
 
     # -- flush -------------------------------------------------------------------------------
 
@@ -213,6 +282,11 @@ class PartitionLog:
         """Why the log takes no records."""
         return self._flusher.failure
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed or deleted."""
+        return self._flusher.is_closed
+
     def flush_plan(self) -> FlushPlan | None:
         """What to sync so that everything written so far is durable; None when it is already, or
         when a sync would prove nothing (`failure`)."""
@@ -233,17 +307,7 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Make everything durable now, in this thread."""
-        plan = self.flush_plan()
-        if plan is None:
-            if self.failure is not None:
-                raise StorageError(str(self.failure))
-            return
-        try:
-            plan.execute()
-        except StorageError as error:
-            self.flush_failed(plan, error)
-            raise
-        self.flush_completed(plan)
+        do_here(flushing(self))
 
     def revalidate(self) -> None:
         """Go on after a failed sync, if the unsynced tail turns out to be whole."""
@@ -268,19 +332,11 @@ class PartitionLog:
     def drop_oldest(self, count: int) -> int:
         """Remove that many segments from the old end; returns their bytes. Durable when this
         returns."""
-        if count == len(self.segments):
-            self.roll()
-        doomed = self.segments.sealed[:count]
-        if not doomed:
-            return 0
-        # The producers outlive their records, and so must what is known of them.
-        if self._flusher.want_snapshot(doomed[-1].end_offset):
-            self.flush()
-        self.begin_active_file()
-        self._retire(doomed)
-        self.log_start_offset = max(self.log_start_offset, self.segments.first_base)
-        self.context.files.sync_dir(self.folder)
-        return sum(segment.size_bytes for segment in doomed)
+        return do_here(dropping_oldest(self, count))
+
+    def want_snapshot(self, offset: int) -> bool:
+        """The next flush shall make the producers durable up to `offset`; False when they are."""
+        return self._flusher.want_snapshot(offset)
 
     def settle(self) -> None:
         """Make durable how far the log is durable, before a gap is made below that."""
@@ -289,9 +345,19 @@ class PartitionLog:
     def begin_active_file(self) -> None:
         """Make the name of the active segment durable, before others go: when they are gone, it
         alone tells which offset comes next."""
+        self.open_active_file()
+        self.context.files.sync_dir(self.folder)
+
+    def open_active_file(self) -> None:
+        """See to it that the active segment has a file."""
         if not self.segments.active.size_bytes:
             self.segments.active.open_file()
-        self.context.files.sync_dir(self.folder)
+
+    def retire(self, doomed: list[Segment]) -> None:
+        """Take segments out of the old end of the log, which starts later from now on."""
+        self._retire(doomed)
+        self.log_start_offset = max(self.log_start_offset, self.segments.first_base)
+        self.aborted.drop_below(self.segments.first_base)
 
     def _retire(self, doomed: list[Segment]) -> None:
         due_ms = self.context.clock.now_ms() + self.settings.file_delete_delay_ms
@@ -320,6 +386,8 @@ class PartitionLog:
             self._cut_last_sealed(offset)
         self.context.files.sync_dir(self.folder)
         self.producers.truncate_to(offset)
+        self.aborted.truncate_to(offset)
+        self._stable_place = (-1, self.visible_place)
         self._flusher.note_truncation(offset)
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
         self.flush()
@@ -328,21 +396,19 @@ class PartitionLog:
         """Write the part of the segment that stays as a new file: somebody may be reading the old
         one, and bytes that are mapped must not be cut off."""
         segment = self.segments.sealed[-1]
-        maps = self.context.cache.get(segment)
-        entry = maps.lookup(segment, offset)
-        plan = ReadPlan(
-            maps.source, segment.log_path, segment.base_offset, entry, segment.size_bytes, offset, 0
-        )
-        found = plan.locate()
-        if found is None:
+        position = locate_batch(self.context.cache, segment, offset)
+        if position is None:
             return
         files = self.context.files
-        files.replace(segment.log_path, maps.log[: found[0]])
+        files.replace(segment.log_path, self.context.cache.get(segment).log[:position])
         for suffix in SIDE_SUFFIXES:
             files.remove(segment.stem + suffix)
+        kept = self.aborted.ending_in(segment.base_offset, offset)
+        if kept:
+            files.replace(segment.stem + ABORT_INDEX_SUFFIX, packed(kept))
         self.context.cache.drop(segment.stem)
         # A new one, so that a compaction that is under way sees that its original has changed.
-        self.segments.replace([segment], Segment(segment.stem, segment.base_offset, found[0]))
+        self.segments.replace([segment], Segment(segment.stem, segment.base_offset, position))
 
     def replace_segments(self, old: list[Segment], new: Segment, swap: Callable[[], None]) -> None:
         """Put a compacted segment in the place of its originals; `swap` moves the files."""

@@ -1,9 +1,10 @@
 """Reads from an open partition: by offset and by time.
 
 A reader sees offsets from the log start offset up to the high watermark (`unflushed=True`: up to
-the log end offset, for the log's own upkeep). A read inside a batch returns the whole batch; a read
-inside a gap returns the next batch. `read` answers from one segment; callers go on from the offset
-after what they got.
+the log end offset, for the log's own upkeep; `committed=True`: up to the last stable offset, and
+`aborted_in` tells which of the records before it to leave out). A read inside a batch returns the
+whole batch; a read inside a gap returns the next batch. `read` answers from one segment; callers go
+on from the offset after what they got.
 
 A lookup by time is exact to the record: time index to segment part, batch headers to batch, then
 the records of that one batch are decoded.
@@ -17,34 +18,46 @@ from __future__ import annotations
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import TimestampOffset
 from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage import time_index
 from strandlog.storage.batch_walk import Source, next_intact, walk, windowed
 from strandlog.storage.files import Buffer
-from strandlog.storage.offset_index import IndexEntry
+from strandlog.storage.index_rebuild import rebuild_aborted
+from strandlog.storage.locate import locate_batch, source_and_entry
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.read_plan import EMPTY, ReadPlan
 from strandlog.storage.segment import ActiveSegment, Segment
 from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry
+from strandlog.storage.txn_index import AbortedTransaction
 
 
 def read_plan(
-    log: PartitionLog, offset: int, max_bytes: int, *, unflushed: bool = False
+    log: PartitionLog,
+    offset: int,
+    max_bytes: int,
+    *,
+    unflushed: bool = False,
+    committed: bool = False,
 ) -> ReadPlan | None:
     """How to read from an offset on; None when there is nothing yet."""
     end_offset = log.log_end_offset if unflushed else log.high_watermark
     log.check_offset(offset, end_offset)
-    if offset == end_offset:
+    if committed:
+        end_offset = log.last_stable_offset
+    if offset >= end_offset:
         return None
     segment, next_base = log.segments.at(offset)
-    end_position = _end_position(log, segment, unflushed)
+    end_position = segment.size_bytes
+    if not unflushed:
+        end_position = _end_position(log.stable_place if committed else log.visible_place, segment)
     end_offset = end_offset if next_base is None else min(end_offset, next_base)
     return plan_in(log, segment, offset, max_bytes, end_position, end_offset)
 
 
-def _end_position(log: PartitionLog, segment: Segment, unflushed: bool) -> int:
-    """Up to which byte of a segment a reader may go."""
-    base, position = log.visible_place
-    if unflushed or segment.base_offset < base:
+def _end_position(place: tuple[int, int], segment: Segment) -> int:
+    """Up to which byte of a segment a reader may go who may go to a place."""
+    base, position = place
+    if segment.base_offset < base:
         return segment.size_bytes
     return min(position, segment.size_bytes) if segment.base_offset == base else 0
 
@@ -58,7 +71,7 @@ def plan_in(
     end_offset: int,
 ) -> ReadPlan:
     """A read inside one segment, of which the given part is readable."""
-    source, entry = _source_and_entry(log, segment, offset)
+    source, entry = source_and_entry(log.context.cache, segment, offset)
     return ReadPlan(
         source,
         segment.log_path,
@@ -81,34 +94,34 @@ def _end_offset(log: PartitionLog, segment: Segment) -> int:
     return log.log_end_offset if isinstance(segment, ActiveSegment) else segment.end_offset
 
 
-def _source_and_entry(
-    log: PartitionLog, segment: Segment, offset: int
-) -> tuple[Source, IndexEntry | None]:
-    if isinstance(segment, ActiveSegment):
-        return segment.file.read, segment.indexes.offsets.lookup(offset)
-    maps = log.context.cache.get(segment)
-    return maps.source, maps.lookup(segment, offset)
-
-
-def read(log: PartitionLog, offset: int, max_bytes: int, *, unflushed: bool = False) -> Buffer:
+def read(
+    log: PartitionLog,
+    offset: int,
+    max_bytes: int,
+    *,
+    unflushed: bool = False,
+    committed: bool = False,
+) -> Buffer:
     """The bytes from the batch that holds `offset` on (or the next one after a gap)."""
-    plan = read_plan(log, offset, max_bytes, unflushed=unflushed)
+    plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:
         data = plan.execute()
         read_done(log, plan)
         if data:
             return data
-        plan = plan_after(log, plan, unflushed=unflushed)
+        plan = plan_after(log, plan, unflushed=unflushed, committed=committed)
     return EMPTY
 
 
-def plan_after(log: PartitionLog, plan: ReadPlan, *, unflushed: bool = False) -> ReadPlan | None:
+def plan_after(
+    log: PartitionLog, plan: ReadPlan, *, unflushed: bool = False, committed: bool = False
+) -> ReadPlan | None:
     """The same read in the next segment, when the first had only a gap to offer."""
     _, next_base = log.segments.at(plan.offset)
     end_offset = log.log_end_offset if unflushed else log.high_watermark
     if next_base is None or next_base >= end_offset:
         return None
-    return read_plan(log, next_base, plan.max_bytes, unflushed=unflushed)
+    return read_plan(log, next_base, plan.max_bytes, unflushed=unflushed, committed=committed)
 
 
 def read_done(log: PartitionLog, plan: ReadPlan) -> None:
@@ -121,6 +134,44 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
         segment.indexes.offsets.keep(0)
     else:
         log.context.cache.rebuild(segment)
+
+
+def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
+    """The aborted transactions that overlap a range of offsets, ordered by their first record."""
+    found = log.aborted.overlapping(offset, end_offset)
+    doubtful = [entry for entry in found if entry.last_offset in log.aborted.doubtful]
+    for entry in doubtful:
+        if not _is_aborted(log, entry):
+            _report(log, f"{log.folder}: a transaction index was wrong; made anew")
+            rebuild_aborted(log.context.files, log.segments.all(), log.aborted)
+            return log.aborted.overlapping(offset, end_offset)
+        log.aborted.doubtful.discard(entry.last_offset)
+    return found
+
+
+def _is_aborted(log: PartitionLog, entry: AbortedTransaction) -> bool:
+    """Whether the log has this transaction: its marker, and a batch where it begins, unless that
+    is gone."""
+    if not log.log_start_offset <= entry.last_offset < log.log_end_offset:
+        return False
+    marker = _header_at(log, entry.last_offset)
+    if marker is None or not marker.is_control or marker.producer_id != entry.producer_id:
+        return False
+    if entry.first_offset < log.log_start_offset:
+        return True
+    first = _header_at(log, entry.first_offset)
+    if first is None or first.base_offset > entry.first_offset:
+        return True  # compacted away
+    return first.base_offset == entry.first_offset and first.producer_id == entry.producer_id
+
+
+def _header_at(log: PartitionLog, offset: int) -> BatchHeader | None:
+    segment, _ = log.segments.at(offset)
+    position = locate_batch(log.context.cache, segment, offset)
+    if position is None:
+        return None
+    source, _ = source_and_entry(log.context.cache, segment, offset)
+    return read_header(source(position, HEADER_SIZE))
 
 
 def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
@@ -168,8 +219,8 @@ def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | No
 def _find_in(log: PartitionLog, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
     """The first record at or after a time in one segment. Damage is reported and passed over: it
     hides its own records, not those behind it."""
-    source = windowed(_source_and_entry(log, segment, segment.base_offset)[0])
-    end_position = _end_position(log, segment, unflushed=False)
+    source = windowed(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    end_position = _end_position(log.visible_place, segment)
     place: tuple[int, int] | None = _time_start(log, segment, timestamp_ms)
     while place is not None:
         try:
@@ -250,7 +301,7 @@ def _first_to_reach(
         if found is None:
             return None
         start = (found[0], 0)
-    source = windowed(_source_and_entry(log, segment, segment.base_offset)[0])
+    source = windowed(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
     try:
         for position, header in walk(
             source,

@@ -80,10 +80,12 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_open", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        # First offsets of open transactions, in the order in which they began: ascending.
+        self._open: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -105,7 +107,7 @@ class ProducerState:
                 f"a batch with epoch {header.producer_epoch} comes too late"
             )
         if header.producer_epoch > entry.epoch:
-            if header.base_sequence != 0:
+            if header.base_sequence > 0:
                 raise OutOfOrderSequenceError(
                     f"producer {header.producer_id} begins epoch {header.producer_epoch} with "
                     f"sequence {header.base_sequence}, not 0"
@@ -114,7 +116,7 @@ class ProducerState:
         return self._check_sequence(header, entry)
 
     def _check_sequence(self, header: BatchHeader, entry: ProducerEntry) -> WrittenBatch | None:
-        if not entry.batches:
+        if not entry.batches or header.base_sequence < 0:
             return None
         for batch in entry.batches:
             if (
@@ -140,25 +142,28 @@ class ProducerState:
         """A batch of an idempotent producer was written at `base_offset`."""
         entry = self._entry(header.producer_id, header.producer_epoch)
         last_offset = base_offset + header.last_offset_delta
-        entry.batches.append(
-            WrittenBatch(
-                header.base_sequence,
-                header.last_sequence,
-                base_offset,
-                last_offset,
-                header.max_timestamp,
+        if header.base_sequence >= 0:  # a coordinator that writes for a producer counts nothing
+            entry.batches.append(
+                WrittenBatch(
+                    header.base_sequence,
+                    header.last_sequence,
+                    base_offset,
+                    last_offset,
+                    header.max_timestamp,
+                )
             )
-        )
         entry.last_timestamp = header.max_timestamp
         if header.is_transactional and entry.open_transaction == NO_OPEN_TRANSACTION:
-            entry.open_transaction = base_offset
+            self._open[header.producer_id] = entry.open_transaction = base_offset
 
-    def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """A commit or abort marker was written."""
+    def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> int | None:
+        """A commit or abort marker was written. Returns where the transaction began; None when
+        none was open."""
         entry = self._entry(header.producer_id, header.producer_epoch)
         entry.coordinator_epoch = coordinator_epoch
         entry.last_timestamp = header.max_timestamp
         entry.open_transaction = NO_OPEN_TRANSACTION
+        return self._open.pop(header.producer_id, None)
 
     def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
         entry = self._producers.get(producer_id)
@@ -170,20 +175,30 @@ class ProducerState:
 
     def first_open_transaction(self) -> int | None:
         """The first offset that a read_committed reader may not pass."""
-        firsts = [e.open_transaction for e in self._producers.values() if e.open_transaction >= 0]
-        return min(firsts, default=None)
+        for first_offset in self._open.values():
+            return first_offset
+        return None
+
+    def open_transactions(self) -> dict[int, int]:
+        """The first offset of each open transaction, by producer id."""
+        return dict(self._open)
 
     def truncate_to(self, offset: int) -> None:
         """Forget batches that were removed from the log from `offset` on."""
         for producer_id, entry in list(self._producers.items()):
             kept = [batch for batch in entry.batches if batch.last_offset < offset]
-            if not kept:
+            if not kept and not 0 <= entry.open_transaction < offset:
                 del self._producers[producer_id]
                 continue
             entry.batches.clear()
             entry.batches.extend(kept)
             if entry.open_transaction >= offset:
                 entry.open_transaction = NO_OPEN_TRANSACTION
+        self._open = {
+            producer_id: first
+            for producer_id, first in self._open.items()
+            if first < offset and producer_id in self._producers
+        }
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that were silent for so long; one inside a transaction stays."""
@@ -199,6 +214,7 @@ class ProducerState:
 
     def clear(self) -> None:
         self._producers.clear()
+        self._open.clear()
 
     def last_offsets(self) -> set[int]:
         """The last offset of each producer: compaction keeps those batches, maybe emptied."""
@@ -243,6 +259,8 @@ class ProducerState:
                 entry.batches.append(
                     WrittenBatch(first, sequence, offset - delta, offset, timestamp)
                 )
+        began = [(e.open_transaction, producer_id) for producer_id, e in state]
+        state._open = {producer_id: first for first, producer_id in sorted(began) if first >= 0}
         return state
 
 

@@ -35,19 +35,20 @@ from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.record.control import read_control
+from strandlog.record.control import ControlType, read_control
 from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
+from strandlog.storage.index_rebuild import rebuild_aborted
 from strandlog.storage.paths import (
+    ABORT_INDEX_SUFFIX,
     DAMAGED_SUFFIX,
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     RECOVERY_POINT,
     SIDE_SUFFIXES,
     SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
     join,
     parse_segment_file,
+    segment_stem,
 )
 from strandlog.storage.producer_state import ProducerState
 from strandlog.storage.recovery_point import (
@@ -60,6 +61,7 @@ from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_list import SegmentList
 from strandlog.storage.segment_scan import SegmentScan, intact_end, scan_segment, trusted_start
 from strandlog.storage.swap import tidy_after_crash
+from strandlog.storage.txn_index import AbortedTransaction, AbortedTransactions, packed
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class Recovered:
     segments: SegmentList
     log_end_offset: int
     producers: ProducerState
+    aborted: AbortedTransactions
     point: RecoveryPoint
     report: RecoveryReport
     needs_flush: bool
@@ -107,6 +110,8 @@ class Recovery:
         self._point = START
         self._producers = ProducerState()
         self._producers_from = 0
+        self._aborted = AbortedTransactions()
+        self._aborted_in_doubt = False
         self._snapshots: set[int] = set()
         self._needs_flush = False
         self._log_start_offset = 0
@@ -130,6 +135,7 @@ class Recovery:
             base = max(log_start_offset, self._point.offset)
             return self._recovered(SegmentList([], self._new_active(base)), base)
         self._log_start_offset = log_start_offset
+        self._load_aborted(segments, names)
         return self._scan_all(segments)
 
     def _load_snapshot(self, offsets: list[int]) -> None:
@@ -145,6 +151,25 @@ class Recovery:
                 self._report.problems.append(f"{path} fails its checksum; the log tells the same")
             self._files.remove(path)
             self._snapshots.discard(offset)
+
+    def _load_aborted(self, segments: list[Segment], names: dict[str, int]) -> None:
+        """The transaction indexes as far as the producer state goes; the scan tells the rest."""
+        ends = [*(segment.base_offset for segment in segments[1:]), NEVER]
+        for segment, end_offset in zip(segments, ends, strict=True):
+            name = segment_stem(segment.base_offset) + ABORT_INDEX_SUFFIX
+            if name not in names:
+                continue
+            path = join(self._folder, name)
+            is_right = self._aborted.load(
+                self._files.read(path), segment.base_offset, end_offset, self._producers_from
+            )
+            if not is_right:
+                self._report.problems.append(f"{path} was wrong; made anew from the log")
+                self._aborted_in_doubt = True
+                return
+            kept = self._aborted.ending_in(segment.base_offset, end_offset)
+            if names[name] > len(packed(kept)):
+                self._files.truncate(path, len(packed(kept)))
 
     def _new_active(self, base: int) -> ActiveSegment:
         stem = stem_of(self._folder, base)
@@ -168,8 +193,8 @@ class Recovery:
                 next_offset = self._cut(segment, untrusted[number + 1 :], scan)
                 active.size_bytes = segment.size_bytes
                 break
-            if not is_last:
-                sealed.append(self._seal(active))
+            if end_offset is not None:
+                sealed.append(self._seal(active, end_offset))
         ends_here = not scan.damage and next_offset == scan.next_offset
         return self._finish(SegmentList(sealed, active), next_offset, ends_here=ends_here)
 
@@ -226,7 +251,17 @@ class Recovery:
         except DataError as error:
             self._report.problems.append(f"a transaction marker says nothing: {error}")
             return
-        self._producers.end_transaction(header, marker.coordinator_epoch)
+        first_offset = self._producers.end_transaction(header, marker.coordinator_epoch)
+        if marker.kind is ControlType.ABORT and first_offset is not None:
+            stable = self._producers.first_open_transaction()
+            self._aborted.add(
+                AbortedTransaction(
+                    header.producer_id,
+                    first_offset,
+                    header.base_offset,
+                    header.next_offset if stable is None else stable,
+                )
+            )
 
     def _keep_damage_aside(self, segment: Segment, scan: SegmentScan, view: memoryview) -> None:
         for damage in scan.damage:
@@ -243,10 +278,11 @@ class Recovery:
         self._files.replace(path, data)
         return path
 
-    def _seal(self, active: ActiveSegment) -> Segment:
+    def _seal(self, active: ActiveSegment, end_offset: int) -> Segment:
         """A walked segment that is not the last: its files are final, so make them durable."""
+        self._aborted.save(self._files, active.stem, active.base_offset, end_offset)
         sealed = active.seal()
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in (LOG_SUFFIX, *SIDE_SUFFIXES):
             if self._files.exists(sealed.stem + suffix):
                 self._files.sync_file(sealed.stem + suffix)
         self._files.sync_dir(self._folder)
@@ -310,15 +346,19 @@ class Recovery:
             next_offset, ends_here = self._log_start_offset, False
         if not ends_here and next_offset > segments.active.base_offset:
             # The records end before the next offset: the name of a new segment remembers that.
-            segments.roll(self._seal(segments.active), self._new_active(next_offset))
+            sealed = self._seal(segments.active, next_offset)
+            segments.roll(sealed, self._new_active(next_offset))
             self._needs_flush = True
         return self._recovered(segments, next_offset)
 
     def _recovered(self, segments: SegmentList, next_offset: int) -> Recovered:
+        if self._aborted_in_doubt:
+            rebuild_aborted(self._files, segments.all(), self._aborted)
         return Recovered(
             segments,
             next_offset,
             self._producers,
+            self._aborted,
             self._point,
             self._report,
             self._needs_flush or next_offset != self._point.offset,

@@ -1,6 +1,6 @@
 """Puts a compacted segment in the place of its originals so that a crash at any step loses nothing.
 
-    1  write     B.log.cleaned, B.index.cleaned, B.timeindex.cleaned; sync the log
+    1  write     B.log.cleaned and its indexes, also .cleaned; sync them
     2  rename    *.cleaned -> *.swap, the log last; sync the folder        <- from here on it counts
     3  retire    the originals to *.deleted, from old to new
     4  rename    *.swap -> final names, the log last; sync the folder
@@ -25,11 +25,9 @@ from strandlog.storage.files import TEMP_SUFFIX, Files
 from strandlog.storage.paths import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     SIDE_SUFFIXES,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
     join,
     parse_segment_file,
     segment_stem,
@@ -37,7 +35,7 @@ from strandlog.storage.paths import (
 from strandlog.storage.segment import Segment, stem_of
 
 # The log comes last: its name is what makes a swap count, and what ends it.
-_SWAPPED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
+SWAPPED_SUFFIXES = (*SIDE_SUFFIXES, LOG_SUFFIX)
 
 
 def commit_swap(files: Files, folder: str, base_offset: int) -> None:
@@ -62,7 +60,7 @@ def finish_swap(
 
 def _rename_all(files: Files, folder: str, base_offset: int, old: str, new: str) -> None:
     stem = stem_of(folder, base_offset)
-    for suffix in _SWAPPED_SUFFIXES:
+    for suffix in SWAPPED_SUFFIXES:
         if files.exists(stem + suffix + old):
             files.rename(stem + suffix + old, stem + suffix + new)
     files.sync_dir(folder)

@@ -1,0 +1,208 @@
+"""Which transactions of a partition were aborted, for readers that want committed records only.
+
+One entry per aborted transaction: whose it was, its first record and its marker. A reader of a
+range of offsets needs those that overlap it, ordered by their first record, and leaves their
+records out.
+
+File `<base>.txnindex`, in Kafka's format: the entries whose markers lie in that segment.
+
+    entries of i16 version = 0 | i64 producer id | i64 first offset | i64 last offset (the marker) |
+               i64 last stable offset when it ended
+
+All entries of a partition are in memory, 40 bytes each. New ones reach the file with the next
+producer snapshot or when the segment is sealed, and count after a crash only below the snapshot
+point; above it recovery reads the log and tells them again.
+
+The format has no checksum. A file that cannot be right (a cut entry, offsets outside the segment or
+out of order) is not used, and an entry that came from a file is compared with the log before it is
+first handed out (partition_reads.py); either way the log tells the truth (index_rebuild.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from strandlog.storage.batch_walk import NEVER
+from strandlog.storage.files import Files
+from strandlog.storage.paths import ABORT_INDEX_SUFFIX
+
+ENTRY = struct.Struct(">hqqqq")
+VERSION = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class AbortedTransactions:
+    """Those of one partition, in the order of their markers.
+
+    `_lowest[i]` is the smallest first offset from entry i on: where a search may stop.
+    """
+
+    __slots__ = ("_first", "_last", "_lowest", "_producer", "_saved_end", "_stable", "doubtful")
+
+    def __init__(self) -> None:
+        self._producer = array("q")
+        self._first = array("q")
+        self._last = array("q")
+        self._stable = array("q")
+        self._lowest = array("q")
+        self._saved_end = 0  # entries with markers below this are on file
+        self.doubtful: set[int] = set()  # markers of entries that were read from a file
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return map(self._entry, range(len(self._last)))
+
+    def _entry(self, number: int) -> AbortedTransaction:
+        return AbortedTransaction(
+            self._producer[number], self._first[number], self._last[number], self._stable[number]
+        )
+
+    def add(self, entry: AbortedTransaction) -> None:
+        """A transaction was aborted; markers come in the order of their offsets."""
+        assert not self._last or entry.last_offset > self._last[-1]
+        self._producer.append(entry.producer_id)
+        self._first.append(entry.first_offset)
+        self._last.append(entry.last_offset)
+        self._stable.append(entry.last_stable_offset)
+        self._lowest.append(entry.first_offset)
+        number = len(self._lowest) - 2
+        while number >= 0 and self._lowest[number] > entry.first_offset:
+            self._lowest[number] = entry.first_offset
+            number -= 1
+
+    def overlapping(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those with a record at or after `offset` and one before `end_offset`, by first record."""
+        found = []
+        for number in range(bisect_left(self._last, offset), len(self._last)):
+            if self._lowest[number] >= end_offset:
+                break
+            if self._first[number] < end_offset:
+                found.append(self._entry(number))
+        found.sort(key=lambda entry: entry.first_offset)
+        return found
+
+    def ending_in(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those whose markers lie in a range of offsets."""
+        numbers = range(bisect_left(self._last, offset), bisect_left(self._last, end_offset))
+        return [self._entry(number) for number in numbers]
+
+    def drop_below(self, offset: int) -> None:
+        """Segments below `offset` are gone, and so are their entries."""
+        count = bisect_left(self._last, offset)
+        for column in (self._producer, self._first, self._last, self._stable, self._lowest):
+            del column[:count]
+
+    def truncate_to(self, offset: int) -> None:
+        """The log from `offset` on is gone."""
+        kept = self.ending_in(0, offset)
+        doubtful = {last for last in self.doubtful if last < offset}
+        saved_end = min(self._saved_end, offset)
+        self.replace(kept)
+        self._saved_end, self.doubtful = saved_end, doubtful
+
+    def replace(self, entries: Iterable[AbortedTransaction]) -> None:
+        """These are all, and true; none of them is on file."""
+        for column in (self._producer, self._first, self._last, self._stable, self._lowest):
+            del column[:]
+        for entry in entries:
+            self.add(entry)
+        self.doubtful.clear()
+        self._saved_end = 0
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def note_saved(self, end_offset: int) -> None:
+        """Entries with markers below `end_offset` are on file."""
+        self._saved_end = end_offset
+
+    def save(self, files: Files, stem: str, base_offset: int, end_offset: int) -> bool:
+        """Bring the file of the active segment up to date. False when it is."""
+        if not self._last or self._last[-1] < self._saved_end:
+            return False
+        saved = self.ending_in(base_offset, max(base_offset, self._saved_end))
+        unsaved = self.ending_in(max(base_offset, self._saved_end), end_offset)
+        # At its place, not at the end: a full disk may have taken a part of it before.
+        files.write_at(stem + ABORT_INDEX_SUFFIX, len(saved) * ENTRY.size, packed(unsaved))
+        self._saved_end = end_offset
+        return True
+
+    def load(self, data: bytes, base_offset: int, end_offset: int, trusted_offset: int) -> bool:
+        """Take in the file of a segment, as far as it is trusted. False when it cannot be right."""
+        entries = unpacked(data, base_offset, end_offset, trusted_offset)
+        if entries is None:
+            return False
+        for entry in entries:
+            self.add(entry)
+            self.doubtful.add(entry.last_offset)
+        self._saved_end = max(self._saved_end, min(end_offset, trusted_offset))
+        return True
+
+
+class AbortedRanges:
+    """The offsets of aborted transactions, by producer, for a walk over many batches."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, entries: Iterable[AbortedTransaction]) -> None:
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
+        for entry in entries:
+            ranges = self._ranges.setdefault(entry.producer_id, [])
+            ranges.append((entry.first_offset, entry.last_offset))
+        for ranges in self._ranges.values():
+            ranges.sort()
+
+    def covers(self, producer_id: int, offset: int) -> bool:
+        """Whether what this producer wrote at `offset` was aborted."""
+        ranges = self._ranges.get(producer_id)
+        if ranges is None:
+            return False
+        number = bisect_right(ranges, (offset, NEVER)) - 1
+        return number >= 0 and offset <= ranges[number][1]
+
+
+def packed(entries: Iterable[AbortedTransaction]) -> bytes:
+    """The entries as they go into a file."""
+    return b"".join(ENTRY.pack(VERSION, *entry) for entry in entries)
+
+
+def unpacked(
+    data: bytes, base_offset: int, end_offset: int, trusted_offset: int
+) -> list[AbortedTransaction] | None:
+    """The entries of a segment's file with markers below `trusted_offset`; None when it cannot be
+    right."""
+    entries: list[AbortedTransaction] = []
+    next_offset = base_offset
+    for position in range(0, len(data), ENTRY.size):
+        if next_offset >= trusted_offset:
+            break
+        if len(data) - position < ENTRY.size:
+            return None if end_offset <= trusted_offset else entries
+        version, *fields = ENTRY.unpack_from(data, position)
+        entry = AbortedTransaction(*fields)
+        if entry.last_offset >= trusted_offset:
+            break
+        is_right = (
+            version == VERSION
+            and entry.producer_id >= 0
+            and 0 <= entry.first_offset < entry.last_offset
+            and next_offset <= entry.last_offset < end_offset
+        )
+        if not is_right:
+            return None
+        entries.append(entry)
+        next_offset = entry.last_offset + 1
+    return entries

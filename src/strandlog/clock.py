@@ -4,12 +4,16 @@ Everything below the server is handed a `Clock`; tests hand in one that stands s
 otherwise. Two readings: `now_ms` is the wall clock in Unix milliseconds (record timestamps,
 retention) and may jump; `monotonic_ms` only moves forward (deadlines, intervals) and has no meaning
 outside this process.
+
+`stopwatch` tells how long something took, in seconds: for figures, never for decisions.
 """
 
 from __future__ import annotations
 
 import time
 from typing import Protocol
+
+stopwatch = time.perf_counter
 
 
 class Clock(Protocol):

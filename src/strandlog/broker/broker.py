@@ -17,6 +17,7 @@ from uuid import UUID
 from strandlog.broker.catalog import Catalog, Topic
 from strandlog.broker.group_coordinator import GroupCoordinator
 from strandlog.broker.internal_topic import Entry, InternalTopic, group_partition
+from strandlog.broker.metrics import Metrics
 from strandlog.broker.topic_rules import OFFSETS_TOPIC, check_not_internal, check_topic_name
 from strandlog.broker.upkeep import Upkeep
 from strandlog.clock import Clock
@@ -38,6 +39,7 @@ from strandlog.storage.files import Buffer, Files
 from strandlog.storage.log_dir import LogDir, LogDirOptions
 from strandlog.storage.partition_log import AppendResult, PartitionLog
 from strandlog.storage.partition_reads import read
+from strandlog.storage.steps import Steps, do_here
 
 REPLAY_BYTES = 1024 * 1024
 FREE_SPACE_LOOK_BYTES = 8 * 1024 * 1024
@@ -128,6 +130,7 @@ class Broker:
     ) -> None:
         self.settings = settings or broker_settings()
         self.clock = clock
+        self.metrics = Metrics()
         # Whoever syncs elsewhere is told here about writes to the offsets topic; else they are
         # synced at once.
         self.offsets_written: Callable[[PartitionLog], None] | None = None
@@ -145,7 +148,7 @@ class Broker:
             )
             self.groups.load()
             self._forget_members_of_old_processes()
-            self.upkeep = Upkeep(self.log_dir, self.catalog, self.settings, clock)
+            self.upkeep = Upkeep(self.log_dir, self.catalog, self.settings, clock, self.metrics)
         except BaseException:
             self.log_dir.abandon()
             raise
@@ -176,23 +179,37 @@ class Broker:
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
         """Make a topic, of which no group remembers anything."""
+        return do_here(self.creating_topic(name, partitions, config))
+
+    def creating_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
+    ) -> Steps[Topic]:
+        """The same in steps."""
         check_not_internal(check_topic_name(name))
         if name not in self.catalog:
             # A crash or a full disk may have kept `delete_topic` from it.
             self.groups.forget_topic(name)
-        return self.catalog.create(name, partitions, config)
+        return (yield from self.catalog.creating(name, partitions, config))
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic and what the groups remember of it."""
+        do_here(self.deleting_topic(name))
+
+    def deleting_topic(self, name: str) -> Steps[None]:
+        """The same in steps; it is gone after the first."""
         check_not_internal(check_topic_name(name))
-        self.catalog.delete(name)
+        yield from self.catalog.deleting(name)
         with contextlib.suppress(StorageError):  # it is gone; `create_topic` tries again
             self.groups.forget_topic(name)
 
     def add_partitions(self, name: str, count: int) -> Topic:
         """Let a topic grow."""
+        return do_here(self.adding_partitions(name, count))
+
+    def adding_partitions(self, name: str, count: int) -> Steps[Topic]:
+        """The same in steps."""
         check_not_internal(name)  # the partition of a group follows from their number
-        return self.catalog.add_partitions(name, count)
+        return (yield from self.catalog.adding_partitions(name, count))
 
     def ensure_offsets_topic(self) -> None:
         """Make the table of groups and offsets unless it is there."""
@@ -224,12 +241,16 @@ class Broker:
 
     def _append(self, log: PartitionLog, data: Buffer) -> AppendResult:
         try:  # as `Catalog.changing` does, but this is called often
-            return log.append(data)
+            result = log.append(data)
         except StrandlogError:
             raise
         except BaseException:
             self.catalog.distrust(log)
             raise
+        if not result.is_duplicate:
+            self.metrics.produced_bytes += len(data)
+            self.metrics.produced_records += result.last_offset - result.base_offset + 1
+        return result
 
     def _check_before_append(self, log: PartitionLog, data: Buffer) -> None:
         self._bytes_until_look -= len(data)
@@ -253,8 +274,12 @@ class Broker:
 
     def tick(self) -> None:
         """Do what is due."""
-        self.groups.tick(self.clock.monotonic_ms())
+        self.tick_groups()
         self.upkeep.step()
+
+    def tick_groups(self) -> None:
+        """Do what is due, but for the chores: those are in the hands of somebody else."""
+        self.groups.tick(self.clock.monotonic_ms())
 
     def next_due_ms(self) -> int:
         """When `tick` has something to do, on the monotonic clock."""

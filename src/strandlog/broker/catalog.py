@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +39,7 @@ from strandlog.errors import (
     StrandlogError,
     TopicExistsError,
     TopicNotFoundError,
+    UnknownTopicIdError,
 )
 from strandlog.model import TopicPartition
 from strandlog.storage.checkpoint import read_document, write_document
@@ -45,6 +47,7 @@ from strandlog.storage.identity import base64_id
 from strandlog.storage.log_dir import LogDir
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.paths import join
+from strandlog.storage.steps import Steps, do_here
 
 CATALOG_FILE = "topics.json"
 CATALOG_VERSION = 1
@@ -104,9 +107,11 @@ class Catalog:
         self._new_uuid = new_uuid
         self._path = join(log_dir.path, CATALOG_FILE)
         self._topics: dict[str, Topic] = {}
+        self._names_by_id: dict[str, str] = {}
         self._doomed: dict[str, Topic] = {}  # deleted, with folders that are still there
         self._logs: dict[str, list[PartitionLog]] = {}
         self._suspects: set[PartitionLog] = set()
+        self._unfinished: set[str] = set()  # being made, or growing
         self._load()
 
     # -- looking up ----------------------------------------------------------------------------
@@ -122,6 +127,13 @@ class Catalog:
         if topic is None:
             raise TopicNotFoundError(name)
         return topic
+
+    def topic_with_id(self, topic_id: UUID) -> Topic:
+        """The topic that has this id; one that was deleted and made again has another."""
+        name = self._names_by_id.get(base64_id(topic_id))
+        if name is None:
+            raise UnknownTopicIdError(topic_id)
+        return self._topics[name]
 
     def logs(self, name: str) -> list[PartitionLog]:
         """The open partitions of a topic, by number."""
@@ -169,37 +181,49 @@ class Catalog:
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
         """Make a topic; durable when this returns."""
+        return do_here(self.creating(name, partitions, config))
+
+    def creating(
+        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
+    ) -> Steps[Topic]:
+        """The same in steps."""
         check_topic_name(name)
-        if name in self._topics:
+        if name in self._topics or name in self._unfinished:
             raise TopicExistsError(name)
         count = self._settings.num_partitions if partitions is None else partitions
         check_partition_count(count, self._settings.max_partitions_per_topic)
         parsed = TOPIC_SETTINGS.parse(config or {})
         if name in self._doomed:
-            self._finish_delete(self._doomed[name])
+            yield from self._finishing_delete(self._doomed[name])
         topic_id = base64_id(self._new_uuid())
-        topic = Topic(name, topic_id, count, parsed, self._effective(parsed))
-        self._make(topic, 0)
+        topic = Topic(name, topic_id, count, parsed, self.effective(parsed))
+        yield from self._making(topic, 0)
         return topic
 
-    def _make(self, topic: Topic, first: int) -> None:
+    def _making(self, topic: Topic, first: int) -> Steps[None]:
         """Make the folders of a topic from partition `first` on, then the topic as it is now."""
+        made: list[PartitionLog] = []
+        self._unfinished.add(topic.name)
         try:
-            self._create_folders(topic, first)
+            yield partial(self._make_folders, topic, first, made)
+            for log in made:
+                self._log_dir.adopt(log)
             self._save({**self._topics, topic.name: topic})
         except BaseException:
             self._remove_folders(topic, first)
             raise
+        finally:
+            self._unfinished.discard(topic.name)
         self._collect_logs(topic)
 
-    def _create_folders(self, topic: Topic, first: int) -> None:
+    def _make_folders(self, topic: Topic, first: int, made: list[PartitionLog]) -> None:
         for partition in range(first, topic.partitions):
             tp = TopicPartition(topic.name, partition)
-            self._log_dir.create_partition(tp, topic.topic_id, topic.settings)
+            made.append(self._log_dir.make_partition(tp, topic.topic_id, topic.settings))
         self._log_dir.sync_names()
 
     def _remove_folders(self, topic: Topic, first: int) -> None:
-        """Undo `_create_folders`, as far as the disk lets us; what stays is a stray."""
+        """Undo `_make_folders`, as far as the disk lets us; what stays is a stray."""
         for partition in range(first, topic.partitions):
             with contextlib.suppress(StorageError, FileNotFoundError):
                 self._log_dir.delete_partition(TopicPartition(topic.name, partition), 0)
@@ -212,6 +236,10 @@ class Catalog:
 
     def add_partitions(self, name: str, count: int) -> Topic:
         """Let a topic have `count` partitions; it can only grow."""
+        return do_here(self.adding_partitions(name, count))
+
+    def adding_partitions(self, name: str, count: int) -> Steps[Topic]:
+        """The same in steps."""
         topic = self.topic(name)
         check_partition_count(count, self._settings.max_partitions_per_topic)
         if count <= topic.partitions:
@@ -219,7 +247,9 @@ class Catalog:
                 f"topic {name!r} has {topic.partitions} partitions; it can only grow"
             )
         grown = replace(topic, partitions=count)
-        self._make(grown, topic.partitions)
+        if name in self._unfinished:
+            raise InvalidPartitionsError(f"topic {name!r} is growing already; ask again")
+        yield from self._making(grown, topic.partitions)
         return grown
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Topic:
@@ -231,34 +261,52 @@ class Catalog:
                 config.pop(TOPIC_SETTINGS[setting].name, None)
             else:
                 config[setting] = TOPIC_SETTINGS[setting].parse(raw)
-        altered = replace(topic, config=config, settings=self._effective(config))
+        altered = replace(topic, config=config, settings=self.effective(config))
         self._save({**self._topics, name: altered})
         for log in self._logs[name]:
             log.settings = altered.settings
         return altered
 
-    def _effective(self, config: Mapping[str, Value]) -> LogSettings:
+    def effective(self, config: Mapping[str, Value]) -> LogSettings:
         """What counts for a topic: its own values, else the broker's, else the built-in ones."""
         return log_settings({**self._settings.topic_defaults, **config})
 
     def delete(self, name: str) -> None:
         """Remove a topic; it is gone when this returns, its files go a while later."""
+        do_here(self.deleting(name))
+
+    def deleting(self, name: str) -> Steps[None]:
+        """The same in steps; it is gone after the first."""
         doomed = replace(self.topic(name), is_deleting=True)
         others = {other: topic for other, topic in self._topics.items() if other != name}
         self._save(others, {**self._doomed, name: doomed})
         del self._logs[name]
         try:
-            self._finish_delete(doomed)
+            yield from self._finishing_delete(doomed)
         except StorageError as error:
             self._log_dir.problems.append(f"files of the deleted topic {name!r} stay: {error}")
 
     def _finish_delete(self, topic: Topic) -> None:
-        for tp, _ in list(self._log_dir.partition_folders()):
-            if tp.topic == topic.name:
-                self._log_dir.delete_partition(tp, topic.settings.file_delete_delay_ms)
-        self._log_dir.sync_names()
+        do_here(self._finishing_delete(topic))
+
+    def _finishing_delete(self, topic: Topic) -> Steps[None]:
+        for tp in [tp for tp in self._log_dir.logs if tp.topic == topic.name]:
+            self._log_dir.take_out(tp)
+        renamed: list[tuple[TopicPartition, str]] = []
+        try:
+            yield partial(self._rename_folders, topic.name, renamed)
+        finally:
+            for tp, path in renamed:
+                self._log_dir.take_out(tp)  # also what was not open
+                self._log_dir.remove_later(path, topic.settings.file_delete_delay_ms)
         others = {name: other for name, other in self._doomed.items() if name != topic.name}
         self._save(self._topics, others)
+
+    def _rename_folders(self, name: str, renamed: list[tuple[TopicPartition, str]]) -> None:
+        for tp in self._log_dir.partitions_on_disk():
+            if tp.topic == name:
+                renamed.append((tp, self._log_dir.rename_away(tp)))
+        self._log_dir.sync_names()
 
     def _save(self, topics: dict[str, Topic], doomed: dict[str, Topic] | None = None) -> None:
         """Make this the state, on disk first."""
@@ -271,6 +319,7 @@ class Catalog:
                 self._write(self._topics, self._doomed)
             raise
         self._topics, self._doomed = topics, doomed
+        self._names_by_id = {topic.topic_id: name for name, topic in topics.items()}
 
     def _write(self, topics: dict[str, Topic], doomed: dict[str, Topic]) -> None:
         documents = {
@@ -294,6 +343,7 @@ class Catalog:
         for name, described in (document or {"topics": {}})["topics"].items():
             topic = topic_from_document(name, described, self._settings.topic_defaults)
             (self._doomed if topic.is_deleting else self._topics)[name] = topic
+        self._names_by_id = {topic.topic_id: name for name, topic in self._topics.items()}
         for topic in list(self._doomed.values()):
             self._finish_delete(topic)
         self._open_partitions()

@@ -1,11 +1,12 @@
 """What must be done now and then: flush lazily, clean, expire, checkpoint, remove files.
 
-Nothing here runs by itself. Whoever embeds the broker calls `step` when `next_due_ms` says so (both
-on the monotonic clock); the embedded library does it on the way through its calls, the server from
-its loop. One step does all that is due; each chore has its own interval and is independent of the
-others. So is each partition: one that a chore cannot help is noted in `failures` and does not keep
-the chore from the next. One that cannot be compacted, because it is damaged, is left alone from
-then on; all others are tried again at the next turn.
+Nothing here runs by itself. Whoever embeds the broker looks when `next_due_ms` says so (on the
+monotonic clock); the embedded library does it on the way through its calls (`step`), the server
+takes what is due (`begin_due`) and does the slow parts of it in threads (storage/steps.py). A chore
+that is under way is not begun again. Each has its own interval and is independent of the others. So
+is each partition: one that a chore cannot help is noted in `failures` and does not keep the chore
+from the next. One that cannot be compacted, because it is damaged, is left alone from then on; all
+others are tried again at the next turn.
 
     chore         how often                                  what
     flush         every 100 ms                               partitions past flush.ms or .messages
@@ -14,64 +15,117 @@ then on; all others are tried again at the next turn.
     compaction    log.cleaner.backoff.ms                     the dirtiest partition that is due
     files         every second                               remove what waited long enough
     checkpoints   log.flush.offset.checkpoint.interval.ms    the four of LogDir
+
+`syncing` holds the partitions that are being synced or trimmed, by whomsoever: they are left alone,
+and looked at again a second later. Whoever syncs elsewhere is handed lazy flushes
+(`sync_elsewhere`) and hears when a chore lets go of a partition that it has synced (`on_released`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from strandlog.broker.catalog import Catalog
+from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.errors import CorruptSegmentError, DataError, StrandlogError
-from strandlog.storage.cleaning import enforce_retention, need_for_compaction, plan_due_compaction
+from strandlog.storage.cleaning import count_expired, need_for_compaction, plan_due_compaction
+from strandlog.storage.compaction import CompactionPlan
 from strandlog.storage.log_dir import LogDir
 from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.steps import Steps, breathe, do_here
+from strandlog.storage.trimming import dropping_oldest
 
 FLUSH_LOOK_MS = 100
 MEND_INTERVAL_MS = 5_000
 REMOVE_INTERVAL_MS = 1_000
+TRY_AGAIN_MS = 1_000
 FAILURES_KEPT = 100
+LOOKS_AT_A_TIME = 50  # partitions, before others get their turn
+
+COMPACTION = "compaction"
+RETENTION = "retention"
+
+
+class _Chore(NamedTuple):
+    name: str
+    interval_ms: int
+    begin: Callable[[], Steps[None]]
 
 
 class Upkeep:
     """The chores of one broker."""
 
     def __init__(
-        self, log_dir: LogDir, catalog: Catalog, settings: BrokerSettings, clock: Clock
+        self,
+        log_dir: LogDir,
+        catalog: Catalog,
+        settings: BrokerSettings,
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._log_dir = log_dir
         self._catalog = catalog
         self._settings = settings
         self._clock = clock
+        self._metrics = metrics
         self.failures: deque[str] = deque(maxlen=FAILURES_KEPT)
-        self.syncing: set[PartitionLog] = set()  # whoever syncs elsewhere says so here
+        self.syncing: set[PartitionLog] = set()
+        self.sync_elsewhere: Callable[[PartitionLog], None] | None = None
+        self.on_released: Callable[[PartitionLog], None] | None = None
+        self.compacting: CompactionPlan | None = None
         self._uncleanable: set[PartitionLog] = set()
-        self._chores: list[tuple[int, Callable[[], None]]] = [
-            (FLUSH_LOOK_MS, self.flush_lazily),
-            (MEND_INTERVAL_MS, self.mend_failed),
-            (settings.log_retention_check_interval_ms, self.enforce_retention),
-            (settings.log_cleaner_backoff_ms, self.compact_dirtiest),
-            (REMOVE_INTERVAL_MS, self.remove_files),
-            (settings.log_flush_offset_checkpoint_interval_ms, log_dir.write_checkpoints),
-        ]
+        self._under_way: set[str] = set()
+        self._chores = (
+            _Chore("flush", FLUSH_LOOK_MS, self._flushing_lazily),
+            _Chore("mend", MEND_INTERVAL_MS, self._mending),
+            _Chore(RETENTION, settings.log_retention_check_interval_ms, self._enforcing_retention),
+            _Chore(COMPACTION, settings.log_cleaner_backoff_ms, self._compacting_dirtiest),
+            _Chore("files", REMOVE_INTERVAL_MS, self._removing_files),
+            _Chore(
+                "checkpoints",
+                settings.log_flush_offset_checkpoint_interval_ms,
+                log_dir.writing_checkpoints,
+            ),
+        )
         now_ms = clock.monotonic_ms()
-        self._due_ms = [now_ms + interval_ms for interval_ms, _ in self._chores]
+        self._due_ms = {chore.name: now_ms + chore.interval_ms for chore in self._chores}
 
     def next_due_ms(self) -> int:
-        return min(self._due_ms)
+        due_ms = [at for name, at in self._due_ms.items() if name not in self._under_way]
+        return min(due_ms, default=self._clock.monotonic_ms() + TRY_AGAIN_MS)
 
     def step(self) -> None:
-        """Do what is due. A chore that fails is noted and tried again at its next turn."""
+        """Do what is due, here. A chore that fails is noted and tried again at its next turn."""
+        for _, steps in self.begin_due():
+            do_here(steps)
+
+    def begin_due(self) -> list[tuple[str, Steps[None]]]:
+        """The chores that are due and not under way, by name; each is to be done to its end."""
         now_ms = self._clock.monotonic_ms()
-        for number, (interval_ms, chore) in enumerate(self._chores):
-            if now_ms >= self._due_ms[number]:
-                self._due_ms[number] = now_ms + interval_ms
-                try:
-                    chore()
-                except StrandlogError as error:
-                    self._note(error)
+        begun = []
+        for chore in self._chores:
+            if now_ms >= self._due_ms[chore.name] and chore.name not in self._under_way:
+                self._due_ms[chore.name] = now_ms + chore.interval_ms
+                begun.append((chore.name, self._noting_failure(chore)))
+        return begun
+
+    def _noting_failure(self, chore: _Chore) -> Steps[None]:
+        self._under_way.add(chore.name)
+        try:
+            yield from chore.begin()
+        except StrandlogError as error:
+            self._note(error)
+        finally:
+            self._under_way.discard(chore.name)
+
+    def hurry(self, name: str) -> None:
+        """Let a chore be due soon."""
+        soon_ms = self._clock.monotonic_ms() + TRY_AGAIN_MS
+        self._due_ms[name] = min(self._due_ms[name], soon_ms)
 
     def _note(self, error: StrandlogError) -> None:
         if str(error) not in self.failures:
@@ -80,72 +134,140 @@ class Upkeep:
     def _logs(self) -> list[PartitionLog]:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
-    def _for_each(self, work: Callable[[PartitionLog], object]) -> None:
-        for log in self._logs():
-            try:
-                work(log)
-            except StrandlogError as error:
-                self._note(error)
-            except BaseException:
-                self._catalog.distrust(log)
+    def _with_care(self, log: PartitionLog, work: Steps[None]) -> Steps[None]:
+        """Work on one partition, whose trouble is its own."""
+        try:
+            yield from work
+        except (StrandlogError, FileNotFoundError) as error:
+            if log.is_closed:
+                return  # it was deleted meanwhile, and its files with it
+            if not isinstance(error, StrandlogError):
                 raise
+            self._note(error)
+        except BaseException:
+            self._catalog.distrust(log)
+            raise
 
-    def flush_lazily(self) -> None:
+    def _for_each(self, work: Callable[[PartitionLog], Steps[None]]) -> Steps[None]:
+        for number, log in enumerate(self._logs(), 1):
+            if not log.is_closed:
+                yield from self._with_care(log, work(log))
+            if number % LOOKS_AT_A_TIME == 0:
+                yield breathe
+
+    # -- flush and mend --------------------------------------------------------------------------
+
+    def _flushing_lazily(self) -> Steps[None]:
         """Sync partitions whose oldest unsynced record has waited long enough."""
         now_ms = self._clock.now_ms()
-
-        def flush(log: PartitionLog) -> None:
+        for log in self._logs():
             if should_flush(log, now_ms) and log not in self.syncing and log.failure is None:
-                log.flush()
+                yield from self._with_care(log, self._flush(log))
 
-        self._for_each(flush)
+    def _flush(self, log: PartitionLog) -> Steps[None]:
+        if self.sync_elsewhere is not None:
+            self.sync_elsewhere(log)
+        else:
+            yield log.flush
 
     def mend_failed(self) -> None:
         """Let partitions that failed to sync go on, where the disk allows it again."""
+        do_here(self._mending())
 
-        def mend(log: PartitionLog) -> None:
-            if log.failure is not None:
-                log.revalidate()
+    def _mending(self) -> Steps[None]:
+        # In one piece: until it is over, nobody may look at what the partition says of itself.
+        for log in self._logs():
+            if log.failure is not None and log not in self.syncing:
+                yield from self._with_care(log, self._mend(log))
 
-        self._for_each(mend)
+    def _mend(self, log: PartitionLog) -> Steps[None]:
+        log.revalidate()
+        self._release(log)
+        yield breathe
 
-    def enforce_retention(self) -> None:
+    def _release(self, log: PartitionLog) -> None:
+        self.syncing.discard(log)
+        if self.on_released is not None:
+            self.on_released(log)
+
+    # -- retention -------------------------------------------------------------------------------
+
+    def _enforcing_retention(self) -> Steps[None]:
         """Drop what is too old or too much, and forget producers that fell silent."""
+        yield from self._for_each(self._drop_expired)
         now_ms = self._clock.now_ms()
-        self._for_each(enforce_retention)
         for log in self._logs():
             log.producers.expire(now_ms, self._settings.producer_id_expiration_ms)
-        self._log_dir.write_log_starts()
+        yield from self._log_dir.writing_log_starts()
 
-    def compact_dirtiest(self) -> None:
+    def _drop_expired(self, log: PartitionLog) -> Steps[None]:
+        count = count_expired(log)
+        if not count:
+            return
+        is_compacted = self.compacting is not None and self.compacting.log is log
+        if log in self.syncing or is_compacted:
+            self.hurry(RETENTION)
+            return
+        self.syncing.add(log)
+        try:
+            self._metrics.retention_bytes += yield from dropping_oldest(log, count)
+            self._metrics.retention_segments += count
+        finally:
+            self._release(log)
+
+    # -- compaction ------------------------------------------------------------------------------
+
+    def _compacting_dirtiest(self) -> Steps[None]:
         """Compact the one partition that needs it most."""
-        cleaner_offsets = self._log_dir.cleaner_offsets
         due: list[tuple[float, PartitionLog]] = []
 
-        def look(log: PartitionLog) -> None:
+        def look(log: PartitionLog) -> Steps[None]:
             if log.settings.compacts and log not in self._uncleanable:
-                need = need_for_compaction(log, cleaner_offsets.get(log.tp, 0))
+                need = need_for_compaction(log, self._log_dir.cleaner_offsets.get(log.tp, 0))
                 if need.is_due:
                     due.append((need.dirty_ratio, log))
+            yield from ()
 
-        self._for_each(look)
+        yield from self._for_each(look)
+        due = [pair for pair in due if not pair[1].is_closed]
         if not due:
             return
         _, log = max(due, key=lambda pair: pair[0])
         plan = plan_due_compaction(
-            log, cleaner_offsets.get(log.tp, 0), self._settings.log_cleaner_dedupe_buffer_size
+            log,
+            self._log_dir.cleaner_offsets.get(log.tp, 0),
+            self._settings.log_cleaner_dedupe_buffer_size,
         )
         if plan is not None:
+            self.compacting = plan
             try:
-                plan.execute()
-            except (CorruptSegmentError, DataError):
-                self._uncleanable.add(log)
-                raise
-            with self._catalog.changing(log):
-                cleaner_offsets[log.tp] = plan.complete().next_dirty_offset
+                yield from self._with_care(log, self._compact(plan))
+            finally:
+                self.compacting = None
+
+    def _compact(self, plan: CompactionPlan) -> Steps[None]:
+        log = plan.log
+        try:
+            yield plan.execute
+        except (CorruptSegmentError, DataError):
+            self._uncleanable.add(log)
+            raise
+        if log.is_closed:
+            return
+        report = plan.complete()
+        self._log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
+        self._metrics.compactions += 1
+        self._metrics.compacted_bytes += report.bytes_before
+        self._metrics.compaction_saved_bytes += report.bytes_before - report.bytes_after
+
+    # -- files -----------------------------------------------------------------------------------
 
     def remove_files(self) -> None:
-        self._log_dir.remover.step(self._clock.now_ms())
+        """Remove what waited long enough."""
+        do_here(self._removing_files())
+
+    def _removing_files(self) -> Steps[None]:
+        yield from self._log_dir.remover.removing(self._clock.now_ms())
 
 
 def should_flush(log: PartitionLog, now_ms: int) -> bool:

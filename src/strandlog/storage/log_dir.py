@@ -118,10 +118,14 @@ class LogDir:
     def partition_folders(self) -> Iterator[tuple[TopicPartition, str]]:
         """Every partition folder on disk, with the topic id that it carries ("" when
         unreadable)."""
-        for name, size in sorted(self.files.list_dir(self.path).items()):
-            tp = paths.parse_partition_dir(name) if size == DIRECTORY else None
-            if tp is not None:
-                yield tp, self._topic_id(name)
+        for tp in self.partitions_on_disk():
+            yield tp, self._topic_id(paths.partition_dir(tp))
+
+    def partitions_on_disk(self) -> list[TopicPartition]:
+        """The partitions that have a folder."""
+        names = sorted(self.files.list_dir(self.path).items())
+        parsed = (paths.parse_partition_dir(name) for name, size in names if size == DIRECTORY)
+        return [tp for tp in parsed if tp is not None]
 
     def _topic_id(self, folder_name: str) -> str:
         path = join(join(self.path, folder_name), paths.PARTITION_METADATA)

@@ -47,6 +47,7 @@ def test_a_plain_call_is_read(words: list[str], expected: ServeArguments) -> Non
         ["--host", "--port"],
         ["--unknown", "1"],
         ["--set", "no-value"],
+        ["--set", "=x"],
         ["--", "d"],
     ],
 )
@@ -62,8 +63,14 @@ def test_the_short_way_knows_the_options_of_the_long_one_with_their_defaults() -
     defaults = ServeArguments()
     for flag, (attribute, _) in PLAIN_OPTIONS.items():
         assert (by_flag[flag].default or None) == (getattr(defaults, attribute) or None), flag
-    data = next(each for each in command.params if each.name == "data")
-    assert data.default == defaults.data
+
+
+def test_the_environment_names_the_file_in_the_short_way_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STRANDLOG_CONFIG", "a.toml")
+    assert parse_plain([]) == ServeArguments(config="a.toml")
+    assert parse_plain(["--config", "b.toml"]) == ServeArguments(config="b.toml")
 
 
 def _serve(*words: str) -> subprocess.CompletedProcess[str]:

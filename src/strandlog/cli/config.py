@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration, read_file
+from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration
 from strandlog.cli.options import Json, command_app
 from strandlog.cli.output import counted, print_json, print_table, talk, text
+from strandlog.cli.setting_sources import read_file
 from strandlog.config.configuration import Chosen, settle
 from strandlog.config.environment import variable_of
 from strandlog.config.origin import Problem

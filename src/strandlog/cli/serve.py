@@ -4,31 +4,21 @@ Settings come from `--config`, the environment and `--set`; DATA, `--host`, `--p
 `--advertise` say the same as log.dirs, listeners and advertised.listeners, and beat them.
 
 When it can serve it prints one line on stdout, `ready kafka=HOST:PORT data=DIR`, and nothing more.
-SIGTERM and SIGINT stop it in order, with exit code 0.
+SIGTERM and SIGINT stop it in order, with exit code 0; a second one ends it at once.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 from typing import Annotated
 
 import typer
 
-from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration
+from strandlog.cli.config_sources import ConfigFile, SetOptions, checked_pairs
 from strandlog.cli.options import CONTEXT, MARKUP
-from strandlog.errors import InvalidSettingError, MissingExtraError
+from strandlog.cli.serving import ServeArguments
+from strandlog.cli.serving import serve as serve_folder
 
 app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=MARKUP)
-logger = logging.getLogger(__name__)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidSettingError("--advertise", text, "HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 @app.command()
@@ -50,27 +40,4 @@ def serve(
     given: SetOptions = None,
 ) -> None:
     """Serve a folder to every Kafka client."""
-    try:
-        import uvloop  # noqa: PLC0415 - an extra
-
-        from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
-    except ImportError as error:
-        raise MissingExtraError("server", error.name or "uvloop") from error
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    configuration = read_configuration(config, given)
-    configuration.check()
-    for note in configuration.notes:
-        logger.warning("%s", note)
-    server = configuration.server
-    assert server is not None, "check() lets nothing else through"
-    options = ServerOptions(
-        os.path.abspath(data or server.data),
-        server.listen.host if host is None else host,
-        server.listen.port if port is None else port,
-        server.advertised if advertise is None else _address(advertise),
-        configuration.broker_settings(),
-    )
-
-    uvloop.run(run_until_stopped(options, typer.echo))
+    serve_folder(ServeArguments(data, host, port, advertise, config, checked_pairs(given)))

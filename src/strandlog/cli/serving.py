@@ -15,18 +15,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair, read_configuration
 from strandlog.errors import InvalidSettingError, MissingExtraError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
 class ServeArguments:
-    """What `serve` was called with."""
+    """What `serve` was called with; None where nothing was said."""
 
-    data: str = "./data"
-    host: str = "127.0.0.1"
-    port: int = 9092
+    data: str | None = None
+    host: str | None = None
+    port: int | None = None
     advertise: str | None = None
+    config: str | None = None
     pairs: list[str] = field(default_factory=list)
 
 
@@ -41,13 +44,14 @@ PLAIN_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--host": ("host", str),
     "--port": ("port", _plain_port),
     "--advertise": ("advertise", str),
+    "--config": ("config", str),
     "--set": ("pairs", str),
 }
 
 
 def parse_plain(words: Sequence[str]) -> ServeArguments | None:
     """What a plain call asks for; None when this is no plain call."""
-    arguments = ServeArguments()
+    arguments = ServeArguments(config=os.environ.get(CONFIG_FILE_VARIABLE) or None)
     rest = iter(words)
     has_data = False
     for word in rest:
@@ -69,21 +73,14 @@ def parse_plain(words: Sequence[str]) -> ServeArguments | None:
                 setattr(arguments, name, read(given))
         except ValueError:
             return None
-    return None if any("=" not in pair for pair in arguments.pairs) else arguments
+    return arguments if all(map(is_pair, arguments.pairs)) else None
 
 
-def _address(text: str | None) -> tuple[str, int] | None:
-    if text is None:
-        return None
+def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidSettingError("--advertise", text, "HOST:PORT")
-    return host, int(port)
-
-
-def _pairs(given: Sequence[str]) -> dict[str, object]:
-    split = (text.partition("=") for text in given)
-    return {name.strip(): value for name, _, value in split}
+    return host.strip("[]"), int(port)
 
 
 def _say(line: str) -> None:
@@ -102,8 +99,19 @@ def serve(arguments: ServeArguments) -> None:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
-    settings = broker_settings(BROKER_SETTINGS.parse(_pairs(arguments.pairs)))
-    data, advertised = os.path.abspath(arguments.data), _address(arguments.advertise)
-    options = ServerOptions(data, arguments.host, arguments.port, advertised, settings)
+    configuration = read_configuration(arguments.config, arguments.pairs)
+    configuration.check()
+    for note in configuration.notes:
+        logger.warning("%s", note)
+    server = configuration.server
+    assert server is not None, "check() lets nothing else through"
+    advertise = arguments.advertise
+    options = ServerOptions(
+        os.path.abspath(arguments.data or server.data),
+        server.listen.host if arguments.host is None else arguments.host,
+        server.listen.port if arguments.port is None else arguments.port,
+        server.advertised if advertise is None else _address(advertise),
+        configuration.broker_settings(),
+    )
 
     uvloop.run(run_until_stopped(options, _say))

@@ -1,0 +1,61 @@
+"""Reads the places that settings come from: a file, the environment, options.
+
+What they say is looked at in `config/`; here is only what touches the disk and the process. Nothing
+here needs the library that parses command lines, for `serve` starts without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from strandlog.config.configuration import Configuration, known_names, settle
+from strandlog.config.environment import read_environment
+from strandlog.config.origin import Origin, Source
+from strandlog.errors import ConfigurationError
+
+CONFIG_FILE_VARIABLE = "STRANDLOG_CONFIG"
+
+
+def read_file(path: str) -> Source:
+    """What a file says, by its ending."""
+    from strandlog.config.properties_file import read_properties  # noqa: PLC0415 - if there is one
+    from strandlog.config.toml_file import read_toml  # noqa: PLC0415 - if there is one
+
+    readers = {".toml": read_toml, ".properties": read_properties}
+    reader = readers.get(Path(path).suffix.lower())
+    if reader is None:
+        raise ConfigurationError([f"{path}: name the file *.toml or *.properties"])
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError([f"{path}: cannot be read: {error.strerror}"]) from error
+    try:
+        return reader(data.decode("utf-8-sig"), path)
+    except UnicodeDecodeError as error:
+        source = Source()
+        line = data.count(b"\n", 0, error.start) + 1
+        source.complain(Origin("file", path, line), "this is not UTF-8; save the file as UTF-8")
+        return source
+
+
+def is_pair(text: str) -> bool:
+    """Whether this is of the form key=value."""
+    name, separator, _ = text.partition("=")
+    return bool(separator and name.strip())
+
+
+def _options(given: Sequence[str]) -> Source:
+    source = Source()
+    for text in given:
+        name, _, value = text.partition("=")
+        source.add(name.strip(), value, Origin("option", "--set"))
+    return source
+
+
+def read_configuration(file: str | None, given: Sequence[str]) -> Configuration:
+    """Everything that was said about the settings of this process, merged."""
+    sources = [read_file(file)] if file else []
+    sources += [read_environment(os.environ, known_names()), _options(given)]
+    return settle(sources)

@@ -1,0 +1,102 @@
+"""Kafka's own Java client in its current version: one program, one step a test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker_process import BrokerProcess
+from tests.compat import peers
+from tools.fetch_peers import JAVA
+
+PROGRAM = Path(__file__).parent / "java" / "JavaPeer.java"
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+class Java:
+    """The program against one broker and one topic."""
+
+    def __init__(self, broker: BrokerProcess, topic: str) -> None:
+        self._jars = peers.folder(JAVA)
+        self._address = broker.address
+        self.topic = topic
+
+    def run(self, step: str) -> list[dict[str, Any]]:
+        """What a step printed, in order."""
+        # Tiered compilation stops early: the program ends before more of it would pay.
+        printed = peers.run(
+            *("java", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", PROGRAM),
+            *(step, self._address, self.topic),
+        )
+        return [json.loads(line) for line in printed.splitlines()]
+
+
+@pytest.fixture
+def java(shared_broker: BrokerProcess, topic: str) -> Java:
+    return Java(shared_broker, topic)
+
+
+def test_what_is_produced_is_consumed(java: Java) -> None:
+    said = java.run("produce")
+    assert said[:5] == [
+        {"codec": codec, "first": number * 100, "last": number * 100 + 99}
+        for number, codec in enumerate(CODECS)
+    ]
+    assert said[5:10] == [{"value": f"{codec} 0", "age": 0} for codec in CODECS]
+    assert said[10:] == [
+        {"key": None, "value": "headers", "headers": ["a", "1", "a", None]},
+        {"key": "gone", "value": None, "headers": []},
+    ]
+
+
+def test_a_group_commits_goes_on_pauses_and_seeks_by_time(java: Java) -> None:
+    assert java.run("group") == [
+        {"read": [str(number) for number in range(5)]},
+        {"paused": 0, "resumed": ["5"]},
+        {"went on": [str(number) for number in range(5, 20)]},
+        {"committed": 5, "metadata": "five"},
+        {"beginning": 0, "by time": 7, "end": 20},
+    ]
+
+
+def test_members_share_and_take_over_with_every_assignor(java: Java) -> None:
+    assert java.run("rebalance") == [
+        {"assignor": assignor, "shares": [4, 2, 4]}
+        for assignor in ("Range", "RoundRobin", "Sticky", "CooperativeSticky")
+    ]
+
+
+def test_the_admin_client_finds_what_it_looks_for(java: Java) -> None:
+    said: dict[str, Any] = {}
+    for line in java.run("admin"):
+        said |= line
+    assert len(said.pop("cluster")) == 22
+    assert said.pop("broker settings") > 30
+    assert said.pop("log dirs") in ("1", "UnsupportedVersionException")
+    assert said == {
+        "twice": "TopicExistsException",
+        "nodes": 1,
+        "controller": 0,
+        "partitions": 2,
+        "leader": 0,
+        "grown": 3,
+        "missing": "UnknownTopicOrPartitionException",
+        "before": "1000000",
+        "source": "DYNAMIC_TOPIC_CONFIG",
+        "after": "604800000",
+        "default": True,
+        "segment": "2097152",
+        "policy": "delete,compact",
+        "offsets": [0, 10, 4, 3],
+        "start": 3,
+        "state": "Stable",
+        "members": 1,
+        "assigned": 3,
+        "while it lives": "GroupNotEmptyException",
+        "listed": True,
+        "altered": 7,
+        "left": 0,
+        "deleted": True,
+    }

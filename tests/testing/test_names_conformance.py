@@ -124,6 +124,7 @@ def test_what_is_missing_is_a_file_not_found_error(place: Place) -> None:
         lambda: place.files.sync_file(missing),
         lambda: place.files.sync_dir(missing),
         lambda: place.files.free_bytes(missing),
+        lambda: place.files.total_bytes(missing),
         lambda: place.files.open_log(below),
         lambda: place.files.append_to(below, b"1"),
         lambda: place.files.write_at(below, 0, b"1"),
@@ -188,4 +189,4 @@ def test_two_locks_do_not_mind_each_other(place: Place) -> None:
 
 
 def test_there_is_space(place: Place) -> None:
-    assert place.files.free_bytes(place.folder) > 0
+    assert 0 < place.files.free_bytes(place.folder) <= place.files.total_bytes(place.folder)

@@ -128,9 +128,9 @@ class Catalog:
             raise TopicNotFoundError(name)
         return topic
 
-    def topic_with_id(self, topic_id: UUID) -> Topic:
+    def topic_with_id(self, topic_id: UUID | None) -> Topic:
         """The topic that has this id; one that was deleted and made again has another."""
-        name = self._names_by_id.get(base64_id(topic_id))
+        name = None if topic_id is None else self._names_by_id.get(base64_id(topic_id))
         if name is None:
             raise UnknownTopicIdError(topic_id)
         return self._topics[name]

@@ -75,6 +75,7 @@ from strandlog.errors import (
     DataError,
     GroupNotEmptyError,
     GroupNotFoundError,
+    GroupSubscribedError,
     IllegalGenerationError,
     StrandlogError,
 )
@@ -204,16 +205,23 @@ class GroupCoordinator:
         wanted = self._offsets.of_group(group_id) if partitions is None else partitions
         return self._offsets.fetch(group_id, wanted)
 
-    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
-        """Forgets offsets that no member is using."""
+    def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, StrandlogError]:
+        """Forgets offsets; those of topics that a member reads come back with the reason."""
         group = self._existing(group_id)
-        if group.state is not EMPTY:
-            topics = group.subscribed_topics()
-            if topics is None or any(partition.topic in topics for partition in partitions):
-                raise GroupNotEmptyError(group_id, len(group.roster))
-        held = self._offsets.of_group(group_id).keys() & set(partitions)
+        topics = group.subscribed_topics() if group.state is not EMPTY else frozenset()
+        if topics is None:
+            raise GroupNotEmptyError(group_id, len(group.roster))
+        refused: dict[TopicPartition, StrandlogError] = {
+            partition: GroupSubscribedError(group_id, partition.topic)
+            for partition in partitions
+            if partition.topic in topics
+        }
+        held = self._offsets.of_group(group_id).keys() & (set(partitions) - refused.keys())
         self._append(tombstones(group_id, sorted(held)))
         self._offsets.forget(group_id, held)
+        return refused
 
     def forget_topic(self, topic: str) -> None:
         """Forgets every group's offsets in a topic that is deleted."""

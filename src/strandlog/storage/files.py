@@ -101,6 +101,7 @@ class Files(Protocol):
     def sync_dir(self, path: str) -> None: ...
     def lock(self, path: str) -> Lock | None: ...
     def free_bytes(self, path: str) -> int: ...
+    def total_bytes(self, path: str) -> int: ...
 
 
 @contextlib.contextmanager
@@ -352,6 +353,10 @@ class DiskFiles:
     def free_bytes(self, path: str) -> int:
         with _disk_errors("look at", path):
             return shutil.disk_usage(path).free
+
+    def total_bytes(self, path: str) -> int:
+        with _disk_errors("look at", path):
+            return shutil.disk_usage(path).total
 
 
 def _write_all(fd: int, data: Buffer) -> None:

@@ -240,6 +240,11 @@ class SimulatedFiles:
             return ENDLESS_BYTES
         return max(self._disk.capacity_bytes - self._disk.used_bytes(), 0)
 
+    def total_bytes(self, path: str) -> int:
+        with disk_errors("look at", path):
+            self._disk.find(path)
+        return self._disk.capacity_bytes or ENDLESS_BYTES
+
     # ---- accidents ----
 
     @property

@@ -66,6 +66,25 @@ def encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
 
 
 @cache
+def array_encoder(api_key: int, version: int, *path: str) -> Callable[[Sequence[Any]], bytes]:
+    """What turns an array inside a response into bytes that may be used many times."""
+    from kio.index import load_response_schema  # noqa: PLC0415 - see above
+
+    schema: Any = load_response_schema(api_key, version)
+    for name in path:
+        [found] = [field for field in fields(schema) if field.name == name]
+        flexible, schema = schema.__flexible__, element_of(unwrap(found.type)[0])
+    write = _field_writer(found, flexible)
+
+    def encode(values: Sequence[Any]) -> bytes:
+        parts: list[bytes] = []
+        write(values, parts)
+        return b"".join(parts)
+
+    return encode
+
+
+@cache
 def _entity_writer(schema: Any) -> Writer:
     flexible: bool = schema.__flexible__
     plain: list[tuple[str, Writer, Any]] = []
@@ -144,7 +163,10 @@ def _nullable_entity(writer: Writer) -> Writer:
 def _array_writer(item: Writer, flexible: bool) -> Writer:
     length = struct.Struct(">i")
 
-    def write(values: Sequence[Any] | None, parts: list[bytes]) -> None:
+    def write(values: Sequence[Any] | bytes | None, parts: list[bytes]) -> None:
+        if isinstance(values, bytes):
+            parts.append(values)
+            return
         if flexible:
             parts.append(b"\0" if values is None else unsigned_varint(len(values) + 1))
         else:

@@ -34,10 +34,10 @@ NEVER_FLEXIBLE = 1000
 APIS = (
     Api(0, "Produce", 3, 13, 9, advertised_first=0),
     Api(1, "Fetch", 4, 18, 12),
-    Api(2, "ListOffsets", 1, 9, 6),
+    Api(2, "ListOffsets", 1, 11, 6),
     Api(3, "Metadata", 0, 13, 9),
-    Api(8, "OffsetCommit", 2, 9, 8),
-    Api(9, "OffsetFetch", 1, 9, 6),
+    Api(8, "OffsetCommit", 2, 10, 8),
+    Api(9, "OffsetFetch", 1, 10, 6),
     Api(10, "FindCoordinator", 0, 6, 3),
     Api(11, "JoinGroup", 0, 9, 6),
     Api(12, "Heartbeat", 0, 4, 4),
@@ -50,14 +50,18 @@ APIS = (
     Api(20, "DeleteTopics", 1, 6, 4),
     Api(21, "DeleteRecords", 0, 2, 2),
     Api(22, "InitProducerId", 0, 5, 2),
+    Api(23, "OffsetForLeaderEpoch", 2, 4, 4),
     Api(32, "DescribeConfigs", 1, 4, 4),
+    Api(33, "AlterConfigs", 0, 2, 2),
+    Api(35, "DescribeLogDirs", 1, 4, 2),
     Api(37, "CreatePartitions", 0, 3, 2),
     Api(42, "DeleteGroups", 0, 2, 2),
     Api(44, "IncrementalAlterConfigs", 0, 1, 1),
     Api(47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE),
-    Api(60, "DescribeCluster", 0, 1, 0),
+    Api(60, "DescribeCluster", 0, 2, 0),
+    Api(75, "DescribeTopicPartitions", 0, 0, 0),
 )
 
 BY_KEY = {api.key: api for api in APIS}
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18

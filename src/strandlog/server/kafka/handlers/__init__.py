@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from strandlog.server.kafka.door import Handler
-from strandlog.server.kafka.handlers import cluster, groups, offsets, records, topics
+from strandlog.server.kafka.handlers import (
+    cluster,
+    configs,
+    groups,
+    offsets,
+    partitions,
+    records,
+    topics,
+)
 
 HANDLERS: dict[int, Handler] = {
     0: records.produce,
@@ -24,10 +32,14 @@ HANDLERS: dict[int, Handler] = {
     20: topics.delete_topics,
     21: records.delete_records,
     22: records.init_producer_id,
-    32: topics.describe_configs,
+    23: partitions.offset_for_leader_epoch,
+    32: configs.describe_configs,
+    33: configs.alter_configs,
+    35: partitions.describe_log_dirs,
     37: topics.create_partitions,
     42: groups.delete_groups,
-    44: topics.incremental_alter_configs,
+    44: configs.incremental_alter_configs,
     47: offsets.offset_delete,
     60: cluster.describe_cluster,
+    75: partitions.describe_topic_partitions,
 }

@@ -1,26 +1,51 @@
-"""Who is there and what does it speak: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
+"""Who is there and what does it speak: ApiVersions, Metadata, FindCoordinator, DescribeCluster.
+
+Metadata makes a topic that is asked for and not there, if the client and
+`auto.create.topics.enable` allow it and the name is legal. One node leads all partitions, so what
+Metadata says about the partitions of a topic follows from their number alone: it is encoded once
+per number and version, for clients of large topics ask often.
+"""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from strandlog.broker.catalog import Topic
+from strandlog.broker.topic_rules import INTERNAL_TOPICS
 from strandlog.errors import StrandlogError, TopicNotFoundError
-from strandlog.protocol.kafka.versions import APIS
+from strandlog.protocol.kafka.messages import array_encoder
+from strandlog.protocol.kafka.versions import APIS, METADATA
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
+from strandlog.server.kafka.refusals import InvalidRequestError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
 
-UNKNOWN_TOPIC_ID = 100
-NO_OPERATIONS = -2147483648
+# Bits of what a client may do: everything that Kafka knows, as long as nobody asks who it is.
+ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
+ALL_OPERATIONS_ON_CLUSTER = 0b1_1111_1010_0000
+NOT_ASKED_FOR = -2147483648
 COORDINATOR_GROUP, COORDINATOR_TRANSACTION = 0, 1
 COORDINATOR_NOT_AVAILABLE = 15
+SOFTWARE_NAMED_FROM = 3
+TOPIC_IDS_FROM = 12
+ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS = 1, 2
+MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 114, 115
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def api_versions(door: KafkaDoor, request: Request) -> None:
     del door
-    request.body()
+    body = request.body()
+    if request.version >= SOFTWARE_NAMED_FROM and not (
+        _SOFTWARE.fullmatch(body.client_software_name)
+        and _SOFTWARE.fullmatch(body.client_software_version)
+    ):
+        request.reply({"error_code": InvalidRequestError.kafka_code})
+        return
     keys = [
         {
             "api_key": api.key,
@@ -32,15 +57,22 @@ def api_versions(door: KafkaDoor, request: Request) -> None:
     request.reply({"error_code": 0, "api_keys": keys})
 
 
+# -- metadata ------------------------------------------------------------------------------------
+
+
 def metadata(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     wanted = body.topics
     catalog = door.broker.catalog
     if wanted is None or (request.version == 0 and not wanted):
-        topics = [_topic(catalog.topic(name)) for name in catalog.names()]
+        topics = [_topic(catalog.topic(name), request.version) for name in catalog.names()]
     else:
         may_create = getattr(body, "allow_auto_topic_creation", True)
-        topics = [_wanted_topic(door, topic, may_create=may_create) for topic in wanted]
+        topics = [_wanted_topic(door, request, topic, may_create) for topic in wanted]
+    if getattr(body, "include_topic_authorized_operations", False):
+        for topic in topics:
+            if not topic["error_code"]:
+                topic["topic_authorized_operations"] = ALL_OPERATIONS_ON_TOPIC
     host, port = door.advertised(request.connection)
     request.reply(
         {
@@ -48,61 +80,73 @@ def metadata(door: KafkaDoor, request: Request) -> None:
             "cluster_id": door.broker.log_dir.cluster_id,
             "controller_id": NODE_ID,
             "topics": topics,
+            "cluster_authorized_operations": ALL_OPERATIONS_ON_CLUSTER
+            if getattr(body, "include_cluster_authorized_operations", False)
+            else NOT_ASKED_FOR,
         }
     )
 
 
-def _wanted_topic(door: KafkaDoor, wanted: Any, *, may_create: bool) -> dict[str, Any]:
+def _wanted_topic(
+    door: KafkaDoor, request: Request, wanted: Any, may_create: bool
+) -> dict[str, Any]:
     topic_id: UUID | None = getattr(wanted, "topic_id", None)
     name: str | None = wanted.name
-    if name is None and topic_id is not None:
-        found = topic_with_id(door, topic_id)
-        if found is None:
-            return {"error_code": UNKNOWN_TOPIC_ID, "name": None, "topic_id": topic_id}
-        return _topic(found)
-    name = name or ""
     try:
-        return _topic(door.broker.catalog.topic(name))
-    except TopicNotFoundError as missing:
-        if not (may_create and door.broker.settings.auto_create_topics_enable):
-            return {"error_code": missing.kafka_code, "name": name}
-    try:
-        return _topic(door.broker.create_topic(name))
+        if name is None or topic_id is not None:
+            if request.version < TOPIC_IDS_FROM or topic_id is None:
+                raise InvalidRequestError("this version asks for topics by name")
+            topic = door.broker.catalog.topic_with_id(topic_id)
+        else:
+            topic = _found_or_made(door, name, may_create)
+        return _topic(topic, request.version)
     except StrandlogError as error:
-        return {"error_code": error.kafka_code, "name": name}
+        if name is None and request.version < TOPIC_IDS_FROM:
+            name = ""  # there is no null in their answers
+        return {"error_code": error.kafka_code, "name": name, "topic_id": topic_id}
 
 
-def topic_with_id(door: KafkaDoor, topic_id: UUID) -> Topic | None:
-    """The topic that has this id."""
-    catalog = door.broker.catalog
-    for name in catalog.names():
-        topic = catalog.topic(name)
-        if uuid_of(topic.topic_id) == topic_id:
-            return topic
-    return None
+def _found_or_made(door: KafkaDoor, name: str, may_create: bool) -> Topic:
+    try:
+        return door.broker.catalog.topic(name)
+    except TopicNotFoundError:
+        is_ours = name in INTERNAL_TOPICS  # made when it is needed
+        if is_ours or not (may_create and door.broker.settings.auto_create_topics_enable):
+            raise
+    return door.broker.create_topic(name)
 
 
-def _topic(topic: Topic) -> dict[str, Any]:
-    partitions = [
-        {
-            "error_code": 0,
-            "partition_index": number,
-            "leader_id": NODE_ID,
-            "leader_epoch": 0,
-            "replica_nodes": [NODE_ID],
-            "isr_nodes": [NODE_ID],
-            "offline_replicas": [],
-        }
-        for number in range(topic.partitions)
-    ]
+def _topic(topic: Topic, version: int) -> dict[str, Any]:
     return {
         "error_code": 0,
         "name": topic.name,
         "topic_id": uuid_of(topic.topic_id),
         "is_internal": topic.is_internal,
-        "partitions": partitions,
-        "topic_authorized_operations": NO_OPERATIONS,
+        "partitions": _encoded_partitions(version, topic.partitions),
+        "topic_authorized_operations": NOT_ASKED_FOR,
     }
+
+
+@lru_cache(maxsize=64)
+def _encoded_partitions(version: int, count: int) -> bytes:
+    rows = [partition_row(number) for number in range(count)]
+    return array_encoder(METADATA, version, "topics", "partitions")(rows)
+
+
+def partition_row(number: int) -> dict[str, Any]:
+    """What there is to say about a partition: one node leads it and has it."""
+    return {
+        "error_code": 0,
+        "partition_index": number,
+        "leader_id": NODE_ID,
+        "leader_epoch": 0,
+        "replica_nodes": [NODE_ID],
+        "isr_nodes": [NODE_ID],
+        "offline_replicas": [],
+    }
+
+
+# -- nodes ---------------------------------------------------------------------------------------
 
 
 def find_coordinator(door: KafkaDoor, request: Request) -> None:
@@ -120,14 +164,27 @@ def find_coordinator(door: KafkaDoor, request: Request) -> None:
 
 
 def describe_cluster(door: KafkaDoor, request: Request) -> None:
-    request.body()
+    body = request.body()
+    asked = getattr(body, "endpoint_type", ENDPOINT_BROKERS)
+    if asked != ENDPOINT_BROKERS:
+        is_known = asked == ENDPOINT_CONTROLLERS
+        request.reply(
+            {
+                "error_code": MISMATCHED_ENDPOINT_TYPE if is_known else UNSUPPORTED_ENDPOINT_TYPE,
+                "error_message": f"this is a broker; ask with endpoint type {ENDPOINT_BROKERS}",
+                "cluster_id": "",
+            }
+        )
+        return
     host, port = door.advertised(request.connection)
     request.reply(
         {
             "cluster_id": door.broker.log_dir.cluster_id,
             "controller_id": NODE_ID,
             "brokers": [{"broker_id": NODE_ID, "host": host, "port": port, "rack": None}],
-            "cluster_authorized_operations": NO_OPERATIONS,
-            "endpoint_type": 1,
+            "cluster_authorized_operations": ALL_OPERATIONS_ON_CLUSTER
+            if body.include_cluster_authorized_operations
+            else NOT_ASKED_FOR,
+            "endpoint_type": ENDPOINT_BROKERS,
         }
     )

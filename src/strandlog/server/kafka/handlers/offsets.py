@@ -1,35 +1,78 @@
-"""Where groups stand: OffsetCommit, OffsetFetch, OffsetDelete."""
+"""Where groups stand: OffsetCommit, OffsetFetch, OffsetDelete.
+
+From version 10 on topics are named by their ids; a commit for an id that no topic has is refused
+(UNKNOWN_TOPIC_ID), so a consumer of a deleted topic cannot move the offsets of its namesake.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from strandlog.broker.group_member import CommitRequest
-from strandlog.errors import StorageError, StrandlogError, TopicNotFoundError
+from strandlog.errors import StorageError, StrandlogError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.request import Request
+from strandlog.storage.identity import uuid_of
 
 MANY_GROUPS_FROM = 8
+TOPIC_IDS_FROM = 10
+
+
+def _named(topic: Any) -> dict[str, Any]:
+    """A topic as it was named, for the answer."""
+    return {"name": getattr(topic, "name", ""), "topic_id": getattr(topic, "topic_id", None)}
+
+
+def _name_of(door: KafkaDoor, topic: Any) -> str:
+    """The name of a topic that may have been named by its id."""
+    name: str | None = getattr(topic, "name", None)
+    return door.broker.catalog.topic_with_id(topic.topic_id).name if name is None else name
+
+
+# -- commit --------------------------------------------------------------------------------------
 
 
 def offset_commit(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-    codes: dict[TopicPartition, int] = {}
-    catalog = door.broker.catalog
+    rows: list[tuple[Any, list[dict[str, Any]]]] = []
+    places: dict[TopicPartition, list[dict[str, Any]]] = {}
     for topic in body.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition_index)
+        answers = [{"partition_index": part.partition_index} for part in topic.partitions]
+        rows.append((topic, answers))
+        for part, row in zip(topic.partitions, answers, strict=True):
             try:
-                catalog.log(*tp)
-            except TopicNotFoundError as error:
-                codes[tp] = error.kafka_code
+                tp = TopicPartition(_name_of(door, topic), part.partition_index)
+                door.broker.catalog.log(*tp)
+            except StrandlogError as error:
+                row["error_code"] = error.kafka_code
                 continue
+            places.setdefault(tp, []).append(row)
             epoch = getattr(part, "committed_leader_epoch", -1)
             offsets[tp] = OffsetAndMetadata(
                 part.committed_offset, epoch, part.committed_metadata or ""
             )
+    _commit(door, body, offsets, places)
+
+    def reply(failure: StorageError | None) -> None:
+        for _, answers in rows:
+            for row in answers:
+                row["error_code"] = failure.kafka_code if failure else row.get("error_code", 0)
+        request.reply(
+            {"topics": [{**_named(topic), "partitions": answers} for topic, answers in rows]}
+        )
+
+    door.when_group_is_durable(body.group_id, reply)
+
+
+def _commit(
+    door: KafkaDoor,
+    body: Any,
+    offsets: dict[TopicPartition, OffsetAndMetadata],
+    places: dict[TopicPartition, list[dict[str, Any]]],
+) -> None:
+    """Commit what may be; write the codes of what may not into its rows."""
     commit = CommitRequest(
         group_id=body.group_id,
         offsets=offsets,
@@ -39,87 +82,115 @@ def offset_commit(door: KafkaDoor, request: Request) -> None:
     )
     try:
         refused = door.broker.groups.try_commit_offsets(commit)
-        codes |= {tp: error.kafka_code for tp, error in refused.items()}
     except StrandlogError as error:
-        codes |= dict.fromkeys(offsets, error.kafka_code)
+        refused = dict.fromkeys(offsets, error)
+    for tp, reason in refused.items():
+        for row in places[tp]:
+            row["error_code"] = reason.kafka_code
 
-    def reply(failure: StorageError | None) -> None:
-        failed = 0 if failure is None else failure.kafka_code
-        topics = [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": part.partition_index,
-                        "error_code": failed
-                        or codes.get(TopicPartition(topic.name, part.partition_index), 0),
-                    }
-                    for part in topic.partitions
-                ],
-            }
-            for topic in body.topics
-        ]
-        request.reply({"topics": topics})
 
-    door.when_group_is_durable(body.group_id, reply)
+# -- fetch ---------------------------------------------------------------------------------------
 
 
 def offset_fetch(door: KafkaDoor, request: Request) -> None:
     body = request.body()
+    by_id = request.version >= TOPIC_IDS_FROM
     if request.version >= MANY_GROUPS_FROM:
-        groups = [_fetched(door, group.group_id, group.topics) for group in body.groups]
+        groups = [_fetched(door, group.group_id, group.topics, by_id) for group in body.groups]
         request.reply({"groups": groups})
     else:
-        request.reply(_fetched(door, body.group_id, body.topics))
+        request.reply(_fetched(door, body.group_id, body.topics, by_id))
 
 
-def _fetched(door: KafkaDoor, group: str, topics: Any) -> dict[str, Any]:
-    wanted = None
-    if topics is not None:
-        wanted = [
-            TopicPartition(topic.name, number)
-            for topic in topics
-            for number in topic.partition_indexes
-        ]
+def _fetched(door: KafkaDoor, group: str, topics: Any, by_id: bool) -> dict[str, Any]:
     try:
-        found = door.broker.groups.fetch_offsets(group, wanted)
+        listed = (
+            _all_offsets(door, group, by_id)
+            if topics is None
+            else [_offsets_in(door, group, topic) for topic in topics]
+        )
     except StrandlogError as error:
         return {"group_id": group, "error_code": error.kafka_code, "topics": []}
-    by_topic: dict[str, list[dict[str, Any]]] = {}
-    for tp, value in found.items():
-        by_topic.setdefault(tp.topic, []).append(
-            {
-                "partition_index": tp.partition,
-                "committed_offset": -1 if value is None else value.offset,
-                "committed_leader_epoch": -1 if value is None else value.leader_epoch,
-                "metadata": "" if value is None else value.metadata,
-                "error_code": 0,
-            }
-        )
-    listed = [{"name": name, "partitions": parts} for name, parts in by_topic.items()]
     return {"group_id": group, "error_code": 0, "topics": listed}
+
+
+def _all_offsets(door: KafkaDoor, group: str, by_id: bool) -> list[dict[str, Any]]:
+    catalog = door.broker.catalog
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for tp, value in door.broker.groups.fetch_offsets(group).items():
+        if not by_id or tp.topic in catalog:
+            rows.setdefault(tp.topic, []).append(_offset_row(tp.partition, value))
+    return [
+        {
+            "name": name,
+            "topic_id": uuid_of(catalog.topic(name).topic_id) if by_id else None,
+            "partitions": partitions,
+        }
+        for name, partitions in rows.items()
+    ]
+
+
+def _offsets_in(door: KafkaDoor, group: str, topic: Any) -> dict[str, Any]:
+    code = 0
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    name = ""
+    try:
+        name = _name_of(door, topic)
+    except StrandlogError as error:
+        code = error.kafka_code
+    else:
+        wanted = [TopicPartition(name, number) for number in topic.partition_indexes]
+        found = door.broker.groups.fetch_offsets(group, wanted)
+    rows = [
+        _offset_row(number, found.get(TopicPartition(name, number)), code)
+        for number in topic.partition_indexes
+    ]
+    return {**_named(topic), "partitions": rows}
+
+
+def _offset_row(number: int, value: OffsetAndMetadata | None, code: int = 0) -> dict[str, Any]:
+    return {
+        "partition_index": number,
+        "committed_offset": -1 if value is None else value.offset,
+        "committed_leader_epoch": -1 if value is None else value.leader_epoch,
+        "metadata": "" if value is None else value.metadata,
+        "error_code": code,
+    }
+
+
+# -- delete --------------------------------------------------------------------------------------
 
 
 def offset_delete(door: KafkaDoor, request: Request) -> None:
     body = request.body()
-    wanted = [
-        TopicPartition(topic.name, part.partition_index)
-        for topic in body.topics
-        for part in topic.partitions
-    ]
-    code = 0
+    codes: dict[tuple[str, int], int] = {}
+    wanted: list[TopicPartition] = []
+    for topic in body.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(topic.name, part.partition_index)
+            try:
+                door.broker.catalog.log(*tp)
+                wanted.append(tp)
+            except StrandlogError as error:
+                codes[tp] = error.kafka_code
     try:
-        door.broker.groups.delete_offsets(body.group_id, wanted)
+        refused = door.broker.groups.delete_offsets(body.group_id, wanted)
     except StrandlogError as error:
-        code = error.kafka_code
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                {"partition_index": part.partition_index, "error_code": code}
-                for part in topic.partitions
-            ],
-        }
-        for topic in body.topics
-    ]
-    request.reply({"error_code": code, "topics": topics})
+        request.reply({"error_code": error.kafka_code, "topics": []})
+        return
+    codes |= {tp: error.kafka_code for tp, error in refused.items()}
+
+    def reply(failure: StorageError | None) -> None:
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": number, "error_code": codes.get((topic.name, number), 0)}
+                    for number in (part.partition_index for part in topic.partitions)
+                ],
+            }
+            for topic in body.topics
+        ]
+        request.reply({"error_code": failure.kafka_code if failure else 0, "topics": topics})
+
+    door.when_group_is_durable(body.group_id, reply)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
 from strandlog.broker.pending import Pending
+from strandlog.broker.topic_rules import check_not_internal
 from strandlog.errors import (
     InvalidRecordError,
     LogError,
@@ -28,7 +29,8 @@ from strandlog.protocol.kafka.hot_path import (
     produce_response,
 )
 from strandlog.server.kafka.door import KafkaDoor
-from strandlog.server.kafka.handlers.cluster import UNKNOWN_TOPIC_ID, topic_with_id
+from strandlog.server.kafka.handlers.partitions import check_leader_epoch
+from strandlog.server.kafka.refusals import UnsupportedVersionError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.cleaning import enforce_retention
 from strandlog.storage.partition_log import PartitionLog
@@ -36,7 +38,18 @@ from strandlog.storage.partition_reads import find_timestamp, largest_timestamp
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+# Times that are none, and the version of ListOffsets that knows them first.
+SENTINELS = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 TRANSACTIONAL_ID_NOT_FOUND = 53
+NO_TOPIC_ID = UUID(int=0)
 FETCH_MAX_BYTES = 55 * 1024 * 1024
 
 
@@ -44,12 +57,6 @@ class InvalidAcksError(LogError):
     """A Produce request asks for a kind of acknowledgement that does not exist."""
 
     kafka_code = 21
-
-
-class UnknownTopicIdError(LogError):
-    """A client names a topic by an id that no topic has."""
-
-    kafka_code = UNKNOWN_TOPIC_ID
 
 
 # -- produce -------------------------------------------------------------------------------------
@@ -112,6 +119,7 @@ class _Production:
 
 
 def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> ProduceAnswer:
+    check_not_internal(log.tp.topic)
     if part.records is None or not len(part.records):
         raise InvalidRecordError("a Produce request without records")
     result = door.broker.append(log, part.records)
@@ -139,10 +147,7 @@ def _by_topic(
 
 def _log(door: KafkaDoor, topic: TopicRef, partition: int) -> PartitionLog:
     if isinstance(topic, UUID):
-        found = topic_with_id(door, topic)
-        if found is None:
-            raise UnknownTopicIdError(f"no topic has the id {topic}")
-        topic = found.name
+        topic = door.broker.catalog.topic_with_id(topic).name
     return door.broker.catalog.log(topic, partition)
 
 
@@ -155,7 +160,7 @@ def fetch(door: KafkaDoor, request: Request) -> None:
     refs: list[TopicRef] = []
     by_id = request.version >= FETCH_TOPIC_IDS_FROM
     for topic in body.topics:
-        ref: TopicRef = topic.topic_id if by_id else topic.topic
+        ref: TopicRef = (topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic
         for partition in topic.partitions:
             refs.append(ref)
             parts.append(_fetch_part(door, ref, partition))
@@ -185,6 +190,7 @@ def _fetch_part(door: KafkaDoor, ref: TopicRef, partition: Any) -> FetchPart:
     tp = TopicPartition("" if isinstance(ref, UUID) else ref, number)
     try:
         log = _log(door, ref, number)
+        check_leader_epoch(getattr(partition, "current_leader_epoch", -1))
     except StrandlogError as error:
         return FetchPart(tp, None, 0, 0, error)
     return FetchPart(tp, log, partition.fetch_offset, partition.partition_max_bytes)
@@ -228,12 +234,14 @@ def list_offsets(door: KafkaDoor, request: Request) -> None:
             found: dict[str, Any]
             try:
                 log = _log(door, topic.name, part.partition_index)
+                _check_sentinel(part.timestamp, request.version)
+                check_leader_epoch(getattr(part, "current_leader_epoch", -1))
                 timestamp, offset = _look_up(log, part.timestamp)
                 found = {
                     "error_code": 0,
                     "timestamp": timestamp,
                     "offset": offset,
-                    "leader_epoch": 0,
+                    "leader_epoch": 0 if offset >= 0 else -1,
                 }
             except StrandlogError as error:
                 found = {"error_code": error.kafka_code, "timestamp": -1, "offset": -1}
@@ -242,11 +250,18 @@ def list_offsets(door: KafkaDoor, request: Request) -> None:
     request.reply({"topics": topics})
 
 
+def _check_sentinel(timestamp: int, version: int) -> None:
+    if timestamp < 0 and version < SENTINELS.get(timestamp, version + 1):
+        raise UnsupportedVersionError(f"v{version} of ListOffsets has no special time {timestamp}")
+
+
 def _look_up(log: PartitionLog, timestamp: int) -> tuple[int, int]:
     if timestamp == LATEST:
         return -1, log.high_watermark
-    if timestamp == EARLIEST:
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):  # all there is lies here
         return -1, log.log_start_offset
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):  # nothing lies elsewhere
+        return -1, -1
     if timestamp == MAX_TIMESTAMP:
         timestamp = max(largest_timestamp(log, segment).timestamp for segment in log.segments.all())
         if timestamp < 0:
@@ -263,6 +278,7 @@ def delete_records(door: KafkaDoor, request: Request) -> None:
             found: dict[str, Any]
             try:
                 log = _log(door, topic.name, part.partition_index)
+                check_not_internal(topic.name)
                 log.raise_log_start(log.high_watermark if part.offset < 0 else part.offset)
                 enforce_retention(log)
                 found = {"low_watermark": log.log_start_offset, "error_code": 0}

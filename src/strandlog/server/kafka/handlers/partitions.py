@@ -1,0 +1,163 @@
+"""What partitions are like: OffsetForLeaderEpoch, DescribeLogDirs, DescribeTopicPartitions.
+
+Leader epochs (KIP-320). One node has led every partition since its first record, so there is one
+epoch, 0, and it ends where the log ends. For the epoch that a client asks about:
+
+    -1              nothing is known: -1, -1
+    below 0         what came before the first epoch ends where the log starts
+    0               0, log end offset
+    above 0         nothing is known: -1, -1
+
+A client that believes in another current leader is told so before: FENCED_LEADER_EPOCH for an older
+one, UNKNOWN_LEADER_EPOCH for a newer one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+from strandlog.broker.catalog import Topic
+from strandlog.errors import StrandlogError
+from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.handlers.cluster import (
+    ALL_OPERATIONS_ON_TOPIC,
+    partition_row,
+)
+from strandlog.server.kafka.refusals import (
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    UnknownLeaderEpochError,
+)
+from strandlog.server.kafka.request import Request
+from strandlog.storage.identity import uuid_of
+from strandlog.storage.partition_log import LEADER_EPOCH, PartitionLog
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+MAX_PARTITIONS_PER_ANSWER = 2000
+
+
+# -- leader epochs -------------------------------------------------------------------------------
+
+
+def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> None:
+    topics = []
+    for topic in request.body().topics:
+        rows = []
+        for part in topic.partitions:
+            row: dict[str, Any] = {"partition": part.partition}
+            try:
+                log = door.broker.catalog.log(topic.topic, part.partition)
+                check_leader_epoch(part.current_leader_epoch)
+                row["leader_epoch"], row["end_offset"] = _end_of_epoch(log, part.leader_epoch)
+            except StrandlogError as error:
+                row["error_code"] = error.kafka_code
+            rows.append(row)
+        topics.append({"topic": topic.topic, "partitions": rows})
+    request.reply({"topics": topics})
+
+
+def check_leader_epoch(believed: int) -> None:
+    """Raise when a client believes in another leader than there is."""
+    if believed in (NO_EPOCH, LEADER_EPOCH):
+        return
+    if believed < LEADER_EPOCH:
+        raise FencedLeaderEpochError(f"leader epoch {believed} is over; ask for Metadata again")
+    raise UnknownLeaderEpochError(f"leader epoch {believed} has not begun; ask for Metadata again")
+
+
+def _end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
+    if epoch == LEADER_EPOCH:
+        return epoch, log.log_end_offset
+    if epoch == NO_EPOCH or epoch > LEADER_EPOCH:
+        return NO_EPOCH, NO_OFFSET
+    return epoch, log.log_start_offset
+
+
+# -- folders -------------------------------------------------------------------------------------
+
+
+def describe_log_dirs(door: KafkaDoor, request: Request) -> None:
+    """How large each partition is, and how much room the disk has."""
+    wanted = request.body().topics
+    catalog, log_dir = door.broker.catalog, door.broker.log_dir
+    asked: dict[str, set[int] | None] = dict.fromkeys(catalog.names())
+    if wanted is not None:
+        asked = {row.topic: set(row.partitions) for row in wanted if row.topic in catalog}
+    topics = []
+    for name, numbers in asked.items():
+        rows = [
+            _size_row(number, log)
+            for number, log in enumerate(catalog.logs(name))
+            if numbers is None or number in numbers
+        ]
+        topics.append({"name": name, "partitions": rows})
+    result: dict[str, Any] = {"log_dir": log_dir.path, "topics": topics}
+    try:
+        result["total_bytes"] = log_dir.files.total_bytes(log_dir.path)
+        result["usable_bytes"] = log_dir.files.free_bytes(log_dir.path)
+    except StrandlogError as error:
+        result["error_code"] = error.kafka_code
+    request.reply({"results": [result]})
+
+
+def _size_row(number: int, log: PartitionLog) -> dict[str, Any]:
+    return {
+        "partition_index": number,
+        "partition_size": log.segments.size_bytes,
+        "offset_lag": 0,
+        "is_future_key": False,
+    }
+
+
+# -- topics, page by page ------------------------------------------------------------------------
+
+
+def describe_topic_partitions(door: KafkaDoor, request: Request) -> None:
+    """Topics by name, some partitions at a time; the cursor says where the next page begins."""
+    body = request.body()
+    catalog = door.broker.catalog
+    names = sorted({topic.name for topic in body.topics}) or catalog.names()
+    cursor, first = body.cursor, 0
+    if cursor is not None:
+        if cursor.partition_index < 0:
+            refused = {"error_code": InvalidRequestError.kafka_code, "name": cursor.topic_name}
+            request.reply({"topics": [refused]})
+            return
+        names = names[bisect_left(names, cursor.topic_name) :]
+        if names and names[0] == cursor.topic_name:
+            first = cursor.partition_index
+    left = min(max(body.response_partition_limit, 1), MAX_PARTITIONS_PER_ANSWER)
+    topics: list[dict[str, Any]] = []
+    next_cursor = None
+    for name in names:
+        if not left:
+            next_cursor = {"topic_name": name, "partition_index": first}
+            break
+        try:
+            topic = catalog.topic(name)
+        except StrandlogError as error:
+            topics.append({"error_code": error.kafka_code, "name": name})
+            continue
+        end = min(topic.partitions, first + left)
+        topics.append(_page_of(topic, first, end))
+        left -= max(end - first, 0)
+        if end < topic.partitions:
+            next_cursor = {"topic_name": name, "partition_index": end}
+            break
+        first = 0
+    request.reply({"topics": topics, "next_cursor": next_cursor})
+
+
+def _page_of(topic: Topic, first: int, end: int) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": uuid_of(topic.topic_id),
+        "is_internal": topic.is_internal,
+        "topic_authorized_operations": ALL_OPERATIONS_ON_TOPIC,
+        "partitions": [
+            {**partition_row(number), "eligible_leader_replicas": [], "last_known_elr": []}
+            for number in range(first, end)
+        ],
+    }

@@ -1,0 +1,46 @@
+"""Errors that only requests over the wire can have, with Kafka's codes."""
+
+from __future__ import annotations
+
+from strandlog.errors import StrandlogError
+
+
+class InvalidRequestError(StrandlogError):
+    """The parts of a request contradict each other, or mean nothing."""
+
+    kafka_code = 42
+
+
+class UnsupportedVersionError(StrandlogError):
+    """A request asks for what its version does not have."""
+
+    kafka_code = 35
+
+
+class InvalidReplicationFactorError(StrandlogError):
+    """There is one node, so there is one replica."""
+
+    kafka_code = 38
+
+    def __init__(self, factor: int) -> None:
+        super().__init__(
+            f"a replication factor of {factor} is not possible: there is one node; use 1 or -1"
+        )
+
+
+class InvalidReplicaAssignmentError(StrandlogError):
+    """Partitions were assigned to nodes that are not there."""
+
+    kafka_code = 39
+
+
+class FencedLeaderEpochError(StrandlogError):
+    """The client knows an older leader than there is."""
+
+    kafka_code = 74
+
+
+class UnknownLeaderEpochError(StrandlogError):
+    """The client knows a newer leader than there is."""
+
+    kafka_code = 75

@@ -51,6 +51,7 @@
     │   └── CorruptStateError           a state file of the folder cannot be trusted
     ├── RemoteError                     a broker said something that no other error says
     │   └── UnreachableError            check the address, and that a broker runs there (retriable)
+    ├── ServerCrashError                the server stopped by itself: report it with its log
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
 
@@ -381,6 +382,10 @@ class RemoteError(StrandlogError):
 
 class UnreachableError(RemoteError):
     retriable = True
+
+
+class ServerCrashError(StrandlogError):
+    """A part of the server died that it cannot do without."""
 
 
 class ClosedError(StrandlogError):

@@ -138,6 +138,21 @@ class Durability:
         if log in self._waiters:
             self.appended(log, is_awaited=True)
 
+    def released(self, log: PartitionLog) -> None:
+        """A chore synced the partition and lets go of it."""
+        if log.failure is not None:
+            self._tell(log, log.failure)
+            return
+        self._on_visible(log)
+        self._tell(log, None)
+        if log in self._waiters:
+            self.appended(log, is_awaited=True)
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether somebody waits for the disk."""
+        return bool(self._waiters)
+
     def _tell(self, log: PartitionLog, error: StorageError | None) -> None:
         waiters = self._waiters.pop(log, [])
         kept = []

@@ -70,14 +70,21 @@ class Fetches:
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
         self._parked: dict[PartitionLog, dict[_Parked, None]] = {}
+        self._by_pending: dict[Pending[list[FetchAnswer]], _Parked] = {}
+        self.read_bytes = 0
+
+    @property
+    def parked_count(self) -> int:
+        """How many fetches wait."""
+        return len(self._by_pending)
 
     def fetch(self, wish: FetchWish, now_ms: int) -> Pending[list[FetchAnswer]]:
         """The answer, now or later."""
         pending: Pending[list[FetchAnswer]] = Pending(wish.deadline_ms)
         if now_ms >= wish.deadline_ms or _is_enough(wish):
-            pending.complete(answer(wish))
+            self._answer(wish, pending)
             return pending
-        parked = _Parked(wish, pending)
+        parked = self._by_pending[pending] = _Parked(wish, pending)
         parked.timer = self._timers.schedule(wish.deadline_ms, lambda: self._finish(parked))
         for part in wish.parts:
             if part.log is not None:
@@ -99,20 +106,29 @@ class Fetches:
         for parked in list(self._parked.get(log, ())):
             self._finish(parked)
 
+    def finish_all(self) -> None:
+        """Answer everybody with what there is."""
+        for parked in list(self._by_pending.values()):
+            self._finish(parked)
+
     def cancel(self, pending: Pending[list[FetchAnswer]]) -> None:
         """The consumer hung up."""
-        for waiting in list(self._parked.values()):
-            for parked in list(waiting):
-                if parked.pending is pending:
-                    self._unpark(parked)
-                    return
+        parked = self._by_pending.get(pending)
+        if parked is not None:
+            self._unpark(parked)
 
     def _finish(self, parked: _Parked) -> None:
         self._unpark(parked)
         if not parked.pending.is_done:
-            parked.pending.complete(answer(parked.wish))
+            self._answer(parked.wish, parked.pending)
+
+    def _answer(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
+        answers = answer(wish)
+        self.read_bytes += sum([len(each.data) for each in answers])
+        pending.complete(answers)
 
     def _unpark(self, parked: _Parked) -> None:
+        self._by_pending.pop(parked.pending, None)
         if parked.timer is not None:
             parked.timer.cancel()
         for part in parked.wish.parts:

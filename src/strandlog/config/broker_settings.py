@@ -145,6 +145,15 @@ BROKER_SETTINGS = SettingTable(
             help="A connection that announces a larger request is closed.",
         ),
         Setting(
+            name="connections.max.idle.ms",
+            kind="ms",
+            default=600_000,
+            minimum=100,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help="A client that is silent for this long, with nothing under way, is hung up on.",
+        ),
+        Setting(
             name="max.connections",
             kind="int",
             default=5000,
@@ -279,6 +288,7 @@ class BrokerSettings:
     auto_create_topics_enable: bool
     delete_topic_enable: bool
     socket_request_max_bytes: int
+    connections_max_idle_ms: int
     max_connections: int
     max_partitions_per_topic: int
     log_durability: str

@@ -1,34 +1,52 @@
 """Starts the doors, keeps the broker going, and stops everything in order.
 
     start    open the folder, listen, say `ready`
-    run      requests through the doors; syncs in a worker thread; timers and chores when due
-    stop     no new connections, wait for syncs that are under way, close the folder cleanly
+    run      requests through the doors; syncs, chores and changes of topics in threads; timers
+    stop     listen no more, read no more, answer what is under way for at most `drain_ms`, wait
+             for the threads, close the folder cleanly
 
-One event loop owns the broker: handlers, timers and chores all run in it, one at a time. Only the
-disk is waited for elsewhere: flush plans are executed in one worker thread, all dirty partitions at
-once.
+One event loop owns the broker: handlers, timers and all that chores decide run in it, one at a
+time. Only the disk is waited for elsewhere: flush plans are executed in one worker thread, all
+dirty partitions at once; the slow parts of chores and of changes of topics in others
+(`slow_work.py`). How long the loop is kept from its work is measured (`heartbeat.py`).
+
+When one of these tasks dies of a mistake of ours the server stops and says so (`crash`): a broker
+that takes requests and no longer syncs, or cleans, would be worse than none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import signal
+import sys
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import SyncJob
-from strandlog.clock import SystemClock
+from strandlog.broker.upkeep import COMPACTION
+from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
-from strandlog.errors import StorageError
+from strandlog.errors import ServerCrashError, StorageError
+from strandlog.protocol.kafka.messages import warm_up
+from strandlog.server.heartbeat import Heartbeat
 from strandlog.server.kafka.connection import Connection
 from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.slow_work import SlowWork
 from strandlog.storage.files import DiskFiles
 
+logger = logging.getLogger(__name__)
+
 LONGEST_NAP_MS = 1000
+IDLE_LOOKS = 10  # during the time that a client may be silent
+DRAIN_LOOK_SECONDS = 0.01
+KILLED_EXIT_CODE = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +58,12 @@ class ServerOptions:
     kafka_port: int = 9092
     advertised: tuple[str, int] | None = None
     settings: BrokerSettings = field(default_factory=broker_settings)
+    drain_ms: int = 5_000
 
 
-def execute_all(jobs: list[SyncJob]) -> list[StorageError | None]:
-    """Execute flush plans one after the other; what each came to."""
+def execute_all(jobs: list[SyncJob]) -> tuple[list[StorageError | None], float]:
+    """Execute flush plans one after the other; what each came to, and how long it all took."""
+    began = stopwatch()
     outcomes: list[StorageError | None] = []
     for job in jobs:
         try:
@@ -51,7 +71,7 @@ def execute_all(jobs: list[SyncJob]) -> list[StorageError | None]:
             outcomes.append(None)
         except StorageError as error:
             outcomes.append(error)
-    return outcomes
+    return outcomes, stopwatch() - began
 
 
 class Server:
@@ -68,13 +88,18 @@ class Server:
             max_connections=options.settings.max_connections,
             on_work=self._on_work,
         )
-        self.broker.offsets_written = self.door.durability.appended
+        self.broker.on_written = self.door.durability.appended
+        self._slow_work = self.door.slow_work = SlowWork(self.crash)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strandlog-sync")
         self._sync_wanted = asyncio.Event()
+        self._heartbeat = Heartbeat(self.broker.metrics)
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
+        self._idle_look: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None
         self._syncer: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self.crashed: asyncio.Future[None] = self._loop.create_future()
 
     async def start(self) -> str:
         """Listen; returns the line that says so."""
@@ -82,10 +107,38 @@ class Server:
         self._listener = await self._loop.create_server(
             lambda: Connection(self.door), options.host, options.kafka_port, backlog=1024
         )
-        self._syncer = asyncio.create_task(self._sync_for_ever())
+        self._loop.set_exception_handler(self._heard_of)
+        self._syncer = asyncio.create_task(self._sync_for_ever(), name="syncing")
+        self._syncer.add_done_callback(self._syncer_ended)
+        self._heartbeat.start()
+        self._look_for_idle()
         self._set_alarm()
         host, port = self._listener.sockets[0].getsockname()[:2]
         return f"ready kafka={host}:{port} data={options.data}"
+
+    def warm_up(self) -> None:
+        """Load what the first requests need, while nobody waits for it."""
+        self._slow_work.in_thread("loading", warm_up)
+
+    # -- trouble ---------------------------------------------------------------------------------
+
+    def crash(self, what: str, error: BaseException) -> None:
+        """A task died that the broker cannot do without: stop, and say why."""
+        logger.error("%s died of %r; stopping", what, error, exc_info=error)
+        if not self.crashed.done():
+            self.crashed.set_exception(ServerCrashError(f"{what} died of {error!r}; see the log"))
+
+    def _syncer_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.crash("syncing", error)
+
+    def _heard_of(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What nobody caught. In the middle of a connection it is that client's trouble alone."""
+        error = context.get("exception")
+        if error is not None and ("handle" in context or "task" in context):
+            self.crash(str(context.get("message")), error)
+        else:
+            loop.default_exception_handler(context)
 
     # -- syncing ---------------------------------------------------------------------------------
 
@@ -96,14 +149,18 @@ class Server:
         self._set_alarm()
 
     async def _sync_for_ever(self) -> None:
+        metrics = self.broker.metrics
         while True:
             await self._sync_wanted.wait()
             self._sync_wanted.clear()
             jobs = self.door.durability.take()
             if not jobs:
                 continue
-            outcomes = await self._loop.run_in_executor(self._pool, execute_all, jobs)
+            outcomes, took = await self._loop.run_in_executor(self._pool, execute_all, jobs)
+            metrics.syncs += len(jobs)
+            metrics.sync_seconds.observe(took)
             for job, outcome in zip(jobs, outcomes, strict=True):
+                metrics.failed_syncs += outcome is not None
                 self.door.durability.done(job, outcome)
             self._on_work()
 
@@ -133,35 +190,111 @@ class Server:
     def _ring(self) -> None:
         self._alarm = None
         self.door.timers.run_due(self.broker.clock.monotonic_ms())
-        self.broker.tick()
+        self.broker.tick_groups()
+        if not self._is_stopping:
+            for name, steps in self.broker.upkeep.begin_due():
+                self._slow_work.begin_chore(name, steps, is_long=name == COMPACTION)
         self._on_work()
+
+    def _look_for_idle(self) -> None:
+        max_idle_ms = self._options.settings.connections_max_idle_ms
+        self.door.close_idle(max_idle_ms)
+        nap_seconds = max_idle_ms / 1000 / IDLE_LOOKS
+        self._idle_look = self._loop.call_later(nap_seconds, self._look_for_idle)
+
+    # -- figures ---------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, Any]:
+        """Every figure of the table (`broker/metrics.py`), as it is now."""
+        metrics = self.broker.metrics
+        metrics.parked_fetches = self.door.fetches.parked_count
+        metrics.fetched_bytes = self.door.fetches.read_bytes
+        metrics.problems = len(self.broker.problems)
+        reports = [log.last_report for log in self.broker.log_dir.logs.values()]
+        metrics.torn_bytes = sum(report.torn_bytes for report in reports)
+        return metrics.snapshot()
+
+    def _summary(self) -> str:
+        metrics = self.broker.metrics
+        requests = sum(times.count for times in metrics.request_seconds.values())
+        stall = metrics.loop_stall_seconds
+        return (
+            f"{requests} requests of {metrics.connections_accepted} connections; "
+            f"{metrics.produced_records} records ({metrics.produced_bytes} bytes) in, "
+            f"{self.door.fetches.read_bytes} bytes out; {metrics.syncs} syncs; "
+            f"event loop late by at most {stall.max_seconds * 1000:.0f} ms, "
+            f"99 % of the time by less than {stall.quantile(0.99) * 1000:.0f} ms"
+        )
 
     # -- the end ---------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Hang up, finish what is being synced, close the folder."""
+        """Answer what is under way, finish what is being synced, close the folder."""
+        self._is_stopping = True
         if self._listener is not None:
             self._listener.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in (self._idle_look, self._alarm):
+            if timer is not None:
+                timer.cancel()
+        await self._drain()
         self.door.close_all()
+        if self.broker.upkeep.compacting is not None:
+            self.broker.upkeep.compacting.give_up()
+        await self._slow_work.finish()
         if self._syncer is not None:
             self._syncer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._syncer
         self._pool.shutdown(wait=True)
+        self._heartbeat.stop()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        logger.info("stopped: %s", self._summary())
         self.broker.close()
+
+    async def _drain(self) -> None:
+        """Let requests that wait for the disk be answered, and replies be taken."""
+        self.door.drain()
+        deadline = stopwatch() + self._options.drain_ms / 1000
+        while self._has_work() and stopwatch() < deadline and not self.crashed.done():
+            self._on_work()
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+        for connection in self.door.connections():
+            connection.close()
+        while self.door.connections() and stopwatch() < deadline:
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+
+    def _has_work(self) -> bool:
+        return self.door.durability.has_waiters or self._slow_work.asked > 0
 
 
 async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) -> None:
-    """Run a server until SIGTERM or SIGINT; `say` gets the line that it is ready."""
+    """Run a server until SIGTERM or SIGINT; `say` gets the line that it is ready.
+
+    `ServerCrashError` when it stopped by itself. A second signal ends the process at once, as a
+    crash would.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def told_to_stop() -> None:
+        if stop.is_set():
+            sys.stderr.write("stopped at once: the next start checks what was not on disk\n")
+            sys.stderr.flush()
+            os._exit(KILLED_EXIT_CODE)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, told_to_stop)
     server = Server(options)
     try:
         say(await server.start())
-        await stop.wait()
+        server.warm_up()
+        waiting = asyncio.create_task(stop.wait())
+        ends: list[asyncio.Future[Any]] = [waiting, server.crashed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
     finally:
         await server.stop()
+    if server.crashed.done():
+        server.crashed.result()

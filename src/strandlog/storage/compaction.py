@@ -77,9 +77,14 @@ class CompactionPlan:
     report: CompactionReport = field(default_factory=CompactionReport)
     cleaned: list[_CleanedGroup] = field(default_factory=list)
     _aborted_ranges: AbortedRanges = field(init=False)
+    _is_given_up: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._aborted_ranges = AbortedRanges(self.aborted)
+
+    def give_up(self) -> None:
+        """Let whoever executes the plan stop soon, with a `StorageError`; from any thread."""
+        self._is_given_up = True
 
     def execute(self) -> None:
         """Read, and write the `.cleaned` files."""
@@ -121,6 +126,8 @@ class CompactionPlan:
                 crc_from_offset=from_offset,
                 end_offset=segment.end_offset,
             ):
+                if self._is_given_up:
+                    raise StorageError(f"the compaction of {self.log.tp} was given up")
                 if header.next_offset > from_offset:
                     yield header, BatchView(view, position)
         finally:

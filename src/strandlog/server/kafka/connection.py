@@ -7,6 +7,9 @@ because Kafka's protocol answers in order. At most `max_inflight` requests are b
 reading stops at that, and while the peer does not take what was written, so a client costs a
 bounded amount of memory whatever it does. A request that cannot be read, or a Produce with acks=0
 that fails, closes the connection: there is no other way to tell.
+
+At the end (`drain`) nothing more is read; what is under way is answered, and when all of it is
+written the connection closes.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from strandlog.broker.metrics import Metrics
+from strandlog.clock import Clock, stopwatch
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.framing import FrameSplitter
 
@@ -30,13 +35,15 @@ WRITE_AT_ONCE_BYTES = 16 * 1024
 class Slot:
     """The place of one reply in the order of replies."""
 
-    __slots__ = ("_connection", "buffers", "is_filled", "on_abandoned")
+    __slots__ = ("_connection", "api", "began", "buffers", "is_filled", "on_abandoned")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.buffers: Sequence[Buffer] | None = None
         self.is_filled = False
         self.on_abandoned: Callable[[], None] | None = None
+        self.api = ""  # which request this answers, once that is known
+        self.began = stopwatch()
 
     @property
     def size_bytes(self) -> int:
@@ -47,10 +54,11 @@ class Slot:
         if not self.is_filled:
             self.buffers = buffers
             self.is_filled = True
-            self._connection.flush_slots()
+            self._connection.slot_filled(self)
 
     def fail(self) -> None:
         """There is no way to answer: hang up."""
+        self._connection.count_failure()
         self._connection.abort()
 
 
@@ -59,6 +67,8 @@ class Door(Protocol):
 
     max_frame_bytes: int
     max_inflight: int
+    metrics: Metrics
+    clock: Clock
 
     def handle(self, frame: memoryview, slot: Slot, connection: Connection) -> None:
         """Work on one request; fills the slot now or later."""
@@ -82,6 +92,8 @@ class Connection(asyncio.Protocol):
         self._peer_reads = True
         self._is_paused = False
         self._is_working = False
+        self._is_draining = False
+        self.last_active_ms = 0
         self.local_address: tuple[str, int] = ("127.0.0.1", 0)
         self.peer_host = ""
 
@@ -94,8 +106,9 @@ class Connection(asyncio.Protocol):
         self.local_address = (local[0], local[1]) if local else self.local_address
         self.peer_host = peer[0] if peer else ""
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self.last_active_ms = self._door.clock.monotonic_ms()
         if not self._door.opened(self):
-            transport.abort()
+            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -104,7 +117,10 @@ class Connection(asyncio.Protocol):
         for slot in self._slots:
             if slot.on_abandoned is not None and not slot.is_filled:
                 slot.on_abandoned()
+        self._door.metrics.requests_in_flight -= len(self._slots)
+        self._door.metrics.connections_paused -= self._is_paused
         self._slots.clear()
+        self._is_paused = False
         self._door.closed(self)
 
     def pause_writing(self) -> None:
@@ -116,6 +132,7 @@ class Connection(asyncio.Protocol):
         self._work()
 
     def data_received(self, data: bytes) -> None:
+        self.last_active_ms = self._door.clock.monotonic_ms()
         try:
             self._waiting.extend(self._splitter.feed(data))
         except DataError as error:
@@ -132,6 +149,7 @@ class Connection(asyncio.Protocol):
         while self._waiting and self._peer_reads and len(self._slots) < self._door.max_inflight:
             slot = Slot(self)
             self._slots.append(slot)
+            self._door.metrics.requests_in_flight += 1
             self._door.handle(self._waiting.popleft(), slot, self)
             if slot.is_filled and (
                 slot.size_bytes > WRITE_AT_ONCE_BYTES or len(self._slots) == self._door.max_inflight
@@ -146,16 +164,20 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        should_pause = bool(self._waiting) or not self._peer_reads
+        should_pause = bool(self._waiting) or not self._peer_reads or self._is_draining
         if should_pause != self._is_paused:
             self._is_paused = should_pause
+            self._door.metrics.connections_paused += 1 if should_pause else -1
             if should_pause:
                 transport.pause_reading()
             else:
                 transport.resume_reading()
 
-    def flush_slots(self) -> None:
-        """A slot was filled: write what is ready, unless more is about to be."""
+    def slot_filled(self, slot: Slot) -> None:
+        """Write what is ready, unless more is about to be."""
+        self.last_active_ms = self._door.clock.monotonic_ms()
+        if slot.api:
+            self._door.metrics.request_done(slot.api, stopwatch() - slot.began)
         if self._is_working:
             return
         self._write_ready()
@@ -171,11 +193,35 @@ class Connection(asyncio.Protocol):
         out: list[Buffer] = []
         while self._slots and self._slots[0].is_filled:
             buffers = self._slots.popleft().buffers
+            self._door.metrics.requests_in_flight -= 1
             if buffers is not None:
                 out.append(sum(map(len, buffers)).to_bytes(4))
                 out += buffers
         if out:
             transport.writelines(out)
+        if self._is_draining and not self._slots:
+            transport.close()  # once everything is written
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def is_idle(self, since_ms: int) -> bool:
+        """Whether nothing came, went or was under way since then."""
+        return not self._slots and self.last_active_ms < since_ms
+
+    def drain(self) -> None:
+        """Read nothing more; close when everything that is under way is answered."""
+        self._is_draining = True
+        self._waiting.clear()
+        self._regulate()
+        self._write_ready()
+
+    def close(self) -> None:
+        """Hang up when everything that was written is taken."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def count_failure(self) -> None:
+        self._door.metrics.failed_requests += 1
 
     def abort(self) -> None:
         """Hang up at once."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability, Waiter
@@ -20,12 +20,16 @@ from strandlog.broker.pending import Pending
 from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_rules import OFFSETS_TOPIC
+from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
 from strandlog.protocol.kafka.headers import read_request_header
 from strandlog.protocol.kafka.messages import encoder
 from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
 from strandlog.server.kafka.connection import Connection, Slot
 from strandlog.server.kafka.request import Request
+from strandlog.server.slow_work import SlowWork
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.steps import Steps, do_here
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +37,9 @@ Handler = Callable[["KafkaDoor", Request], None]
 
 UNSUPPORTED_VERSION = 35
 NODE_ID = 0
+SLOW_HANDLER_SECONDS = 0.05
+
+T = TypeVar("T")
 
 
 class KafkaDoor:
@@ -51,6 +58,8 @@ class KafkaDoor:
         from strandlog.server.kafka.handlers import HANDLERS  # noqa: PLC0415 - they know the door
 
         self.broker = broker
+        self.metrics = broker.metrics
+        self.clock = broker.clock
         self.timers = Timers()
         self.fetches = Fetches(self.timers)
         self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
@@ -62,6 +71,14 @@ class KafkaDoor:
         self._handlers: dict[int, Handler] = HANDLERS
         self._connections: set[Connection] = set()
         self._on_work = on_work
+        self._quiet_until = 0.0
+        # Whoever has threads does work in steps there; else it is done at once.
+        self.slow_work: SlowWork | None = None
+        broker.upkeep.sync_elsewhere = self._sync_soon
+        broker.upkeep.on_released = self.durability.released
+
+    def _sync_soon(self, log: PartitionLog) -> None:
+        self.durability.appended(log, is_awaited=True)
 
     def advertised(self, connection: Connection) -> tuple[str, int]:
         """The address that clients are told: the one they reached, unless told otherwise."""
@@ -71,12 +88,38 @@ class KafkaDoor:
 
     def opened(self, connection: Connection) -> bool:
         if len(self._connections) >= self._max_connections:
+            self.metrics.connections_refused += 1
+            if self._may_complain():
+                logger.warning(
+                    "%s turned away: %d clients are connected; raise max.connections",
+                    connection.peer_host,
+                    len(self._connections),
+                )
             return False
         self._connections.add(connection)
+        self.metrics.connections_accepted += 1
+        self.metrics.connections_open = len(self._connections)
         return True
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self.metrics.connections_open = len(self._connections)
+
+    def connections(self) -> list[Connection]:
+        return list(self._connections)
+
+    def close_idle(self, max_idle_ms: int) -> None:
+        """Hang up on clients that were silent for so long, with nothing under way."""
+        since_ms = self.clock.monotonic_ms() - max_idle_ms
+        for connection in [each for each in self._connections if each.is_idle(since_ms)]:
+            self.metrics.connections_idle_closed += 1
+            connection.close()
+
+    def drain(self) -> None:
+        """Take no more requests, and answer those that wait for others to do something."""
+        for connection in list(self._connections):
+            connection.drain()
+        self.fetches.finish_all()
 
     def close_all(self) -> None:
         for connection in list(self._connections):
@@ -86,6 +129,7 @@ class KafkaDoor:
 
     def handle(self, frame: memoryview, slot: Slot, connection: Connection) -> None:
         """Work on one request; fills the slot now or later."""
+        name = "?"
         try:
             header = read_request_header(frame)
             api = BY_KEY.get(header.api_key)
@@ -93,6 +137,7 @@ class KafkaDoor:
             if api is None or not api.speaks(header.version):
                 self._refuse_version(request)
                 return
+            name = slot.api = api.name
             self._handlers[header.api_key](self, request)
         except DataError as error:
             logger.warning("%s: %s; hanging up", connection.peer_host, error)
@@ -100,7 +145,36 @@ class KafkaDoor:
         except Exception:
             logger.exception("a request of %s went wrong; hanging up", connection.peer_host)
             slot.fail()
+        took = stopwatch() - slot.began
+        self.metrics.handler_seconds.observe(took)
+        if took > SLOW_HANDLER_SECONDS:
+            self._note_slow(name, took)
         self._on_work()
+
+    def _note_slow(self, name: str, took: float) -> None:
+        self.metrics.slow_handlers += 1
+        if self._may_complain():
+            logger.warning("%s kept the event loop busy for %d ms", name, took * 1000)
+
+    def _may_complain(self) -> bool:
+        """At most once per second: a log that is flooded is read by nobody."""
+        now = stopwatch()
+        if now < self._quiet_until:
+            return False
+        self._quiet_until = now + 1
+        return True
+
+    def in_steps(self, request: Request, steps: Steps[T], done: Callable[[T], None]) -> None:
+        """Do work that waits for the disk, after all that was asked for before it; then `done`."""
+
+        def finish(result: T) -> None:
+            done(result)
+            self._on_work()
+
+        if self.slow_work is None:
+            done(do_here(steps))
+        else:
+            self.slow_work.in_turn(request.slot.api, steps, finish)
 
     def _refuse_version(self, request: Request) -> None:
         """Only ApiVersions may be asked in a version that we do not know: it says what we do."""

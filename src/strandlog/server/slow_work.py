@@ -1,0 +1,107 @@
+"""Does work in steps: the slow parts in threads, everything between them in the event loop.
+
+    disk       one thread for everything that waits for the disk and is short: parts that write the
+               same file never meet
+    cleaner    one thread for compaction, which may take minutes
+
+Steps that change topics are done one after the other (`in_turn`), in the order in which they were
+asked for. What is no error of the tree is a mistake of ours: whoever began the work is not left
+waiting (`on_crash`), and the server stops, for nobody knows in which state the work was left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from strandlog.clock import stopwatch
+from strandlog.storage.steps import Part, Steps
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+LONG_IN_LOOP_SECONDS = 0.05
+
+
+class SlowWork:
+    """The threads of one server, apart from the one that syncs."""
+
+    def __init__(self, on_crash: Callable[[str, BaseException], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="strandlog-disk")
+        self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="strandlog-cleaner")
+        self._on_crash = on_crash
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.asked = 0  # how many of the tasks somebody waits for
+
+    def begin_chore(self, name: str, steps: Steps[None], *, is_long: bool) -> None:
+        """Do a chore; it takes care of its own errors."""
+        pool = self._cleaner if is_long else self._disk
+        self._spawn(name, self._finish_chore(name, steps, pool))
+
+    async def _finish_chore(self, name: str, steps: Steps[None], pool: ThreadPoolExecutor) -> None:
+        await self._drive(name, steps, pool)
+
+    def in_turn(self, name: str, steps: Steps[T], done: Callable[[T], None]) -> None:
+        """Do what somebody asked for, after all that was asked for before it."""
+        self.asked += 1
+        self._spawn(name, self._finish_asked(name, steps, done))
+
+    async def _finish_asked(self, name: str, steps: Steps[T], done: Callable[[T], None]) -> None:
+        try:
+            async with self._turn:
+                result = await self._drive(name, steps, self._disk)
+            done(result)
+        finally:
+            self.asked -= 1
+
+    def in_thread(self, name: str, part: Part) -> None:
+        """Do one part that nobody waits for."""
+
+        async def do() -> None:
+            await self._loop.run_in_executor(self._disk, part)
+
+        self._spawn(name, do())
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_crash(task.get_name(), error)
+
+    async def _drive(self, name: str, steps: Steps[T], pool: ThreadPoolExecutor) -> T:
+        error: BaseException | None = None
+        while True:
+            began = stopwatch()
+            try:
+                part = next(steps) if error is None else steps.throw(error)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                if stopwatch() - began > LONG_IN_LOOP_SECONDS:
+                    took_ms = (stopwatch() - began) * 1000
+                    logger.warning("%s kept the event loop busy for %d ms", name, took_ms)
+            error = await self._outcome(part, pool)
+
+    async def _outcome(self, part: Part, pool: ThreadPoolExecutor) -> BaseException | None:
+        try:
+            await self._loop.run_in_executor(pool, part)
+        except Exception as error:  # noqa: BLE001 - the steps judge it
+            return error
+        return None
+
+    async def finish(self) -> None:
+        """Wait until everything that was begun is done, then let go of the threads."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._disk.shutdown()
+        self._cleaner.shutdown()

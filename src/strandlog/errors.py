@@ -41,6 +41,14 @@
     │   ├── DuplicateSequenceError      the batch was written before and is no longer remembered
     │   ├── InvalidProducerEpochError   a newer producer has taken over this id
     │   └── UnknownProducerIdError      initialise the producer again
+    ├── TransactionError
+    │   ├── ProducerFencedError         a newer producer has this transactional id: stop
+    │   ├── InvalidProducerIdMappingError   initialise the producer again
+    │   ├── InvalidTransactionStateError    begin a transaction first
+    │   ├── InvalidTransactionTimeoutError  choose a time-out in the range given
+    │   ├── ConcurrentTransactionsError the last one is being completed: ask again  (retriable)
+    │   ├── UnstableOffsetError         an open transaction is about to move it     (retriable)
+    │   └── TransactionalIdNotFoundError    no such transactional id
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
     │   ├── InvalidSettingError         the message gives the allowed values
@@ -315,6 +323,40 @@ class InvalidProducerEpochError(ProducerError):
 
 class UnknownProducerIdError(ProducerError):
     kafka_code = 59
+
+
+class TransactionError(StrandlogError):
+    """About the transactions of one producer."""
+
+
+class ProducerFencedError(TransactionError):
+    kafka_code = 90
+
+
+class InvalidProducerIdMappingError(TransactionError):
+    kafka_code = 49
+
+
+class InvalidTransactionStateError(TransactionError):
+    kafka_code = 48
+
+
+class InvalidTransactionTimeoutError(TransactionError):
+    kafka_code = 50
+
+
+class ConcurrentTransactionsError(TransactionError):
+    kafka_code = 51
+    retriable = True
+
+
+class UnstableOffsetError(TransactionError):
+    kafka_code = 88
+    retriable = True
+
+
+class TransactionalIdNotFoundError(TransactionError):
+    kafka_code = 105
 
 
 class SettingError(StrandlogError):

@@ -40,10 +40,19 @@ class MemoryLog:
         self.records: list[tuple[bytes | None, bytes | None]] = []
         self.is_broken = False
 
-    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
+    def append(
+        self,
+        records: Sequence[Entry],
+        timestamp_ms: int,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
         if self.is_broken:
             raise StorageError("the disk is gone")
+        assert producer is None, "transactions are tested on a real log"
         self.records += records
+
+    def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        yield from ()
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         yield from list(self.records)

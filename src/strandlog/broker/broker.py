@@ -16,105 +16,53 @@ from uuid import UUID
 
 from strandlog.broker.catalog import Catalog, Topic
 from strandlog.broker.group_coordinator import GroupCoordinator
-from strandlog.broker.internal_topic import Entry, InternalTopic, group_partition
 from strandlog.broker.metrics import Metrics
-from strandlog.broker.topic_rules import OFFSETS_TOPIC, check_not_internal, check_topic_name
+from strandlog.broker.table_topic import TableShape, TableTopic
+from strandlog.broker.topic_rules import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    check_not_internal,
+    check_topic_name,
+)
+from strandlog.broker.transaction import ProducerIdentity
 from strandlog.broker.upkeep import Upkeep
 from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
 from strandlog.errors import (
-    CorruptSegmentError,
     DiskFullError,
     InvalidRecordError,
     StorageError,
     StrandlogError,
+    TopicNotFoundError,
 )
 from strandlog.model import TopicPartition
+from strandlog.protocol import transaction_records
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
 from strandlog.record.batch import BatchView
-from strandlog.record.builder import build_batch
+from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.batch_checks import check_batch, split_batches
-from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer, Files
 from strandlog.storage.log_dir import LogDir, LogDirOptions
 from strandlog.storage.partition_log import AppendResult, PartitionLog
-from strandlog.storage.partition_reads import read
 from strandlog.storage.steps import Steps, do_here
 
-REPLAY_BYTES = 1024 * 1024
 FREE_SPACE_LOOK_BYTES = 8 * 1024 * 1024
 IN_PROCESS_HOST = "in-process"
 
 
-class OffsetsTopic:
-    """`__consumer_offsets` as the coordinator's table; made at the first write."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
-        """Keep the records: on disk when this returns, unless somebody else sees to that."""
-        self._broker.ensure_offsets_topic()
-        self._table().append(records, timestamp_ms)
-
-    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        if OFFSETS_TOPIC in self._broker.catalog:
-            yield from self._table().replay()
-
-    def _table(self) -> InternalTopic:
-        logs = self._broker.catalog.logs(OFFSETS_TOPIC)
-        partitions = [_TableLog(log, self._broker) for log in logs]
-        return InternalTopic(partitions, lambda key: _partition_of(key, len(logs)))
-
-
-def _partition_of(key: bytes, count: int) -> int:
+def _group_of(key: bytes) -> str:
+    """The group that a record of `__consumer_offsets` belongs to."""
     match decode_key(key):
         case GroupKey(group=group) | OffsetKey(group=group):
-            return group_partition(group, count)
+            return group
         case _:
             raise AssertionError("a coordinator writes only its own kinds of records")
 
 
-class _TableLog:
-    """One partition of an internal topic."""
-
-    def __init__(self, log: PartitionLog, broker: Broker) -> None:
-        self._log = log
-        self._broker = broker
-
-    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
-        keys = [key for key, _ in records]
-        values = [value for _, value in records]
-        with self._broker.catalog.changing(self._log):
-            self._log.append(build_batch(timestamp_ms, values, keys))
-            if self._broker.offsets_written is not None:
-                self._broker.offsets_written(self._log)
-            elif self._broker.settings.fsyncs:
-                self._log.flush()
-
-    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Every record that can be read. One flipped bit must not lock everybody out of the log: a
-        damaged commit is reported, and its group goes on from the commit before it."""
-        log, offset = self._log, self._log.log_start_offset
-        while offset < log.log_end_offset:
-            began_at = offset
-            try:
-                data = read(log, offset, REPLAY_BYTES, unflushed=True)
-                if not data:
-                    return
-                for batch in checked_batches(
-                    data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
-                ):
-                    for record in batch.records(*log.tp, from_offset=offset):
-                        yield record.key, record.value
-                    offset = batch.header.next_offset
-            except CorruptSegmentError as damage:
-                if offset > began_at:
-                    continue  # only a read that begins with the damage knows where it ends
-                self._broker.log_dir.problems.append(f"commits of groups were lost: {damage}")
-                if damage.resume_offset is None or damage.resume_offset <= offset:
-                    return
-                offset = damage.resume_offset
+def _transactional_id_of(key: bytes) -> str:
+    name = transaction_records.decode_key(key)
+    assert name is not None, "a coordinator writes only its own kinds of records"
+    return name
 
 
 class Broker:
@@ -131,9 +79,9 @@ class Broker:
         self.settings = settings or broker_settings()
         self.clock = clock
         self.metrics = Metrics()
-        # Whoever syncs elsewhere is told here about writes to the offsets topic; else they are
+        # Whoever syncs elsewhere is told here about what the broker writes by itself; else that is
         # synced at once.
-        self.offsets_written: Callable[[PartitionLog], None] | None = None
+        self.on_written: Callable[[PartitionLog], None] | None = None
         options = LogDirOptions(
             self.settings.fsyncs,
             self.settings.log_segment_cache_size,
@@ -143,8 +91,20 @@ class Broker:
         self.log_dir = LogDir(path, files, clock, new_uuid, options)
         try:
             self.catalog = Catalog(self.log_dir, self.settings, new_uuid)
+            self.offsets_table = self._table(
+                OFFSETS_TOPIC,
+                self.settings.offsets_topic_num_partitions,
+                self.settings.offsets_topic_segment_bytes,
+                _group_of,
+            )
+            self.transactions_table = self._table(
+                TRANSACTIONS_TOPIC,
+                self.settings.transaction_state_log_num_partitions,
+                self.settings.transaction_state_log_segment_bytes,
+                _transactional_id_of,
+            )
             self.groups = GroupCoordinator(
-                self.settings, clock, OffsetsTopic(self), lambda: str(new_uuid())
+                self.settings, clock, self.offsets_table, lambda: str(new_uuid())
             )
             self.groups.load()
             self._forget_members_of_old_processes()
@@ -154,6 +114,18 @@ class Broker:
             raise
         self._bytes_until_look = 0
         self.is_closed = False
+
+    def _table(
+        self, name: str, partitions: int, segment_bytes: int, owner_of: Callable[[bytes], str]
+    ) -> TableTopic:
+        shape = TableShape(name, partitions, {"segment.bytes": segment_bytes}, owner_of)
+        return TableTopic(self.catalog, shape, self._written, self.log_dir.problems)
+
+    def _written(self, log: PartitionLog) -> None:
+        if self.on_written is not None:
+            self.on_written(log)
+        elif self.settings.fsyncs:
+            log.flush()
 
     def _forget_members_of_old_processes(self) -> None:
         """Members that lived inside the last owner died with it; nobody need wait for them."""
@@ -211,15 +183,6 @@ class Broker:
         check_not_internal(name)  # the partition of a group follows from their number
         return (yield from self.catalog.adding_partitions(name, count))
 
-    def ensure_offsets_topic(self) -> None:
-        """Make the table of groups and offsets unless it is there."""
-        if OFFSETS_TOPIC not in self.catalog:
-            config = {
-                "cleanup.policy": "compact",
-                "segment.bytes": self.settings.offsets_topic_segment_bytes,
-            }
-            self.catalog.create(OFFSETS_TOPIC, self.settings.offsets_topic_num_partitions, config)
-
     # -- records -------------------------------------------------------------------------------
 
     def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
@@ -269,6 +232,32 @@ class Broker:
                 f"(log.min.free.bytes): free some space, reading and deleting still work"
             )
         self._bytes_until_look = min(FREE_SPACE_LOOK_BYTES, free - limit)
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def write_marker(
+        self, tp: TopicPartition, kind: ControlType, producer: ProducerIdentity
+    ) -> PartitionLog | None:
+        """End the transaction of a producer in one partition; None when there is no such one."""
+        try:
+            log = self.catalog.log(tp.topic, tp.partition)
+        except TopicNotFoundError:
+            return None
+        marker = control_batch(kind, producer.producer_id, producer.epoch, self.clock.now_ms())
+        with self.catalog.changing(log):
+            log.append(marker, is_control=True)
+            self._written(log)
+        if tp.topic == OFFSETS_TOPIC:
+            self.groups.end_transaction(producer.producer_id, commit=kind is ControlType.COMMIT)
+        return log
+
+    def open_transactions(self) -> Iterator[tuple[PartitionLog, ProducerIdentity]]:
+        """Every open transaction of every partition."""
+        for log in list(self.log_dir.logs.values()):
+            for producer_id in log.producers.open_transactions():
+                entry = log.producers.get(producer_id)
+                if entry is not None:
+                    yield log, ProducerIdentity(producer_id, entry.epoch)
 
     # -- time ----------------------------------------------------------------------------------
 

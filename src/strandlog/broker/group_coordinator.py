@@ -29,7 +29,7 @@ Everything waits for `load()`: CoordinatorLoadingError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from strandlog.broker.group import Group
@@ -40,14 +40,13 @@ from strandlog.broker.group_member import (
     GroupListing,
     JoinRequest,
     JoinResult,
-    Member,
     SyncRequest,
     SyncResult,
 )
 from strandlog.broker.group_rules import (
     check_group_name,
     check_join,
-    ownership_error,
+    refused_offsets,
     unknown_member,
 )
 from strandlog.broker.group_view import (
@@ -62,10 +61,10 @@ from strandlog.broker.offset_store import (
     OffsetStore,
     commit_records,
     expired_partitions,
-    refusal,
     tombstones,
 )
 from strandlog.broker.pending import Pending
+from strandlog.broker.pending_offsets import PendingOffsets
 from strandlog.broker.rebalance import EMPTY, GroupContext, RebalancingGroup
 from strandlog.broker.timers import Timers
 from strandlog.clock import Clock
@@ -76,13 +75,13 @@ from strandlog.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
     GroupSubscribedError,
-    IllegalGenerationError,
     StrandlogError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.group_records import (
     GroupKey,
     GroupValue,
+    OffsetKey,
     decode_group,
     decode_key,
     decode_offset,
@@ -117,6 +116,7 @@ class GroupCoordinator:
         self._context = GroupContext(settings, clock, self._timers, new_id, self._save)
         self._groups: dict[str, Group] = {}
         self._offsets = OffsetStore()
+        self._pending = PendingOffsets()
         self._is_loaded = False
 
     def load(self) -> LoadReport:
@@ -136,6 +136,7 @@ class GroupCoordinator:
                     restore_group(group, values[name])
             except DataError:
                 skipped += 1
+        skipped += self._load_open_transactions()
         self._is_loaded = True
         self._plan_next_look()
         offsets = sum(len(self._offsets.of_group(name)) for name in self._offsets.groups())
@@ -231,6 +232,36 @@ class GroupCoordinator:
         for group, held in found.items():
             self._offsets.forget(group, held)
 
+    # Offsets inside transactions.
+
+    def try_commit_in_transaction(
+        self, request: CommitRequest, producer: tuple[int, int]
+    ) -> dict[TopicPartition, StrandlogError]:
+        """The same inside the open transaction of a producer (id, epoch): it counts when that
+        commits. One that names no member is trusted, as its transaction fences it."""
+        self._check_name(request.group_id)
+        is_member = request.member_id != NO_MEMBER_ID or request.generation >= 0
+        group = self._groups.get(request.group_id) if is_member else None
+        limit_bytes = self._settings.offset_metadata_max_bytes
+        refused = refused_offsets(group, request, limit_bytes)
+        offsets = self._stamped(request, refused)
+        if offsets:
+            self._append(commit_records(request.group_id, offsets), producer)
+            self._pending.add(producer[0], request.group_id, offsets)
+        return refused
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """The transaction of a producer ended: what it committed counts now, or never will."""
+        for group_id, offsets in self._pending.take(producer_id).items():
+            if commit:
+                if group_id not in self._groups:
+                    self._create(group_id)
+                self._offsets.put(group_id, offsets)
+
+    def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether an open transaction is about to move this offset."""
+        return self._pending.is_pending(group_id, partition)
+
     # Groups.
 
     def describe(self, group_id: str) -> GroupDescription:
@@ -287,23 +318,8 @@ class GroupCoordinator:
         """Raises when the committer may commit nothing at all; else says what may not be kept."""
         self._check_name(request.group_id)
         group = self._groups.get(request.group_id)
-        member: Member | None = None
-        if group is not None:
-            member = group.committer(
-                request.member_id, request.generation, request.group_instance_id
-            )
-        elif request.generation >= 0:
-            raise IllegalGenerationError(
-                f"group {request.group_id!r} has no generation {request.generation}; join it first"
-            )
-        refused: dict[TopicPartition, StrandlogError] = {}
-        for partition, value in request.offsets.items():
-            error = refusal(partition, value, self._settings.offset_metadata_max_bytes)
-            if error is None and group is not None and member is not None:
-                error = ownership_error(group, member, partition)
-            if error is not None:
-                refused[partition] = error
-        return group, refused
+        limit_bytes = self._settings.offset_metadata_max_bytes
+        return group, refused_offsets(group, request, limit_bytes)
 
     # Effects.
 
@@ -325,24 +341,31 @@ class GroupCoordinator:
         request: CommitRequest,
         refused: dict[TopicPartition, StrandlogError],
     ) -> None:
-        now_ms = self._clock.now_ms()
-        offsets = {
-            partition: value._replace(commit_timestamp=now_ms)
-            for partition, value in request.offsets.items()
-            if partition not in refused
-        }
+        offsets = self._stamped(request, refused)
         if not offsets:
             return
         self._append(commit_records(request.group_id, offsets))
         if group is None:
             self._create(request.group_id)
         self._offsets.put(request.group_id, offsets)
+        self._pending.supersede(request.group_id, offsets)
 
-    def _append(self, records: list[Entry]) -> None:
+    def _stamped(
+        self, request: CommitRequest, refused: Mapping[TopicPartition, StrandlogError]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What of a request is kept, with the time of the commit."""
+        now_ms = self._clock.now_ms()
+        return {
+            partition: value._replace(commit_timestamp=now_ms)
+            for partition, value in request.offsets.items()
+            if partition not in refused
+        }
+
+    def _append(self, records: list[Entry], producer: tuple[int, int] | None = None) -> None:
         if not records:
             return
         try:
-            self._log.append(records, self._clock.now_ms())
+            self._log.append(records, self._clock.now_ms(), producer)
         except StrandlogError:
             self.failed_writes += 1
             raise
@@ -372,6 +395,20 @@ class GroupCoordinator:
                 partition = TopicPartition(offset_key.topic, offset_key.partition)
                 self._offsets.put(offset_key.group, {partition: decode_offset(value)})
         return 0
+
+    def _load_open_transactions(self) -> int:
+        """Takes in what open transactions have committed; returns how many cannot be read."""
+        skipped = 0
+        for producer_id, key, value in self._log.replay_open():
+            try:
+                decoded = decode_key(key or b"")
+                if isinstance(decoded, OffsetKey) and value is not None:
+                    partition = TopicPartition(decoded.topic, decoded.partition)
+                    offsets = {partition: decode_offset(value)}
+                    self._pending.add(producer_id, decoded.group, offsets)
+            except DataError:
+                skipped += 1
+        return skipped
 
     # Expiry.
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 import unicodedata
 
 from strandlog.broker.group import Group
-from strandlog.broker.group_member import JoinRequest, Member
+from strandlog.broker.group_member import CommitRequest, JoinRequest, Member
+from strandlog.broker.offset_store import refusal
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.errors import (
+    IllegalGenerationError,
     InvalidGroupError,
     InvalidSessionTimeoutError,
     NotOwnerError,
@@ -69,6 +71,27 @@ def ownership_error(
         f"{partition} is not assigned to member {member.member_id!r}; "
         f"commit only what the member owns, or join group {group.group_id!r} again"
     )
+
+
+def refused_offsets(
+    group: Group | None, request: CommitRequest, metadata_max_bytes: int
+) -> dict[TopicPartition, StrandlogError]:
+    """Raises when the committer may commit nothing at all; else says what may not be kept."""
+    member: Member | None = None
+    if group is not None:
+        member = group.committer(request.member_id, request.generation, request.group_instance_id)
+    elif request.generation >= 0:
+        raise IllegalGenerationError(
+            f"group {request.group_id!r} has no generation {request.generation}; join it first"
+        )
+    refused: dict[TopicPartition, StrandlogError] = {}
+    for partition, value in request.offsets.items():
+        error = refusal(partition, value, metadata_max_bytes)
+        if error is None and group is not None and member is not None:
+            error = ownership_error(group, member, partition)
+        if error is not None:
+            refused[partition] = error
+    return refused
 
 
 def unknown_member(group_id: str, member_id: str) -> UnknownMemberError:

@@ -25,11 +25,19 @@ _JAVA_INT_MIN = -(2**31)
 class InternalLog(Protocol):
     """Where a coordinator keeps its table."""
 
-    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
-        """Keeps the records, all or none."""
+    def append(
+        self,
+        records: Sequence[Entry],
+        timestamp_ms: int,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
+        """Keeps the records, all or none; with a producer (id, epoch), inside its transaction."""
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Every record from the beginning."""
+        """Every record that counts, from the beginning."""
+
+    def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """(producer id, key, value) of every record in an open transaction."""
 
 
 class InternalTopic:
@@ -44,16 +52,25 @@ class InternalTopic:
         self._partitions = tuple(partitions)
         self._partition_of = partition_of
 
-    def append(self, records: Sequence[Entry], timestamp_ms: int) -> None:
+    def append(
+        self,
+        records: Sequence[Entry],
+        timestamp_ms: int,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
         by_partition: dict[int, list[Entry]] = {}
         for record in records:
             by_partition.setdefault(self._partition_of(record[0]), []).append(record)
         for partition, entries in by_partition.items():
-            self._partitions[partition].append(entries, timestamp_ms)
+            self._partitions[partition].append(entries, timestamp_ms, producer)
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         for partition in self._partitions:
             yield from partition.replay()
+
+    def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        for partition in self._partitions:
+            yield from partition.replay_open()
 
 
 def latest_values(log: InternalLog) -> dict[bytes, bytes]:

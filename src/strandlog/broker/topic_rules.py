@@ -8,7 +8,8 @@ from strandlog.errors import InvalidPartitionsError, InvalidTopicError
 
 MAX_TOPIC_NAME_LENGTH = 249  # with a partition number and a suffix it still fits a file name
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]+$")
 

@@ -266,6 +266,45 @@ BROKER_SETTINGS = SettingTable(
             dynamic=False,
             help="The sequence numbers of a producer that is silent for this long are forgotten.",
         ),
+        Setting(
+            name="transaction.max.timeout.ms",
+            kind="ms",
+            default=900_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="The longest time-out that a transactional producer may ask for.",
+        ),
+        Setting(
+            name="transactional.id.expiration.ms",
+            kind="ms",
+            default=604_800_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="A transactional id that is idle for this long is forgotten.",
+        ),
+        Setting(
+            name="transaction.state.log.num.partitions",
+            kind="int",
+            default=1,
+            minimum=1,
+            maximum=10_000,
+            dynamic=False,
+            help=(
+                "Partitions of __transaction_state. As with offsets.topic.num.partitions, one node "
+                "gains nothing from Kafka's 50."
+            ),
+        ),
+        Setting(
+            name="transaction.state.log.segment.bytes",
+            kind="bytes",
+            default=100 * MIB,
+            minimum=1024,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="segment.bytes of __transaction_state; small, so that it is soon compacted.",
+        ),
         *(_default_of_topics(row) for row in TOPIC_SETTINGS),
     )
 )
@@ -301,6 +340,10 @@ class BrokerSettings:
     log_min_free_bytes: int
     decompressed_max_bytes: int
     producer_id_expiration_ms: int
+    transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_segment_bytes: int
     given: Mapping[str, Value]  # what was set, by name; everything else is a default
     topic_defaults: Mapping[str, Value]  # what was set for topics, under the topics' names
 

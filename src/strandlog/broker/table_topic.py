@@ -1,0 +1,184 @@
+"""A coordinator's table in an internal, compacted topic of this broker; made at the first write.
+
+What one owner (a group, a transactional id) keeps goes to one partition, chosen by its name. A
+write is on disk when `append` returns, unless somebody else sees to that (`written`).
+
+Records written for a producer inside its transaction count when that commits: `replay` gives what
+counts, in the order of the log, and `replay_open` what may count yet.
+
+One flipped bit must not lock everybody out of the log: a damaged record is reported, and its owner
+goes on from the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from strandlog.broker.catalog import Catalog
+from strandlog.broker.internal_topic import Entry, InternalTopic, group_partition
+from strandlog.errors import CorruptSegmentError
+from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from strandlog.record.batch import BatchView
+from strandlog.record.builder import build_batch
+from strandlog.storage.batch_reader import checked_batches
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition_reads import aborted_in, read
+from strandlog.storage.txn_index import AbortedRanges
+
+REPLAY_BYTES = 1024 * 1024
+
+
+class TableShape(NamedTuple):
+    """What a table's topic is called and how it is made."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, object]
+    owner_of: Callable[[bytes], str]  # whose record that is, by its key
+
+
+class TableTopic:
+    """One table."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        shape: TableShape,
+        written: Callable[[PartitionLog], None],
+        problems: list[str],
+    ) -> None:
+        self._catalog = catalog
+        self._shape = shape
+        self._written = written
+        self._problems = problems
+
+    @property
+    def exists(self) -> bool:
+        return self._shape.name in self._catalog
+
+    def ensure(self) -> None:
+        """Make the topic unless it is there."""
+        if not self.exists:
+            shape = self._shape
+            config = {"cleanup.policy": "compact", **shape.config}
+            self._catalog.create(shape.name, shape.partitions, config)
+
+    def log_of(self, owner: str) -> PartitionLog:
+        """The partition that keeps what belongs to this owner."""
+        self.ensure()
+        logs = self._catalog.logs(self._shape.name)
+        return logs[group_partition(owner, len(logs))]
+
+    def append(
+        self,
+        records: Sequence[Entry],
+        timestamp_ms: int,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
+        """Keep the records; with a producer (id, epoch), as a part of its transaction."""
+        self.ensure()
+        self._table().append(records, timestamp_ms, producer)
+
+    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Every record that counts."""
+        if self.exists:
+            yield from self._table().replay()
+
+    def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """(producer id, key, value) of every record in an open transaction."""
+        if self.exists:
+            yield from self._table().replay_open()
+
+    def _table(self) -> InternalTopic:
+        logs = self._catalog.logs(self._shape.name)
+        partitions = [_TableLog(log, self._catalog, self._written, self._problems) for log in logs]
+        owner_of = self._shape.owner_of
+        return InternalTopic(partitions, lambda key: group_partition(owner_of(key), len(logs)))
+
+
+class _TableLog:
+    """One partition of a table."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        catalog: Catalog,
+        written: Callable[[PartitionLog], None],
+        problems: list[str],
+    ) -> None:
+        self._log = log
+        self._catalog = catalog
+        self._written = written
+        self._problems = problems
+
+    def append(
+        self,
+        records: Sequence[Entry],
+        timestamp_ms: int,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
+        keys = [key for key, _ in records]
+        values = [value for _, value in records]
+        producer_id, epoch = producer or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        data = build_batch(
+            timestamp_ms,
+            values,
+            keys,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            is_transactional=producer is not None,
+        )
+        with self._catalog.changing(self._log):
+            self._log.append(data, from_coordinator=True)
+            self._written(self._log)
+
+    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        log = self._log
+        aborted = AbortedRanges(aborted_in(log, log.log_start_offset, log.log_end_offset))
+        open_from = log.producers.open_transactions()
+        for offset, batch in self._batches(log.log_start_offset):
+            header = batch.header
+            if header.is_transactional and (
+                aborted.covers(header.producer_id, header.base_offset)
+                or header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
+            ):
+                continue
+            for record in batch.records(*log.tp, from_offset=offset):
+                yield record.key, record.value
+
+    def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        log = self._log
+        open_from = log.producers.open_transactions()
+        if not open_from:
+            return
+        for offset, batch in self._batches(min(open_from.values())):
+            header = batch.header
+            if header.is_transactional and (
+                header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
+            ):
+                for record in batch.records(*log.tp, from_offset=offset):
+                    yield header.producer_id, record.key, record.value
+
+    def _batches(self, offset: int) -> Iterator[tuple[int, BatchView]]:
+        """(offset to read from, batch) of every batch with records from an offset on."""
+        log = self._log
+        while offset < log.log_end_offset:
+            began_at = offset
+            try:
+                data = read(log, offset, REPLAY_BYTES, unflushed=True)
+                if not data:
+                    return
+                for batch in checked_batches(
+                    data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
+                ):
+                    if not batch.header.is_control:
+                        yield offset, batch
+                    offset = batch.header.next_offset
+            except CorruptSegmentError as damage:
+                if offset > began_at:
+                    continue  # only a read that begins with the damage knows where it ends
+                self._problems.append(f"records of {log.tp.topic} were lost: {damage}")
+                if damage.resume_offset is None or damage.resume_offset <= offset:
+                    return
+                offset = damage.resume_offset

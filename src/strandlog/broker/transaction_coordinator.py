@@ -1,0 +1,409 @@
+"""Keeps transactional producers, decides about their transactions and has the markers written.
+
+    request ─▶ transaction.py decides ─▶ table ─▶ on disk ─▶ reply
+                                                     └─ Prepare*: markers ─▶ on disk ─▶ Complete*
+
+The order is the promise. Nothing is answered, and no marker is written, before the table has the
+decision on disk; a transaction is not called complete before all its markers are. So a producer
+that heard "committed" can begin the next one at once, and a crash at any point leaves a table from
+which `load` ends what was decided and lets the rest run into its time-out.
+
+While a change of a producer is on its way to disk, further requests for it are told to ask again
+(ConcurrentTransactionsError, which clients retry). When the disk refuses in the middle, the one who
+asked hears it, and the change is pursued once a second until it succeeds: it cannot be taken back,
+for the record may be on disk all the same.
+
+A partition may hold an open transaction that nobody here knows of (its coordinator lost it with a
+page cache): it would hold its readers back for ever, so `load` aborts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from strandlog.broker.durability import Waiter
+from strandlog.broker.internal_topic import latest_values
+from strandlog.broker.pending import Pending
+from strandlog.broker.table_topic import TableTopic
+from strandlog.broker.timers import Timer, Timers
+from strandlog.broker.transaction import (
+    EMPTY,
+    ONGOING,
+    ProducerIdentity,
+    Transaction,
+    check_owner,
+    completed,
+    fenced,
+    initialised,
+    is_ended,
+    is_out_of_epochs,
+    may_be_initialised_by,
+    prepared,
+    restored,
+    with_partitions,
+)
+from strandlog.clock import Clock
+from strandlog.config.broker_settings import BrokerSettings
+from strandlog.errors import (
+    ConcurrentTransactionsError,
+    DataError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    InvalidTransactionTimeoutError,
+    StorageError,
+    StrandlogError,
+    TransactionalIdNotFoundError,
+)
+from strandlog.model import NO_PRODUCER_ID, TopicPartition
+from strandlog.protocol.transaction_records import (
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from strandlog.record.control import ControlType
+from strandlog.storage.partition_log import PartitionLog
+
+RETRY_MS = 1_000
+EXPIRY_LOOK_MS = 3_600_000
+
+WriteMarker = Callable[[TopicPartition, ControlType, ProducerIdentity], PartitionLog | None]
+
+
+class TransactionEffects(NamedTuple):
+    """What the coordinator has done elsewhere."""
+
+    new_producer_id: Callable[[], int]
+    # Writes a marker; None when the partition is gone.
+    write_marker: WriteMarker
+    when_durable: Callable[[PartitionLog, int, Waiter], None]
+    # Every partition with open transactions: their producers and where each began.
+    open_transactions: Callable[[], Iterable[tuple[PartitionLog, ProducerIdentity]]]
+
+
+class TransactionCoordinator:
+    """All transactional producers of one broker."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        clock: Clock,
+        timers: Timers,
+        table: TableTopic,
+        effects: TransactionEffects,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._timers = timers
+        self._table = table
+        self._effects = effects
+        self._transactions: dict[str, Transaction] = {}
+        self._name_of: dict[int, str] = {}  # by producer id
+        self._changing: set[str] = set()  # a record of these is on its way to disk
+        self._timeouts: dict[str, Timer] = {}
+
+    # -- start ---------------------------------------------------------------------------------
+
+    def load(self) -> int:
+        """Take in the table and end what was decided. Returns how many transactions of unknown
+        origin were aborted."""
+        for key, value in latest_values(self._table).items():
+            try:
+                name = decode_key(key)
+                if name is not None:
+                    self._put(restored(name, decode_value(value)))
+            except DataError:
+                continue  # of a newer release; its producer initialises again
+        for transaction in list(self._transactions.values()):
+            if transaction.is_prepared:
+                self._changing.add(transaction.transactional_id)
+                self._write_markers(transaction, lambda: None)
+            else:
+                self._set_timeout(transaction)
+        self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_LOOK_MS, self._look_for_expired)
+        return self._abort_unknown()
+
+    def _abort_unknown(self) -> int:
+        count = 0
+        for log, identity in list(self._effects.open_transactions()):
+            owner = self._of_producer(identity.producer_id)
+            if owner is None or log.tp not in owner.partitions:
+                self._effects.write_marker(log.tp, ControlType.ABORT, identity)
+                count += 1
+        return count
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def init_producer(
+        self, name: str, timeout_ms: int, given: ProducerIdentity
+    ) -> Pending[ProducerIdentity]:
+        """A producer starts, or wants a new epoch: whatever it left open is aborted first."""
+        if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
+            raise InvalidTransactionTimeoutError(
+                f"transaction.timeout.ms is 1 to {self._settings.transaction_max_timeout_ms} "
+                f"(transaction.max.timeout.ms), not {timeout_ms}"
+            )
+        if not name:
+            raise DataError("a transactional id has at least one character")
+        pending: Pending[ProducerIdentity] = Pending()
+        self._init(name, timeout_ms, given, pending)
+        return pending
+
+    def _init(
+        self,
+        name: str,
+        timeout_ms: int,
+        given: ProducerIdentity,
+        pending: Pending[ProducerIdentity],
+    ) -> None:
+        self._check_idle(name)
+        now_ms = self._clock.now_ms()
+        transaction = self._transactions.get(name)
+        if transaction is None:
+            if given.producer_id != NO_PRODUCER_ID:
+                check_owner(None, name, given)
+            producer_id = self._effects.new_producer_id()
+            changed = Transaction(name, producer_id, 0, timeout_ms, EMPTY, now_ms)
+        elif not may_be_initialised_by(transaction, given):
+            pending.complete(transaction.identity)
+            return
+        elif transaction.state is ONGOING:
+            self._end(
+                fenced(transaction, now_ms),
+                lambda: self._init_again(name, timeout_ms, pending),
+                pending.fail,
+            )
+            return
+        else:
+            new_id = self._effects.new_producer_id() if is_out_of_epochs(transaction) else None
+            changed = initialised(transaction, timeout_ms, new_id, now_ms)
+        self._keep(changed, lambda: pending.complete(changed.identity), pending.fail)
+
+    def _init_again(self, name: str, timeout_ms: int, pending: Pending[ProducerIdentity]) -> None:
+        try:
+            self._init(name, timeout_ms, ProducerIdentity(), pending)
+        except StrandlogError as error:
+            pending.fail(error)
+
+    def add_partitions(
+        self, name: str, given: ProducerIdentity, partitions: Iterable[TopicPartition]
+    ) -> Pending[None]:
+        """The producer is about to write to these partitions."""
+        transaction = self._owned(name, given)
+        wanted = frozenset(partitions)
+        if transaction.state is ONGOING and wanted <= transaction.partitions:
+            return Pending.of(None)
+        pending: Pending[None] = Pending()
+        changed = with_partitions(transaction, wanted, self._clock.now_ms())
+        self._keep(changed, lambda: pending.complete(None), pending.fail)
+        return pending
+
+    def end(self, name: str, given: ProducerIdentity, *, commit: bool) -> Pending[None]:
+        """Commit or abort; done when every marker is on disk."""
+        transaction = self._owned(name, given)
+        if is_ended(transaction, commit=commit):
+            return Pending.of(None)
+        pending: Pending[None] = Pending()
+        decided = prepared(transaction, commit=commit, now_ms=self._clock.now_ms())
+        self._end(decided, lambda: pending.complete(None), pending.fail)
+        return pending
+
+    def check_write(self, given: ProducerIdentity, tp: TopicPartition) -> None:
+        """Raise unless the producer has an open transaction that this partition belongs to: what
+        is written outside of one could never be ended."""
+        transaction = self._of_producer(given.producer_id)
+        if transaction is not None and transaction.epoch > given.epoch:
+            raise InvalidProducerEpochError(
+                f"producer {given.producer_id} has epoch {transaction.epoch} now, not {given.epoch}"
+            )
+        if (
+            transaction is None
+            or transaction.state is not ONGOING
+            or tp not in transaction.partitions
+        ):
+            raise InvalidTransactionStateError(
+                f"{tp} is in no open transaction of producer {given.producer_id}; "
+                f"add it to one first"
+            )
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def describe(self, name: str) -> Transaction:
+        transaction = self._transactions.get(name)
+        if transaction is None:
+            raise TransactionalIdNotFoundError(f"there is no transactional id {name!r}")
+        return transaction
+
+    def all(self) -> list[Transaction]:
+        return [self._transactions[name] for name in sorted(self._transactions)]
+
+    def _of_producer(self, producer_id: int) -> Transaction | None:
+        return self._transactions.get(self._name_of.get(producer_id, ""))
+
+    def _owned(self, name: str, given: ProducerIdentity) -> Transaction:
+        transaction = check_owner(self._transactions.get(name), name, given)
+        self._check_idle(name)
+        return transaction
+
+    def _check_idle(self, name: str) -> None:
+        if name in self._changing:
+            raise ConcurrentTransactionsError(
+                f"a change of {name!r} is on its way to disk; ask again in a moment"
+            )
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def _put(self, transaction: Transaction) -> None:
+        name = transaction.transactional_id
+        before = self._transactions.get(name)
+        if before is not None and before.producer_id != transaction.producer_id:
+            self._name_of.pop(before.producer_id, None)
+        self._transactions[name] = transaction
+        self._name_of[transaction.producer_id] = name
+
+    def _append(self, transaction: Transaction) -> None:
+        entry = (encode_key(transaction.transactional_id), encode_value(transaction.value))
+        self._table.append([entry], self._clock.now_ms())
+        self._put(transaction)
+
+    def _keep(
+        self,
+        transaction: Transaction,
+        then: Callable[[], object],
+        refuse: Callable[[StrandlogError], object],
+    ) -> None:
+        """Make a change; `then` when it is on disk. An error before that has changed nothing, one
+        after that is told by `refuse`, and the change goes on."""
+        name = transaction.transactional_id
+        log = self._table.log_of(name)
+        self._append(transaction)
+        self._set_timeout(transaction)
+        self._changing.add(name)
+
+        def on_disk() -> None:
+            self._changing.discard(name)
+            then()
+
+        self._when_durable([(log, log.log_end_offset)], on_disk, refuse)
+
+    def _when_durable(
+        self,
+        places: list[tuple[PartitionLog, int]],
+        then: Callable[[], object],
+        refuse: Callable[[StrandlogError], object] = lambda _: None,
+    ) -> None:
+        """Call `then` when all of these are on disk, however long that takes."""
+        waiting = len(places)
+
+        def wait_for(place: tuple[PartitionLog, int]) -> None:
+            self._effects.when_durable(*place, partial(told, place))
+
+        def told(place: tuple[PartitionLog, int], error: StorageError | None) -> None:
+            nonlocal waiting
+            if error is not None:
+                refuse(error)
+                self._later(partial(wait_for, place))
+                return
+            waiting -= 1
+            if not waiting:
+                then()
+
+        if not places:
+            then()
+        for place in places:
+            wait_for(place)
+
+    def _later(self, action: Callable[[], None]) -> None:
+        self._timers.schedule(self._clock.monotonic_ms() + RETRY_MS, action)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _end(
+        self,
+        decided: Transaction,
+        then: Callable[[], object],
+        refuse: Callable[[StrandlogError], object],
+    ) -> None:
+        def on_disk() -> None:
+            self._changing.add(decided.transactional_id)
+            self._write_markers(decided, then)
+
+        self._keep(decided, on_disk, refuse)
+
+    def _write_markers(self, decided: Transaction, then: Callable[[], object]) -> None:
+        """Write every marker, however often the disk refuses; then call it complete."""
+        kind = ControlType.COMMIT if decided.is_commit else ControlType.ABORT
+        places: list[tuple[PartitionLog, int]] = []
+        left = set(decided.partitions)
+
+        def write_left() -> None:
+            for tp in sorted(left):
+                try:
+                    log = self._effects.write_marker(tp, kind, decided.identity)
+                except StorageError:
+                    continue
+                left.discard(tp)
+                if log is not None:
+                    places.append((log, log.log_end_offset))
+            if left:
+                self._later(write_left)
+            else:
+                self._when_durable(places, lambda: self._complete(decided, then))
+
+        write_left()
+
+    def _complete(self, decided: Transaction, then: Callable[[], object]) -> None:
+        try:
+            self._append(completed(decided, self._clock.now_ms()))
+        except StorageError:
+            self._later(lambda: self._complete(decided, then))
+            return
+        # On disk or not: a start that finds the decision only would write the markers again.
+        self._changing.discard(decided.transactional_id)
+        then()
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _set_timeout(self, transaction: Transaction) -> None:
+        """An open transaction has a timer, any other has none."""
+        name = transaction.transactional_id
+        timer = self._timeouts.get(name)
+        if transaction.state is not ONGOING:
+            if timer is not None:
+                timer.cancel()
+                del self._timeouts[name]
+        elif timer is None:
+            left_ms = transaction.started_ms + transaction.timeout_ms - self._clock.now_ms()
+            left_ms = min(max(0, left_ms), transaction.timeout_ms)
+            deadline_ms = self._clock.monotonic_ms() + left_ms
+            self._timeouts[name] = self._timers.schedule(deadline_ms, lambda: self._expire(name))
+
+    def _expire(self, name: str) -> None:
+        """Its time is over: abort it, and fence its producer off."""
+        transaction = self._transactions.get(name)
+        self._timeouts.pop(name, None)
+        if transaction is None or transaction.state is not ONGOING:
+            return
+        try:
+            self._check_idle(name)
+            self._end(fenced(transaction, self._clock.now_ms()), lambda: None, lambda _: None)
+        except StrandlogError:
+            deadline_ms = self._clock.monotonic_ms() + RETRY_MS
+            self._timeouts[name] = self._timers.schedule(deadline_ms, lambda: self._expire(name))
+
+    def _look_for_expired(self) -> None:
+        """Forget producers that were idle for transactional.id.expiration.ms."""
+        self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_LOOK_MS, self._look_for_expired)
+        oldest_ms = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
+        for transaction in self.all():
+            name = transaction.transactional_id
+            is_idle = transaction.state is not ONGOING and not transaction.is_prepared
+            if is_idle and name not in self._changing and transaction.updated_ms <= oldest_ms:
+                try:
+                    self._table.append([(encode_key(name), None)], self._clock.now_ms())
+                except StorageError:
+                    return  # at the next look
+                del self._transactions[name]
+                self._name_of.pop(transaction.producer_id, None)

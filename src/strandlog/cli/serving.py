@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandlog.cli.descriptors import needed, raise_limit
 from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair, read_configuration
+from strandlog.config.broker_settings import BrokerSettings
 from strandlog.errors import InvalidSettingError, MissingExtraError
 
 logger = logging.getLogger(__name__)
@@ -88,6 +90,14 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
+def _raise_descriptor_limit(settings: BrokerSettings) -> None:
+    allowed, least = raise_limit(settings), needed(settings)
+    if allowed < least:
+        logger.warning(
+            "%s file descriptors are allowed, %s needed: see 'strandlog doctor'", allowed, least
+        )
+
+
 def serve(arguments: ServeArguments) -> None:
     """Serve until SIGTERM or SIGINT."""
     try:
@@ -103,6 +113,8 @@ def serve(arguments: ServeArguments) -> None:
     configuration.check()
     for note in configuration.notes:
         logger.warning("%s", note)
+    settings = configuration.broker_settings()
+    _raise_descriptor_limit(settings)
     server = configuration.server
     assert server is not None, "check() lets nothing else through"
     advertise = arguments.advertise
@@ -111,7 +123,7 @@ def serve(arguments: ServeArguments) -> None:
         server.listen.host if arguments.host is None else arguments.host,
         server.listen.port if arguments.port is None else arguments.port,
         server.advertised if advertise is None else _address(advertise),
-        configuration.broker_settings(),
+        settings,
     )
 
     uvloop.run(run_until_stopped(options, _say))

@@ -6,7 +6,7 @@ r"""Settings in a properties file, the form that Kafka's `server.properties` has
     listeners=PLAINTEXT://:9092,\    a backslash at the end goes on in the next line,
               CONTROLLER://:9093     whose leading blanks do not count
 
-Inside keys and values `\t \n \r \f` and `\uXXXX` stand for one character, and a backslash before
+Inside keys and values `\t \n \r \f` and `\u00e9` stand for one character, and a backslash before
 any other character for that character. A key without a sign has an empty value. When a key comes
 twice the last one counts, as in Java; whoever merges sources says so.
 """

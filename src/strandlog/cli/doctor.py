@@ -1,0 +1,128 @@
+"""`strandlog doctor`: what is wrong with this machine or set-up, and what to do about it.
+
+    always          Python, extras, settings, file descriptors, the clock
+    DATA            the folder, its disk, its owner, its last stop
+    -b HOST:PORT    the broker as clients see it from here, advertised addresses included
+
+Each check says ok, warn or fail, what it saw and what to do. It changes nothing and is quick: no
+log is read. Exit code 1 when something fails.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from strandlog.cli.check import Check, fail, ok, warn
+from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration
+from strandlog.cli.descriptors import limits
+from strandlog.cli.doctor_folder import check_folder, newest_times_ms
+from strandlog.cli.doctor_machine import (
+    check_clock,
+    check_descriptors,
+    check_extras,
+    check_jump,
+    check_python,
+)
+from strandlog.cli.doctor_network import check_bootstrap
+from strandlog.cli.options import CONTEXT, MARKUP, Json
+from strandlog.cli.output import counted, print_json, talk
+from strandlog.clock import SystemClock
+from strandlog.config.configuration import Configuration
+from strandlog.errors import ConfigurationError
+
+app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=MARKUP)
+
+COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+
+
+@app.command()
+def doctor(
+    data: Annotated[
+        str | None, typer.Argument(metavar="[DATA]", help="The data folder to look at.")
+    ] = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="A broker to look at."),
+    ] = None,
+    config: ConfigFile = None,
+    given: SetOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Find what is wrong with this machine or set-up."""
+    checks = []
+    for check in _examine(data, bootstrap, config, given):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    count = {verdict: sum(each.verdict == verdict for each in checks) for verdict in COLOURS}
+    if as_json:
+        rows = [check._asdict() for check in checks]
+        print_json({"ok": not count["fail"], "checks": rows})
+    else:
+        warnings, failures = counted(count["warn"], "warning"), counted(count["fail"], "failure")
+        talk(f"{count['ok']} ok, {warnings}, {failures}")
+    if count["fail"]:
+        raise typer.Exit(1)
+
+
+def _print(check: Check) -> None:
+    verdict = check.verdict.ljust(4)
+    if sys.stdout.isatty():
+        verdict = typer.style(verdict, fg=COLOURS[check.verdict], bold=True)
+    typer.echo(f"{verdict}  {check.name}: {check.seen}")
+    if check.advice:
+        typer.echo(f"      -> {check.advice}")
+
+
+def _examine(
+    data: str | None, bootstrap: str | None, config: str | None, given: list[str] | None
+) -> Iterator[Check]:
+    clock = SystemClock()
+    began_ms = clock.now_ms(), clock.monotonic_ms()
+    yield check_python()
+    yield check_extras()
+    configuration, check = _settings(config, given)
+    yield check
+    settings = configuration.broker_settings()
+    yield check_descriptors(limits(), settings)
+    folder = data or _folder_of(configuration, is_wanted=bootstrap is None)
+    if folder is not None:
+        folder = os.path.abspath(folder)
+        yield from check_folder(folder, settings.log_min_free_bytes)
+    yield check_clock(clock.now_ms(), *(newest_times_ms(folder) if folder else (None, None)))
+    if bootstrap is not None:
+        yield from check_bootstrap(bootstrap)
+    yield check_jump(clock.now_ms() - began_ms[0], clock.monotonic_ms() - began_ms[1])
+
+
+def _settings(config: str | None, given: list[str] | None) -> tuple[Configuration, Check]:
+    """The settings as far as they can be used, and what is wrong with them."""
+    try:
+        configuration = read_configuration(config, given)
+    except ConfigurationError as error:
+        advice = "name a file that can be read"
+        return read_configuration(None, given), fail("settings", str(error), advice)
+    changed = sum(not row.is_default for row in configuration.chosen.values())
+    seen = f"{counted(changed, 'setting')} given"
+    if configuration.problems:
+        text = "; ".join(map(str, configuration.problems))
+        return configuration, fail(
+            "settings", text, "mend them; 'strandlog config show' tells more"
+        )
+    if configuration.notes:
+        text = f"{seen}; {'; '.join(map(str, configuration.notes))}"
+        return configuration, warn("settings", text, "remove what has no effect, or leave it")
+    return configuration, ok("settings", seen)
+
+
+def _folder_of(configuration: Configuration, *, is_wanted: bool) -> str | None:
+    """The folder that a broker would take, when somebody named one or it is there."""
+    chosen = configuration.chosen["log.dirs"]
+    path = str(chosen.value)
+    is_named = not chosen.is_default or os.path.isdir(path)
+    return path if is_wanted and is_named and configuration.server is not None else None

@@ -19,8 +19,10 @@ from strandlog import errors
 PUBLIC_NAMES = [
     "open",
     "read",
+    "connect",
     "Log",
     "FolderLog",
+    "RemoteLog",
     "Producer",
     "Consumer",
     "Record",
@@ -44,6 +46,7 @@ PUBLIC_NAMES = [
     "TopicInUseError",
     "TopicNotFoundError",
     "UnknownLayoutError",
+    "UnreachableError",
 ]
 
 
@@ -63,7 +66,11 @@ def test_the_verbs_of_the_interface_are_there() -> None:
         strandlog.Producer: "send send_batch send_arrow flush close",
         strandlog.Consumer: "poll poll_arrow commit committed position seek seek_all "
         "seek_to_time assign assignment group close",
-        strandlog.FolderLog: "topics describe_topic consumer close",
+        strandlog.FolderLog: "topics describe_topic describe_topics topic_settings groups "
+        "describe_group committed_offsets consumer close",
+        strandlog.RemoteLog: "create_topic topics describe_topic alter_topic delete_topic "
+        "delete_records producer consumer groups describe_group committed_offsets "
+        "commit_offsets delete_group close",
     }
     for owner, names in verbs.items():
         missing = [name for name in names.split() if not hasattr(owner, name)]
@@ -231,7 +238,7 @@ def test_importing_the_library_imports_little() -> None:
     """The base library needs no extra, no event loop and no framework."""
     script = (
         "import sys, strandlog; print([m for m in "
-        "('asyncio', 'pyarrow', 'typer', 'rich', 'msgspec', 'grpc', 'pyspark') "
+        "('asyncio', 'pyarrow', 'typer', 'rich', 'msgspec', 'grpc', 'pyspark', 'confluent_kafka') "
         "if m in sys.modules])"
     )
     found = subprocess.run(

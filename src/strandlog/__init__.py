@@ -39,14 +39,17 @@ from strandlog.errors import (
     TopicInUseError,
     TopicNotFoundError,
     UnknownLayoutError,
+    UnreachableError,
 )
 from strandlog.model import Record, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from strandlog.client.consumer import Consumer
-    from strandlog.client.embedded import Log, PartitionInfo, TopicInfo
+    from strandlog.client.embedded import Log
     from strandlog.client.files import FolderLog
     from strandlog.client.producer import Producer
+    from strandlog.client.remote import RemoteLog
+    from strandlog.client.topic_info import PartitionInfo, TopicInfo
 
 __version__ = "0.1.0"
 
@@ -54,9 +57,10 @@ _IMPORTED_WHEN_USED = {
     "Consumer": "strandlog.client.consumer",
     "FolderLog": "strandlog.client.files",
     "Log": "strandlog.client.embedded",
-    "PartitionInfo": "strandlog.client.embedded",
+    "PartitionInfo": "strandlog.client.topic_info",
     "Producer": "strandlog.client.producer",
-    "TopicInfo": "strandlog.client.embedded",
+    "RemoteLog": "strandlog.client.remote",
+    "TopicInfo": "strandlog.client.topic_info",
 }
 
 
@@ -89,11 +93,25 @@ def read(path: str | os.PathLike[str]) -> FolderLog:
     return FolderLog(path)
 
 
+def connect(bootstrap: str, *, timeout_ms: int = 15_000, **client_config: object) -> RemoteLog:
+    """Open the log behind a broker, with the verbs of `open`, over the wire.
+
+    `bootstrap` is HOST:PORT, or several of them with commas. `UnreachableError` when nobody answers
+    there. `client_config` are settings of librdkafka, such as `security_protocol="ssl"`. Needs the
+    extra `client`.
+    """
+    from strandlog.client.remote import RemoteLog  # noqa: PLC0415 - see above
+
+    return RemoteLog(bootstrap, client_config, timeout_ms=timeout_ms)
+
+
 __all__ = [
     "open",
     "read",
+    "connect",
     "Log",
     "FolderLog",
+    "RemoteLog",
     "Producer",
     "Consumer",
     "Record",
@@ -117,4 +135,5 @@ __all__ = [
     "TopicInUseError",
     "TopicNotFoundError",
     "UnknownLayoutError",
+    "UnreachableError",
 ]

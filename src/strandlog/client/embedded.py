@@ -15,7 +15,6 @@ import os
 import uuid
 from collections.abc import Iterable, Mapping
 from threading import Condition, RLock
-from typing import NamedTuple
 from weakref import WeakSet
 
 from strandlog.broker.broker import Broker
@@ -28,9 +27,11 @@ from strandlog.client.group_commit import GroupCommit
 from strandlog.client.membership import Membership
 from strandlog.client.producer import Acks, Producer
 from strandlog.client.record_source import GroupWish
+from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.config.setting import Value
+from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import (
     ClosedError,
     StorageError,
@@ -43,27 +44,10 @@ from strandlog.storage.compaction import CompactionReport
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.partition_log import PartitionLog
 
+__all__ = ["Log", "PartitionInfo", "TopicInfo"]
+
 # Members of one process find each other at once; there is no crowd to wait for.
 EMBEDDED_DEFAULTS = {"group.initial.rebalance.delay.ms": 0}
-
-
-class PartitionInfo(NamedTuple):
-    """One partition, as `describe_topic` shows it."""
-
-    partition: int
-    start_offset: int
-    end_offset: int
-    size_bytes: int
-    segments: int
-
-
-class TopicInfo(NamedTuple):
-    """One topic, as `describe_topic` shows it."""
-
-    name: str
-    topic_id: str
-    partitions: tuple[PartitionInfo, ...]
-    config: dict[str, Value]
 
 
 def _check_works(log: PartitionLog) -> None:
@@ -135,6 +119,14 @@ class Log(Closing):
         """Partitions, offsets, sizes and settings of a topic."""
         with self._guard:
             return self._describe(name)
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
+        """The same of many topics."""
+        return [self.describe_topic(name) for name in names]
+
+    def topic_settings(self, name: str) -> dict[str, Value]:
+        """Every setting of a topic, changed or not."""
+        return TOPIC_SETTINGS.resolve(self.describe_topic(name).config)
 
     def _describe(self, name: str) -> TopicInfo:
         topic = self.broker.catalog.topic(name)

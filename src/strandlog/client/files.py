@@ -21,10 +21,11 @@ from threading import Condition, RLock
 from typing import NoReturn
 
 from strandlog.broker.catalog import CATALOG_FILE, topic_from_document
+from strandlog.broker.group_member import GroupDescription
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
 from strandlog.client.closing import Closing
 from strandlog.client.consumer import Consumer, OffsetReset
-from strandlog.client.embedded import PartitionInfo, TopicInfo
+from strandlog.client.folder_groups import FolderGroups
 from strandlog.client.membership import Membership
 from strandlog.client.record_source import (
     FETCH_BYTES,
@@ -33,7 +34,10 @@ from strandlog.client.record_source import (
     RecordSource,
     decode_records,
 )
+from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
+from strandlog.config.setting import Value
+from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import (
     ClosedError,
     CorruptSegmentError,
@@ -44,7 +48,7 @@ from strandlog.errors import (
     TopicNotFoundError,
     UnknownLayoutError,
 )
-from strandlog.model import TimestampOffset, TopicPartition
+from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.storage.checkpoint import read_document
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.folder_view import FolderView, PartitionView
@@ -160,6 +164,7 @@ class FolderLog(Closing):
         self.is_closed = False
         self._folder = FolderView(self._files, self.path)
         self._source = FolderSource(self._folder, self._files)
+        self._groups = FolderGroups(self.consumer)
 
     @property
     def source(self) -> RecordSource:
@@ -196,6 +201,26 @@ class FolderLog(Closing):
             tuple(partitions),
             dict(topic.config) if topic else {},
         )
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
+        """The same of many topics."""
+        return [self.describe_topic(name) for name in names]
+
+    def topic_settings(self, name: str) -> dict[str, Value]:
+        """Every setting of a topic, changed or not."""
+        return TOPIC_SETTINGS.resolve(self.describe_topic(name).config)
+
+    def groups(self) -> list[str]:
+        """The names of all groups, as the owner last wrote them down."""
+        return self._groups.names()
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """State and members of a group, as of its last completed rebalance."""
+        return self._groups.describe(group)
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Everything that a group has committed."""
+        return self._groups.committed_offsets(group)
 
     def consumer(
         self,

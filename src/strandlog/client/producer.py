@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Acks", "BatchItem", "Producer"]
 
 Acks = Literal["all", 0, 1, -1]
+BATCH_BYTES = 256 * 1024
 RECORD_OVERHEAD_BYTES = 64  # at most this much goes into a record besides key, value and headers
 
 
@@ -62,6 +63,9 @@ class _Columns(NamedTuple):
 
 class Producer(Closing):
     """Made by `Log.producer`. May be shared by threads."""
+
+    is_atomic = True
+    batch_bytes = BATCH_BYTES
 
     def __init__(
         self,

@@ -1,0 +1,113 @@
+"""The groups of a folder, read from the records of `__consumer_offsets`.
+
+That works beside an owner, and changes nothing. What comes out is what the owner has made durable:
+committed offsets, and the members as of the last completed rebalance. Members of a process that was
+killed stay in the table until the next owner opens the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from strandlog.broker.group_member import NO_GENERATION, GroupDescription, MemberDescription
+from strandlog.broker.topic_rules import OFFSETS_TOPIC
+from strandlog.client.consumer import Consumer
+from strandlog.errors import DataError, GroupNotFoundError, TopicNotFoundError
+from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.group_records import (
+    GroupKey,
+    GroupValue,
+    MemberValue,
+    OffsetKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+)
+
+POLL_RECORDS = 5_000
+
+Offsets = dict[TopicPartition, OffsetAndMetadata]
+
+
+@dataclass(slots=True)
+class _Group:
+    """One group as the table has it."""
+
+    value: GroupValue | None = None
+    offsets: Offsets = field(default_factory=dict)
+
+
+class FolderGroups:
+    """The groups of a folder. Each look reads only what was written since the one before."""
+
+    def __init__(self, open_consumer: Callable[[Iterable[str]], Consumer]) -> None:
+        self._open_consumer = open_consumer
+        self._consumer: Consumer | None = None
+        self._groups: dict[str, _Group] = {}
+
+    def _look(self) -> dict[str, _Group]:
+        if self._consumer is None:
+            try:
+                self._consumer = self._open_consumer([OFFSETS_TOPIC])
+            except TopicNotFoundError:
+                return {}  # no group was ever used
+        while records := self._consumer.poll(POLL_RECORDS):
+            for record in records:
+                if record.key is not None:
+                    self._note(record.key, record.value)
+        return self._groups
+
+    def _note(self, raw_key: bytes, raw_value: bytes | None) -> None:
+        try:
+            match decode_key(raw_key):
+                case GroupKey(group=name):
+                    group = self._groups.setdefault(name, _Group())
+                    group.value = None if raw_value is None else decode_group(raw_value)
+                case OffsetKey(group=name, topic=topic, partition=partition):
+                    group = self._groups.setdefault(name, _Group())
+                    tp = TopicPartition(topic, partition)
+                    if raw_value is None:
+                        group.offsets.pop(tp, None)
+                    else:
+                        group.offsets[tp] = decode_offset(raw_value)
+                case _:
+                    return
+        except DataError:
+            return  # of a newer version; the owner skips it too
+        if group.value is None and not group.offsets:
+            del self._groups[name]
+
+    def names(self) -> list[str]:
+        return sorted(self._look())
+
+    def describe(self, name: str) -> GroupDescription:
+        group = self._look().get(name)
+        if group is None:
+            raise GroupNotFoundError(name)
+        value = group.value
+        if value is None:
+            return GroupDescription(name, "Empty", "", "", NO_GENERATION, ())
+        return GroupDescription(
+            name,
+            "Stable" if value.members else "Empty",
+            value.protocol_type,
+            value.protocol_name or "",
+            value.generation,
+            tuple(map(_described, value.members)),
+        )
+
+    def committed_offsets(self, name: str) -> Offsets:
+        group = self._look().get(name)
+        return dict(group.offsets) if group else {}
+
+
+def _described(member: MemberValue) -> MemberDescription:
+    return MemberDescription(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        member.subscription,
+        member.assignment,
+    )

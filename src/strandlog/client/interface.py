@@ -1,0 +1,153 @@
+"""The verbs that do not depend on where a log is: code that keeps to them works with all doors.
+
+    strandlog.open      Log          `OpenLog`      a folder, owned
+    strandlog.connect   RemoteLog    `OpenLog`      a broker, over the wire
+    strandlog.read      FolderLog    `ReadableLog`  a folder beside its owner: looking only
+
+They are protocols: nobody inherits from them, the type checker compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from strandlog.broker.group_member import GroupDescription
+from strandlog.client.record_items import BatchItem, GivenHeaders
+from strandlog.client.topic_info import TopicInfo
+from strandlog.config.setting import Value
+from strandlog.model import OffsetAndMetadata, Record, RecordMetadata, TopicPartition
+
+Acks = Literal["all", 0, 1, -1]
+OffsetReset = Literal["earliest", "latest", "none"]
+
+
+class Closable(Protocol):
+    """Closes at the end of a `with` block."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class AnyProducer(Closable, Protocol):
+    """Sends records, and returns when they are as safe as its acks say."""
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether a batch that is too large was kept out whole, so that its halves may be sent."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """How much to hand to one `send_batch` when there is plenty."""
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        headers: GivenHeaders = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata: ...
+
+    def send_batch(self, topic: str, records: Iterable[BatchItem]) -> Sequence[RecordMetadata]: ...
+
+    def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]: ...
+
+    def flush(self) -> None: ...
+
+
+class AnyConsumer(Closable, Protocol):
+    """Reads records, alone or as a member of a group."""
+
+    @property
+    def group(self) -> str | None: ...
+
+    @property
+    def assignment(self) -> list[TopicPartition]: ...
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None: ...
+
+    def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]: ...
+
+    def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any: ...
+
+    def position(self, topic: str, partition: int) -> int: ...
+
+    def seek(self, topic: str, partition: int, offset: int) -> None: ...
+
+    def seek_all(self, offset: int) -> None: ...
+
+    def seek_to_time(self, timestamp_ms: int) -> None: ...
+
+    def commit(self) -> dict[TopicPartition, int]: ...
+
+    def committed(self, topic: str, partition: int) -> int | None: ...
+
+
+class ReadableLog(Closable, Protocol):
+    """Something to look at."""
+
+    def topics(self) -> list[str]: ...
+
+    def describe_topic(self, name: str) -> TopicInfo: ...
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]: ...
+
+    def topic_settings(self, name: str) -> dict[str, Value]: ...
+
+    def groups(self) -> list[str]: ...
+
+    def describe_group(self, group: str) -> GroupDescription: ...
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+    def consumer(
+        self,
+        topics: Iterable[str] = (),
+        group: str | None = None,
+        auto_offset_reset: OffsetReset = "earliest",
+    ) -> AnyConsumer: ...
+
+
+class OpenLog(ReadableLog, Protocol):
+    """Something to change."""
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> TopicInfo: ...
+
+    def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, object | None] | None = None,
+        partitions: int | None = None,
+    ) -> TopicInfo: ...
+
+    def delete_topic(self, name: str) -> None: ...
+
+    def delete_records(self, name: str, partition: int, before_offset: int) -> None: ...
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
+
+    def delete_group(self, group: str) -> None: ...
+
+    def producer(
+        self,
+        acks: Acks = "all",
+        partitioner: str = "murmur2",
+        compression: str | None = None,
+    ) -> AnyProducer: ...

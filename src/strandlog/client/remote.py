@@ -1,0 +1,346 @@
+"""A log behind a broker, over Kafka's wire: the verbs of the embedded log, for any cluster.
+
+    with strandlog.connect("127.0.0.1:9092") as log: ...
+
+librdkafka (the extra `client`) does the talking. Settings of it go through as they are, by its own
+names or with underscores for the dots: `connect("host:9093", security_protocol="ssl")`.
+
+Every request has `timeout_ms`; what it cannot reach in that time is an `UnreachableError`. Opening
+asks for the cluster once, so that a wrong address is told at once and not by the first verb.
+
+What only the owner of the files can do (`compact`, `enforce_retention`, `upkeep`) is not here, and
+nobody tells sizes and segments over the wire (`NOT_TOLD`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from strandlog.broker.group_member import GroupDescription
+from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.client.closing import Closing
+from strandlog.client.interface import Acks, OffsetReset
+from strandlog.client.remote_consumer import RemoteConsumer
+from strandlog.client.remote_errors import confluent, error_of, translated
+from strandlog.client.remote_groups import RemoteGroups
+from strandlog.client.remote_producer import RemoteProducer
+from strandlog.client.remote_settings import RemoteSetting, RemoteSettings, kafka_text
+from strandlog.client.topic_info import NOT_TOLD, PartitionInfo, TopicInfo
+from strandlog.clock import Clock, SystemClock
+from strandlog.config.setting import Value
+from strandlog.errors import ClosedError, TopicNotFoundError, UnreachableError
+from strandlog.model import OffsetAndMetadata, TopicPartition
+
+REQUEST_TIMEOUT_MS = 15_000
+LOOK_SECONDS = 0.05
+LOG_CRITICAL, LOG_DEBUG = 2, 7
+ALL_BROKERS_DOWN, AUTHENTICATION, SSL = -187, -169, -181
+_WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # of no use to whoever reads our message
+KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state"}
+
+
+def client_config(bootstrap: str, given: Mapping[str, object]) -> dict[str, object]:
+    """The settings that every client of a log starts from.
+
+    librdkafka prints what it logs on stderr; unless somebody debugs, our errors say it better.
+    """
+    named = {key if "." in key else key.replace("_", "."): value for key, value in given.items()}
+    level = named.pop("log.level", LOG_DEBUG if "debug" in named else LOG_CRITICAL)
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": "strandlog",
+        "log_level": level,
+        **named,
+    }
+
+
+class RemoteLog(Closing):
+    """A log over the wire. Made by `strandlog.connect`; may be shared by threads."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        config: Mapping[str, object] | None = None,
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.timeout_ms = timeout_ms
+        self.clock: Clock = clock or SystemClock()
+        self.client_config = client_config(bootstrap, config or {})
+        self.is_closed = False
+        self._troubles: dict[int, Any] = {}
+        self._open_things: WeakSet[RemoteProducer | RemoteConsumer] = WeakSet()
+        with translated():
+            self._admin = confluent().admin.AdminClient(
+                {**self.client_config, "error_cb": self._note_trouble}
+            )
+        self._check_reachable()
+        self._groups = RemoteGroups(self)
+        self._settings = RemoteSettings(self)
+
+    def _note_trouble(self, error: Any) -> None:
+        self._troubles[error.code()] = error
+
+    def _check_reachable(self) -> None:
+        """Ask for the cluster; librdkafka itself would go on trying for the whole time-out."""
+        found = self._admin.describe_cluster(request_timeout=self.timeout_ms / 1000)
+        while not found.done():
+            self._admin.poll(LOOK_SECONDS)
+            for code in (AUTHENTICATION, SSL):
+                if code in self._troubles:
+                    raise error_of(self._troubles[code])
+            if ALL_BROKERS_DOWN in self._troubles:
+                raise self._unreachable()
+        self.result(found)
+
+    def _unreachable(self) -> UnreachableError:
+        del self._troubles[ALL_BROKERS_DOWN]
+        told = [_WHEN.sub("", error.str()) for error in self._troubles.values()]
+        why = "; ".join(told) or "nothing answers"
+        return UnreachableError(
+            f"no broker at {self.bootstrap} ({why}); is it running, and is this its address?"
+        )
+
+    # -- for verbs -----------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> Any:
+        """The client for everything but records."""
+        if self.is_closed:
+            raise ClosedError("log")
+        return self._admin
+
+    @property
+    def request_options(self) -> dict[str, float]:
+        return {"request_timeout": self.timeout_ms / 1000}
+
+    def result(self, future: Any, *, topic: str | None = None, group: str | None = None) -> Any:
+        """What a request brought; its error, if any, as one of ours."""
+        with translated(topic=topic, group=group, to=self.bootstrap):
+            # librdkafka keeps the time; what it adds for its own errands is in the second half.
+            return future.result(2 * self.timeout_ms / 1000)
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> TopicInfo:
+        """Make a topic, of num.partitions and default.replication.factor unless told."""
+        settings = {key: kafka_text(key, value) for key, value in (config or {}).items()}
+        wanted = confluent().admin.NewTopic(
+            name, -1 if partitions is None else partitions, -1, config=settings
+        )
+        with translated(topic=name):
+            futures = self.admin.create_topics([wanted], **self.request_options)
+        self.result(futures[name], topic=name)
+        return self._wait_for(name, partitions or 1)
+
+    def _wait_for(self, name: str, partitions: int) -> TopicInfo:
+        """A cluster tells its nodes about a change one after the other."""
+        deadline_ms = self.clock.monotonic_ms() + self.timeout_ms
+        while True:
+            try:
+                info = self.describe_topic(name)
+                if len(info.partitions) >= partitions:
+                    return info
+            except TopicNotFoundError:
+                info = None
+            if self.clock.monotonic_ms() >= deadline_ms:
+                raise UnreachableError(
+                    f"{self.bootstrap} took the change of {name!r}, but does not show it yet"
+                )
+            self._admin.poll(LOOK_SECONDS)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, without the cluster's own."""
+        with translated(to=self.bootstrap):
+            found = self.admin.list_topics(timeout=self.timeout_ms / 1000)
+        return sorted(set(found.topics) - KAFKAS_OWN_TOPICS)
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """Partitions, offsets and settings of a topic."""
+        return self.describe_topics([name])[0]
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
+        """The same of many topics, with as many requests as for one."""
+        wanted = list(names)
+        if not wanted:
+            return []
+        found = self._metadata(wanted)
+        ranges = self.offset_ranges(
+            [
+                TopicPartition(topic.name, part.id)
+                for topic in found.values()
+                for part in topic.partitions
+            ]
+        )
+        settings = self._settings.of_topics(wanted)
+        infos = []
+        for name in wanted:
+            partitions = tuple(
+                PartitionInfo(tp.partition, *offsets, NOT_TOLD, NOT_TOLD)
+                for tp, offsets in sorted(ranges.items())
+                if tp.topic == name
+            )
+            changed = {row.name: row.parsed() for row in settings[name] if row.is_changed}
+            topic_id = str(found[name].topic_id).translate(str.maketrans("+/", "-_"))
+            infos.append(TopicInfo(name, topic_id, partitions, changed))
+        return infos
+
+    def _metadata(self, names: list[str]) -> dict[str, Any]:
+        with translated():
+            topics = confluent().TopicCollection(names)
+            futures = self.admin.describe_topics(topics, **self.request_options)
+        return {name: self.result(future, topic=name) for name, future in futures.items()}
+
+    def topic_settings(self, name: str) -> dict[str, Value]:
+        """Every setting of a topic, changed or not."""
+        return {row.name: row.parsed() for row in self._settings.of_topics([name])[name]}
+
+    def broker_settings(self, node_id: int | None = None) -> list[RemoteSetting]:
+        """Every setting of a node (any, unless told) with where it comes from."""
+        return self._settings.of_broker(node_id)
+
+    def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, object | None] | None = None,
+        partitions: int | None = None,
+    ) -> TopicInfo:
+        """Change settings (None takes one back to its default) or add partitions."""
+        self.partition_count(name)
+        if config:
+            self._settings.alter_topic(name, config)
+        if partitions is not None:
+            wanted = confluent().admin.NewPartitions(name, partitions)
+            with translated(topic=name):
+                futures = self.admin.create_partitions([wanted], **self.request_options)
+            self.result(futures[name], topic=name)
+        return self._wait_for(name, partitions or 1)
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic with its records."""
+        with translated(topic=name):
+            futures = self.admin.delete_topics([name], **self.request_options)
+        self.result(futures[name], topic=name)
+
+    def delete_records(self, name: str, partition: int, before_offset: int) -> None:
+        """Delete the records of a partition below an offset."""
+        wanted = confluent().TopicPartition(name, partition, before_offset)
+        with translated(topic=name):
+            futures = self.admin.delete_records([wanted], **self.request_options)
+        for future in futures.values():
+            self.result(future, topic=name)
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; `TopicNotFoundError` when there is none."""
+        return len(self._metadata([topic])[topic].partitions)
+
+    def offset_ranges(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """(log start offset, offset after the last record) of each partition."""
+        spec = confluent().admin.OffsetSpec
+        wanted = list(tps)
+        starts = self._look_up(wanted, spec.earliest())
+        ends = self._look_up(wanted, spec.latest())
+        return {tp: (starts[tp], ends[tp]) for tp in wanted}
+
+    def offsets_at(
+        self, tps: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset at or after a time; the end of those that have none."""
+        wanted = list(tps)
+        spec = confluent().admin.OffsetSpec
+        found = self._look_up(wanted, spec.for_timestamp(timestamp_ms))
+        late = [tp for tp, offset in found.items() if offset < 0]
+        return found | self._look_up(late, spec.latest())
+
+    def _look_up(self, tps: list[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+        if not tps:
+            return {}
+        make = confluent().TopicPartition
+        with translated():
+            futures = self.admin.list_offsets(
+                {make(*tp): spec for tp in tps}, **self.request_options
+            )
+        return {
+            TopicPartition(tp.topic, tp.partition): self.result(future, topic=tp.topic).offset
+            for tp, future in futures.items()
+        }
+
+    # -- producing and consuming ---------------------------------------------------------------
+
+    def producer(
+        self,
+        acks: Acks = "all",
+        partitioner: str = "murmur2",
+        compression: str | None = None,
+    ) -> RemoteProducer:
+        """Something to send records with."""
+        self._check_open()
+        producer = RemoteProducer(self, acks, partitioner, compression)
+        self._open_things.add(producer)
+        return producer
+
+    def consumer(
+        self,
+        topics: Iterable[str] = (),
+        group: str | None = None,
+        auto_offset_reset: OffsetReset = "earliest",
+        auto_commit: bool = False,
+        assignors: Iterable[str] = ("range", "roundrobin"),
+        max_poll_interval_ms: int = 300_000,
+    ) -> RemoteConsumer:
+        """Something to read records with, alone or as a member of a group."""
+        self._check_open()
+        consumer = RemoteConsumer(
+            self, topics, group, auto_offset_reset, auto_commit, assignors, max_poll_interval_ms
+        )
+        self._open_things.add(consumer)
+        return consumer
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def groups(self) -> list[str]:
+        """The names of all groups."""
+        return self._groups.names()
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """State and members of a group; its generation is not told over the wire."""
+        return self._groups.describe(group)
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Everything that a group has committed."""
+        return self._groups.committed_offsets(group)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set a group's positions from outside; only while it has no members."""
+        self._groups.commit_offsets(group, offsets)
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group without members, and its offsets."""
+        self._groups.delete(group)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise ClosedError("log")
+
+    def close(self) -> None:
+        """Close its producers and consumers, and the connections; idempotent."""
+        if self.is_closed:
+            return
+        for thing in list(self._open_things):
+            thing.close()
+        self.is_closed = True
+        self._admin = None

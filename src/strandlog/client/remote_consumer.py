@@ -1,0 +1,426 @@
+"""Reads records of a broker, alone or as a member of a group.
+
+It behaves as the embedded consumer does (see consumer.py): `position` is the offset of the next
+record that poll returns, and what is committed is what the program says. librdkafka only fetches:
+it stores and commits nothing by itself, and it begins where this consumer tells it to.
+
+    poll(timeout_ms=0)   what is there now. That takes a round trip: it returns nothing only when
+                         every partition has said that it is at its end, and waits for the group to
+                         let this consumer in; after the log's `timeout_ms` that is an error
+    poll(timeout_ms=N)   waits up to N ms for the first record, whatever happens
+
+    assign, seek         are notes until the next poll, which tells librdkafka all at once
+    a rebalance          happens inside poll. Partitions that a member gets begin at the group's
+                         offset; with auto_commit, those that it loses are committed before
+
+Without a group the partitions are those that the topics have when the consumer is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from strandlog.client.arrow import schema, table_of
+from strandlog.client.closing import Closing
+from strandlog.client.interface import OffsetReset
+from strandlog.client.remote_errors import (
+    AUTO_OFFSET_RESET,
+    PARTITION_EOF,
+    UNREACHABLE,
+    confluent,
+    error_of,
+    translated,
+)
+from strandlog.client.remote_progress import NO_POSITION, Progress
+from strandlog.errors import (
+    ClosedError,
+    InvalidGroupError,
+    InvalidSettingError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    RebalanceInProgressError,
+    StrandlogError,
+    TopicNotFoundError,
+    UnreachableError,
+)
+from strandlog.model import Record, TopicPartition
+
+if TYPE_CHECKING:
+    from strandlog.client.remote import RemoteLog
+
+SLICE_MS = 100  # between two looks at Ctrl-C
+NO_GROUP = "strandlog-without-a-group"  # librdkafka wants one; nothing is ever kept under it
+COOPERATIVE = "cooperative-sticky"
+ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
+
+
+class RemoteConsumer(Closing):
+    """Made by `RemoteLog.consumer`. Belongs to one thread at a time."""
+
+    def __init__(
+        self,
+        log: RemoteLog,
+        topics: Iterable[str] = (),
+        group: str | None = None,
+        auto_offset_reset: OffsetReset = "earliest",
+        auto_commit: bool = False,
+        assignors: Iterable[str] = ("range", "roundrobin"),
+        max_poll_interval_ms: int = 300_000,
+    ) -> None:
+        if auto_offset_reset not in ("earliest", "latest", "none"):
+            raise InvalidSettingError(
+                "auto_offset_reset", auto_offset_reset, "one of earliest, latest, none"
+            )
+        if auto_commit and group is None:
+            raise InvalidGroupError(group, "auto_commit needs a group to commit for")
+        offered = [assignors] if isinstance(assignors, str) else list(assignors)
+        if not offered or not set(offered) <= set(ASSIGNORS):
+            raise InvalidSettingError("assignors", assignors, "some of " + ", ".join(ASSIGNORS))
+        self._log = log
+        self.group = group
+        self._reset = auto_offset_reset
+        self._auto_commit = auto_commit
+        self._topics = [topics] if isinstance(topics, str) else list(topics)
+        counts = {topic: log.partition_count(topic) for topic in self._topics}
+        config = {
+            "group.id": group or NO_GROUP,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error" if auto_offset_reset == "none" else auto_offset_reset,
+            "partition.assignment.strategy": ",".join(offered),
+            "max.poll.interval.ms": max_poll_interval_ms,
+            "fetch.queue.backoff.ms": 10,  # a whole second, if it had its own way
+            **log.client_config,
+        }
+        self._is_cooperative = config["partition.assignment.strategy"] == COOPERATIVE
+        with translated():
+            self._client = confluent().Consumer(config)
+        self._progress = Progress()
+        self._failure: StrandlogError | None = None
+        self._is_member = group is not None and bool(self._topics)
+        self._has_share = not self._is_member
+        self._is_closed = False
+        if self._is_member:
+            with translated(group=group):
+                self._client.subscribe(
+                    self._topics,
+                    on_assign=self._on_assign,
+                    on_revoke=self._on_revoke,
+                    on_lost=self._on_lost,
+                )
+        else:
+            self._take_over(
+                [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
+            )
+
+    # -- which partitions ----------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer has now."""
+        return sorted(self._progress.positions)
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions from now on, without taking turns with a group."""
+        self._check_open()
+        wanted = [TopicPartition(*pair) for pair in partitions]
+        self._check_exist(wanted)
+        if self._is_member:
+            if self._auto_commit:
+                self._commit_quietly()
+            with translated(group=self.group):
+                self._client.unsubscribe()
+                self._client.unassign()
+            self._is_member, self._has_share = False, True
+        self._take_over(wanted)
+
+    def _check_exist(self, tps: Iterable[TopicPartition]) -> None:
+        counts: dict[str, int] = {}
+        for topic, partition in tps:
+            if topic not in counts:
+                counts[topic] = self._log.partition_count(topic)
+            if not 0 <= partition < counts[topic]:
+                raise TopicNotFoundError(topic, partition, counts[topic])
+
+    def _take_over(self, tps: list[TopicPartition]) -> None:
+        """A new set of partitions: keep the place in those that stay."""
+        held = self._progress.positions
+        self._progress.forget(held.keys() - tps)
+        kept = {tp: at for tp, at in held.items() if tp in tps}
+        self._progress.move(kept | self._first_positions([tp for tp in tps if tp not in kept]))
+
+    def _first_positions(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        if not tps:
+            return {}
+        committed = self._fetch_committed(tps)
+        self._progress.committed |= committed
+        unknown = [tp for tp in tps if tp not in committed]
+        if self._reset == "none" and self.group is not None:
+            return committed | dict.fromkeys(unknown, NO_POSITION)  # the next poll complains
+        ranges = self._log.offset_ranges(unknown)
+        side = 1 if self._reset == "latest" else 0
+        return committed | {tp: ranges[tp][side] for tp in unknown}
+
+    def _fetch_committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.group is None:
+            return {}
+        make = confluent().TopicPartition
+        with translated(group=self.group, to=self._log.bootstrap):
+            found = self._client.committed([make(*tp) for tp in tps], self._log.timeout_ms / 1000)
+        for tp in found:
+            if tp.error is not None:
+                raise error_of(tp.error, topic=tp.topic, group=self.group)
+        return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
+
+    # -- rebalances, inside poll ---------------------------------------------------------------
+
+    def _on_assign(self, client: Any, partitions: list[Any]) -> None:
+        tps = [TopicPartition(tp.topic, tp.partition) for tp in partitions]
+        self._progress.move(self._first_positions(tps))
+        self._progress.moved.clear()
+        if self._is_cooperative:
+            client.incremental_assign(self._progress.starts(tps))
+        else:
+            client.assign(self._progress.starts(tps))
+        self._has_share = True
+
+    def _on_revoke(self, client: Any, partitions: list[Any]) -> None:
+        if self._auto_commit:
+            self._commit_quietly()
+        self._on_lost(client, partitions)
+
+    def _on_lost(self, client: Any, partitions: list[Any]) -> None:
+        del client
+        tps = [TopicPartition(tp.topic, tp.partition) for tp in partitions]
+        self._progress.forget(tps)
+        self._has_share = self._is_cooperative
+
+    def _tell_moves(self) -> None:
+        """Let librdkafka begin where this consumer is."""
+        progress = self._progress
+        if not progress.moved:
+            return
+        moved, progress.moved = progress.moved, set()
+        with translated(group=self.group):
+            if self._is_cooperative and self._is_member:
+                starts = progress.starts(moved)
+                self._client.incremental_unassign(starts)
+                self._client.incremental_assign(starts)
+            else:
+                self._client.assign(progress.starts(progress.positions))
+                progress.at_end.clear()  # the others begin anew, too, and say it again
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
+        """The next records, at most `max_records`; see above for what `timeout_ms` means."""
+        if not isinstance(max_records, int) or max_records < 1:
+            raise InvalidSettingError("max_records", max_records, "a number, at least 1")
+        self._check_open()
+        if self._auto_commit:
+            self._commit_later()
+        deadline_ms = self._log.clock.monotonic_ms() + (timeout_ms or self._log.timeout_ms)
+        while True:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            self._tell_moves()
+            left_ms = deadline_ms - self._log.clock.monotonic_ms()
+            records = self._take(max_records, max(0, min(left_ms, SLICE_MS)))
+            if records or (not timeout_ms and self._has_share and self._progress.is_all_read):
+                return records
+            if left_ms <= 0 and self._failure is None:
+                if timeout_ms:
+                    return []
+                raise self._unheard()
+
+    def _unheard(self) -> StrandlogError:
+        seconds = self._log.timeout_ms / 1000
+        if not self._has_share:
+            return RebalanceInProgressError(
+                f"group {self.group!r} did not let this consumer in within {seconds:g} s; "
+                f"poll again, or look for members that do not answer"
+            )
+        silent = ", ".join(
+            map(str, sorted(self._progress.positions.keys() - self._progress.at_end)[:3])
+        )
+        return UnreachableError(f"{self._log.bootstrap} said nothing of {silent} for {seconds:g} s")
+
+    def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
+        """Like poll, as an Arrow table (see arrow.py)."""
+        schema()  # without pyarrow this fails, before the records are taken
+        return table_of(self.poll(max_records, timeout_ms))
+
+    def _take(self, count: int, wait_ms: int) -> list[Record]:
+        """What has come, or else what comes first within the time."""
+        with translated(group=self.group, to=self._log.bootstrap):
+            ahead = self._progress.ahead
+            if ahead:
+                messages, self._progress.ahead = ahead[:count], ahead[count:]
+            else:
+                messages = self._client.consume(count, 0)
+            if not messages:
+                first = self._client.poll(wait_ms / 1000)
+                if first is not None:
+                    messages = [first, *(self._client.consume(count - 1, 0) if count > 1 else ())]
+        return self._progress.records_of(messages, self._note_event)
+
+    def _note_event(self, tp: TopicPartition, message: Any) -> None:
+        """Something that is no record: the end of a partition, or trouble."""
+        error = message.error()
+        code = error.code()
+        if code == PARTITION_EOF:
+            self._progress.note_end(tp, message.offset())
+        elif code == AUTO_OFFSET_RESET and tp in self._progress.positions:
+            self._failure = self._lost(tp)
+            # Every poll complains until there is a seek.
+            self._progress.move({tp: self._progress.positions[tp]})
+        elif code not in UNREACHABLE and self._failure is None:
+            # Of the others librdkafka goes on trying; whoever waits for an answer has a time-out.
+            self._failure = error_of(error, topic=tp.topic, group=self.group)
+
+    def _lost(self, tp: TopicPartition) -> OffsetOutOfRangeError:
+        start, end = self._log.offset_ranges([tp])[tp]
+        at = self._progress.positions[tp]
+        error = OffsetOutOfRangeError(*tp, at, start, end)
+        text = error.args[0] if at >= 0 else f"group {self.group!r} never committed in {tp}"
+        error.args = (
+            f"{text}, and auto_offset_reset is 'none': seek to an offset of [{start}, {end}] first",
+        )
+        return error
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        """The next record; the iteration ends when there is none yet."""
+        records = self.poll(max_records=1)
+        if not records:
+            raise StopIteration
+        return records[0]
+
+    # -- moving --------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Wait until the group has let this consumer in; records that come with it are kept."""
+        self._check_open()
+        deadline_ms = self._log.clock.monotonic_ms() + self._log.timeout_ms
+        while not self._has_share:
+            with translated(group=self.group, to=self._log.bootstrap):
+                message = self._client.poll(SLICE_MS / 1000)
+            if message is not None:
+                self._progress.ahead.append(message)
+            if self._log.clock.monotonic_ms() >= deadline_ms:
+                raise self._unheard()
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset of the next record that poll returns from this partition."""
+        tp = self._own(topic, partition)
+        if self._progress.positions[tp] == NO_POSITION:
+            raise self._lost(tp)
+        return self._progress.positions[tp]
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Read on from an offset; `OffsetOutOfRangeError` gives the range when there is none."""
+        tp = self._own(topic, partition)
+        start, end = self._log.offset_ranges([tp])[tp]
+        if not isinstance(offset, int) or not start <= offset <= end:
+            raise OffsetOutOfRangeError(topic, partition, offset, start, end)
+        self._progress.move({tp: offset})
+
+    def seek_all(self, offset: int) -> None:
+        """Read all partitions on from an offset, or from the nearest one that each has."""
+        self._settle()
+        ranges = self._log.offset_ranges(self._progress.positions)
+        self._progress.move(
+            {tp: min(max(offset, start), end) for tp, (start, end) in ranges.items()}
+        )
+
+    def seek_to_time(self, timestamp_ms: int) -> None:
+        """Read all partitions on from the first record at or after a time."""
+        self._settle()
+        self._progress.move(self._log.offsets_at(self._progress.positions, timestamp_ms))
+
+    def _own(self, topic: str, partition: int) -> TopicPartition:
+        self._settle()
+        tp = TopicPartition(topic, partition)
+        if tp not in self._progress.positions:
+            self._check_exist([tp])
+            raise NotOwnerError(f"this consumer does not have {tp}; see its assignment")
+        return tp
+
+    # -- committing ----------------------------------------------------------------------------
+
+    def commit(self) -> dict[TopicPartition, int]:
+        """Keep the positions for the group; returns what changed."""
+        self._check_open()
+        if self.group is None:
+            raise InvalidGroupError(None, "this consumer has no group to commit for")
+        return self._commit_positions()
+
+    def _commit_positions(self) -> dict[TopicPartition, int]:
+        changed = self._progress.uncommitted()
+        if not changed:
+            return {}
+        make = confluent().TopicPartition
+        wanted = [make(*tp, at) for tp, at in changed.items()]
+        with translated(group=self.group, to=self._log.bootstrap):
+            for tp in self._client.commit(offsets=wanted, asynchronous=False):
+                if tp.error is not None:
+                    raise error_of(tp.error, topic=tp.topic, group=self.group)
+        self._progress.committed |= changed
+        return changed
+
+    def _commit_later(self) -> None:
+        """Without waiting: when it fails, the records come again."""
+        changed = self._progress.uncommitted() if self._has_share else {}
+        if changed:
+            make = confluent().TopicPartition
+            with contextlib.suppress(confluent().KafkaException):
+                self._client.commit(offsets=[make(*tp, at) for tp, at in changed.items()])
+                self._progress.committed |= changed
+
+    def _commit_quietly(self) -> None:
+        # When the group went on without us, the new owner reads these records again.
+        with contextlib.suppress(StrandlogError):
+            self._commit_positions()
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """Where the group goes on in a partition; None when it never committed there."""
+        self._check_open()
+        tp = TopicPartition(topic, partition)
+        self._check_exist([tp])
+        return self._fetch_committed([tp]).get(tp)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._log.is_closed:
+            raise ClosedError("consumer")
+
+    def close(self) -> None:
+        """Leave the group (after a last commit with auto_commit); idempotent."""
+        if not self._is_closed and self._auto_commit:
+            self._commit_quietly()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._auto_commit = False  # leaving revokes; what was to be committed, was
+            self._client.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._let_go()

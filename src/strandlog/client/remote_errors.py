@@ -1,0 +1,111 @@
+"""What librdkafka says, in the words of our own tree of errors.
+
+    code of Kafka         the class of the tree that has it as its `kafka_code`
+    cannot be reached     UnreachableError
+    any other             RemoteError, with the code
+
+Texts of a strandlog broker are those that the embedded library would have used; Kafka's own are
+short, so where the caller knows which topic or group it is about, the message names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from strandlog.errors import (
+    CorruptRecordError,
+    GroupNotFoundError,
+    MessageTooLargeError,
+    MissingExtraError,
+    RemoteError,
+    SettingError,
+    StrandlogError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnreachableError,
+)
+
+MESSAGE_TOO_LARGE = 10
+PARTITION_EOF = -191
+AUTO_OFFSET_RESET = -140
+_NO_SUCH_TOPIC = {3, -188, -190}  # the broker's, and librdkafka's for topics and partitions
+_TOPIC_EXISTS = 36
+_NO_SUCH_GROUP = 69
+_INVALID_ARGUMENT = -186
+# Transport, time-out, all brokers down, name resolution, message and queue time-outs.
+UNREACHABLE = {-195, -185, -187, -193, -192, -166}
+
+
+def confluent() -> Any:
+    """The module of the client; an extra."""
+    try:
+        import confluent_kafka  # noqa: PLC0415 - an extra: the base library works without it
+        import confluent_kafka.admin  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("client", "confluent_kafka") from error
+    return confluent_kafka
+
+
+def _by_code() -> dict[int, type[StrandlogError]]:
+    """The class for each code; of several, the one that is drawn nearest to the root."""
+    found: dict[int, type[StrandlogError]] = {CorruptRecordError.kafka_code: CorruptRecordError}
+    row: list[type[StrandlogError]] = [StrandlogError]
+    while row:
+        for kind in row:
+            if kind.kafka_code > 0:
+                found.setdefault(kind.kafka_code, kind)
+        row = [child for kind in row for child in kind.__subclasses__()]
+    return found
+
+
+def error_of(
+    error: Any, *, topic: str | None = None, group: str | None = None, to: str = ""
+) -> StrandlogError:
+    """The error of our tree that a `KafkaError` stands for."""
+    code, text = error.code(), error.str()
+    if code in UNREACHABLE:
+        return UnreachableError(f"no answer from {to or 'the broker'}: {text}", code)
+    if topic is not None and code in _NO_SUCH_TOPIC:
+        return TopicNotFoundError(topic)
+    if topic is not None and code == _TOPIC_EXISTS:
+        return TopicExistsError(topic)
+    if group is not None and code == _NO_SUCH_GROUP:
+        return GroupNotFoundError(group)
+    if code == _INVALID_ARGUMENT:
+        return SettingError(text)
+    kind = _by_code().get(code)
+    if kind is None:
+        return RemoteError(text, code)
+    return _made(kind, text if group is None else f"group {group!r}: {text}")
+
+
+def too_large(size_bytes: int) -> MessageTooLargeError:
+    """A record that no batch can be small enough for."""
+    text = (
+        f"a record of {size_bytes} bytes is more than the broker takes; send smaller ones or "
+        f"raise max.message.bytes of the topic and message.max.bytes of this client"
+    )
+    error = _made(MessageTooLargeError, text)
+    assert isinstance(error, MessageTooLargeError)
+    error.size_bytes = size_bytes
+    return error
+
+
+def _made(kind: type[StrandlogError], text: str) -> StrandlogError:
+    """An error with a text from elsewhere: what its own constructor asks for was not told."""
+    error = kind.__new__(kind)
+    error.args = (text,)
+    return error
+
+
+@contextmanager
+def translated(
+    *, topic: str | None = None, group: str | None = None, to: str = ""
+) -> Iterator[None]:
+    """Errors of the client inside this block come out as errors of our tree."""
+    try:
+        yield
+    except confluent().KafkaException as error:
+        raise error_of(error.args[0], topic=topic, group=group, to=to) from None

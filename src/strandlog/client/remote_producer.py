@@ -1,0 +1,321 @@
+"""Sends records to a broker: librdkafka batches, compresses, retries and keeps the order.
+
+A send returns when every record of it is as safe as `acks` says; many records of one `send_batch`
+wait together. Threads may share a producer: one of those that wait serves the answers of all.
+
+What differs from the embedded producer:
+
+    a batch        is cut by librdkafka as it likes, so `send_batch` is not atomic. An error says
+                   how many records were kept. Batches that are too large for the topic are sent
+                   again in halves; those records may then lie behind others of the same call
+    no key         partitions are chosen at random and kept for some milliseconds, for better
+                   batches; with a key it is Java's murmur2 (or md5, fnv1a, as in partitioner.py)
+    acks="all"     makes the producer idempotent: what librdkafka sends again is kept once
+    timestamp 0    is "now" to librdkafka
+    acks=0         offsets are not known: -1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from threading import Condition
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from strandlog.client.arrow import items_of
+from strandlog.client.closing import Closing
+from strandlog.client.interface import Acks
+from strandlog.client.partitioner import key_hash
+from strandlog.client.record_items import BatchItem, Fields, GivenHeaders, fields_of
+from strandlog.client.remote_errors import (
+    MESSAGE_TOO_LARGE,
+    confluent,
+    error_of,
+    too_large,
+    translated,
+)
+from strandlog.errors import ClosedError, InvalidSettingError, StrandlogError, TopicNotFoundError
+from strandlog.model import RecordMetadata
+from strandlog.record.codecs import codec_named
+
+if TYPE_CHECKING:
+    from strandlog.client.remote import RemoteLog
+
+BATCH_BYTES = 2 * 1024 * 1024
+SERVE_SECONDS = 0.1  # between two looks at Ctrl-C
+DELIVERY_TIMEOUT_MS = 30_000
+QUEUE_RECORDS = 500_000
+QUEUE_FULL = -184
+BULK_RECORDS = 20_000
+_BULK_FIELDS = frozenset({"value", "key", "partition", "callback"})
+ANY_PARTITION = -1
+LIBRDKAFKA_PARTITIONER = "murmur2"
+
+
+class Failure(NamedTuple):
+    """One record that was not kept."""
+
+    place: int
+    error: Any
+
+
+class Deliveries(Sequence[RecordMetadata]):
+    """Where the records of one call went, in order; filled by the answers of the broker."""
+
+    def __init__(self, count: int) -> None:
+        self._messages: list[Any] = [None] * count
+        self.answered: list[int] = []  # appended to by whichever thread serves answers
+        self.failures: list[Failure] = []
+
+    def answer(self, index: int, error: Any, message: Any) -> None:
+        if error is None:
+            self._messages[index] = message
+        else:
+            self.failures.append(Failure(index, error))
+        self.answered.append(index)
+
+    @property
+    def kept(self) -> int:
+        return len(self._messages) - self._messages.count(None)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> RecordMetadata: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RecordMetadata]: ...
+    def __getitem__(self, index: int | slice) -> RecordMetadata | list[RecordMetadata]:
+        if isinstance(index, slice):
+            return list(map(_metadata, self._messages[index]))
+        return _metadata(self._messages[index])
+
+    def __iter__(self) -> Iterator[RecordMetadata]:
+        return map(_metadata, self._messages)
+
+
+def _metadata(message: Any) -> RecordMetadata:
+    offset = message.offset()
+    return RecordMetadata(
+        message.topic(),
+        message.partition(),
+        -1 if offset is None or offset < 0 else offset,
+        message.timestamp()[1],
+    )
+
+
+class RemoteProducer(Closing):
+    """Made by `RemoteLog.producer`. May be shared by threads."""
+
+    is_atomic = False
+    batch_bytes = BATCH_BYTES
+
+    def __init__(
+        self,
+        log: RemoteLog,
+        acks: Acks | str = "all",
+        partitioner: str = "murmur2",
+        compression: str | None = None,
+    ) -> None:
+        if acks not in ("all", "0", "1", "-1", 0, 1, -1):
+            raise InvalidSettingError("acks", acks, 'one of 0, 1, "all"')
+        hashes = key_hash(partitioner)
+        self._hash = None if partitioner == LIBRDKAFKA_PARTITIONER else hashes
+        if compression is not None:
+            codec_named(compression)
+        config = {
+            "acks": str(acks),
+            "enable.idempotence": acks in ("all", "-1", -1),
+            "compression.type": compression or "none",
+            "partitioner": "murmur2_random",
+            "linger.ms": 0,
+            "queue.buffering.max.messages": QUEUE_RECORDS,
+            "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            **log.client_config,
+        }
+        with translated():
+            self._producer = confluent().Producer(config)
+        self._log = log
+        self._counts: dict[str, int] = {}
+        self._serving = Condition()
+        self._is_served = False
+        self._is_closed = False
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        headers: GivenHeaders = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record; returns where it went."""
+        item = {
+            "value": value,
+            "key": key,
+            "headers": headers,
+            "partition": partition,
+            "timestamp": timestamp,
+        }
+        return self.send_batch(topic, [item])[0]
+
+    def send_batch(self, topic: str, records: Iterable[BatchItem]) -> Sequence[RecordMetadata]:
+        """Send many records and wait once; returns where each went, in order.
+
+        A record is a value, a (key, value) pair, or a mapping with `value` and optionally `key`,
+        `headers`, `partition` and `timestamp`.
+        """
+        items = records if isinstance(records, list) else list(records)
+        self._check_open()
+        if not items:
+            return []
+        calls = [self._call(topic, item) for item in items]
+        deliveries = Deliveries(len(items))
+        try:
+            self._send(topic, calls, list(range(len(items))), deliveries)
+        except StrandlogError as error:
+            if len(items) > 1:
+                error.add_note(f"{deliveries.kept} of {len(items)} records were kept")
+            raise
+        return deliveries
+
+    def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
+        """Send the rows of an Arrow table (see arrow.py)."""
+        return self.send_batch(topic, items_of(table))
+
+    def _call(self, topic: str, item: BatchItem) -> dict[str, Any]:
+        """What librdkafka is called with for a record."""
+        if type(item) is bytes and self._counts.get(topic):
+            return {"value": item}
+        fields = fields_of(item, 0)
+        call: dict[str, Any] = {"value": fields.value, "key": fields.key}
+        partition = self._partition(topic, fields)
+        if partition != ANY_PARTITION:
+            call["partition"] = partition
+        if fields.headers:
+            call["headers"] = list(fields.headers)
+        if fields.timestamp:
+            call["timestamp"] = fields.timestamp
+        return call
+
+    def _partition(self, topic: str, fields: Fields) -> int:
+        count = self._counts.get(topic)
+        if count is None:
+            count = self._counts[topic] = self._log.partition_count(topic)
+        if fields.partition is None:
+            if self._hash is None or fields.key is None:
+                return ANY_PARTITION
+            return self._hash.up_to(len(fields.key))(fields.key) % count
+        if not isinstance(fields.partition, int):
+            raise TypeError(f"a partition is an int; this one is {fields.partition!r}")
+        if not 0 <= fields.partition < count:
+            count = self._counts[topic] = self._log.partition_count(topic)  # it may have grown
+            if not 0 <= fields.partition < count:
+                raise TopicNotFoundError(topic, fields.partition, count)
+        return fields.partition
+
+    def _send(
+        self,
+        topic: str,
+        calls: list[dict[str, Any]],
+        indexes: list[int],
+        deliveries: Deliveries,
+    ) -> None:
+        """Send some of the records and wait for all of them."""
+        wanted = len(deliveries.answered) + len(indexes)
+        if all(call.keys() <= _BULK_FIELDS for call in calls):
+            for begin in range(0, len(indexes), BULK_RECORDS):
+                self._produce_bulk(topic, calls, indexes[begin : begin + BULK_RECORDS], deliveries)
+        else:
+            for index in indexes:
+                calls[index]["callback"] = partial(deliveries.answer, index)
+                self._produce(topic, calls[index])
+        self._wait(deliveries, wanted)
+        failures, deliveries.failures = deliveries.failures, []
+        if not failures:
+            return
+        for failure in failures:
+            if failure.error.code() != MESSAGE_TOO_LARGE:
+                raise error_of(failure.error, topic=topic, to=self._log.bootstrap)
+        large = sorted(failure.place for failure in failures)
+        if len(large) == 1:
+            call = calls[large[0]]
+            raise too_large(len(call["value"] or b"") + len(call.get("key") or b""))
+        middle = len(large) // 2
+        self._send(topic, calls, large[:middle], deliveries)
+        self._send(topic, calls, large[middle:], deliveries)
+
+    def _produce_bulk(
+        self, topic: str, calls: list[dict[str, Any]], indexes: list[int], deliveries: Deliveries
+    ) -> None:
+        """At half the price of one by one, for records without headers and timestamps."""
+        while len(self._producer) > QUEUE_RECORDS - BULK_RECORDS:
+            self._serve()
+        batch = [calls[index] for index in indexes]
+        for index, message in zip(indexes, batch, strict=True):
+            message["callback"] = partial(deliveries.answer, index)
+        if self._producer.produce_batch(topic, batch) == len(batch):
+            return
+        for index, message in zip(indexes, batch, strict=True):
+            error = message.pop("_error", None)
+            if error is None:
+                continue
+            if error.code() == QUEUE_FULL:
+                self._produce(topic, message)
+            else:
+                deliveries.answer(index, error, None)
+
+    def _produce(self, topic: str, call: Mapping[str, Any]) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, **call)
+            except BufferError:  # the queue is full: make room
+                self._serve()
+            except confluent().KafkaException as error:
+                call["callback"](error.args[0], None)
+                return
+            else:
+                return
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def _wait(self, deliveries: Deliveries, wanted: int) -> None:
+        while len(deliveries.answered) < wanted:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Serve answers for a moment, or wait for the thread that does."""
+        with self._serving:
+            if self._is_served:
+                self._serving.wait(SERVE_SECONDS)
+                return
+            self._is_served = True
+        try:
+            self._producer.poll(SERVE_SECONDS)
+        finally:
+            with self._serving:
+                self._is_served = False
+                self._serving.notify_all()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._log.is_closed:
+            raise ClosedError("producer")
+
+    def flush(self) -> None:
+        """Return when everything that was sent is as safe as `acks` says."""
+        self._check_open()
+        while self._producer.flush(SERVE_SECONDS):
+            pass
+
+    def close(self) -> None:
+        """Let go; idempotent. What an interrupted send left behind still goes out."""
+        if not self._is_closed:
+            self._is_closed = True
+            while self._producer.flush(SERVE_SECONDS):
+                pass

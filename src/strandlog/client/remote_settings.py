@@ -1,0 +1,126 @@
+"""Settings over the wire: DescribeConfigs and IncrementalAlterConfigs.
+
+Values travel as text in Kafka's form. Names that our own tables know are parsed, so that `1d` and
+`512MiB` may be given to any cluster and come out the same as from an embedded log; what the tables
+do not know, or find wrong, goes through as it is: the broker decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandlog.client.remote_errors import confluent, translated
+from strandlog.config.setting import Value
+from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.errors import SettingError
+
+if TYPE_CHECKING:
+    from strandlog.client.remote import RemoteLog
+
+SOURCES = {
+    1: "topic",
+    2: "dynamic broker",
+    3: "dynamic cluster",
+    4: "static broker",
+    5: "default",
+}
+SOURCE_TOPIC, SOURCE_DEFAULT = 1, 5
+
+
+class RemoteSetting(NamedTuple):
+    """One setting as a broker tells it. The value of a secret is None."""
+
+    name: str
+    value: str | None
+    source_id: int
+    is_read_only: bool
+    is_sensitive: bool
+
+    @property
+    def source(self) -> str:
+        return SOURCES.get(self.source_id, f"source {self.source_id}")
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it was set for this very topic."""
+        return self.source_id == SOURCE_TOPIC
+
+    def parsed(self) -> Value:
+        text = self.value or ""
+        if self.name not in TOPIC_SETTINGS:
+            return text
+        try:
+            return TOPIC_SETTINGS[self.name].parse(text)
+        except SettingError:
+            return text  # another kind of broker allows more
+
+
+def kafka_text(name: str, value: object) -> str:
+    """A value as Kafka writes it; units are turned into plain numbers."""
+    if name in TOPIC_SETTINGS:
+        try:
+            setting = TOPIC_SETTINGS[name]
+            return setting.format(setting.parse(value))
+        except SettingError:
+            pass
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+class RemoteSettings:
+    """The settings behind one broker."""
+
+    def __init__(self, log: RemoteLog) -> None:
+        self._log = log
+
+    def of_topics(self, names: Iterable[str]) -> dict[str, list[RemoteSetting]]:
+        """Every setting of each topic, with one request for all of them."""
+        kind = confluent().admin.ConfigResource.Type.TOPIC
+        futures = self._asked(kind, list(names))
+        return {
+            name: _rows(self._log.result(future, topic=name)) for name, future in futures.items()
+        }
+
+    def of_broker(self, node_id: int | None = None) -> list[RemoteSetting]:
+        if node_id is None:
+            asked = self._log.admin.describe_cluster(**self._log.request_options)
+            node_id = min(node.id for node in self._log.result(asked).nodes)
+        kind = confluent().admin.ConfigResource.Type.BROKER
+        return _rows(self._log.result(self._asked(kind, [str(node_id)])[str(node_id)]))
+
+    def _asked(self, kind: Any, names: list[str]) -> dict[str, Any]:
+        resources = [confluent().admin.ConfigResource(kind, name) for name in names]
+        with translated():
+            futures = self._log.admin.describe_configs(resources, **self._log.request_options)
+        return {resource.name: future for resource, future in futures.items()}
+
+    def alter_topic(self, name: str, config: Mapping[str, object | None]) -> None:
+        """Change some settings; None takes one back to its default."""
+        admin = confluent().admin
+        entries = [
+            admin.ConfigEntry(
+                key,
+                None if value is None else kafka_text(key, value),
+                incremental_operation=admin.AlterConfigOpType.DELETE
+                if value is None
+                else admin.AlterConfigOpType.SET,
+            )
+            for key, value in config.items()
+        ]
+        resource = admin.ConfigResource(
+            admin.ConfigResource.Type.TOPIC, name, incremental_configs=entries
+        )
+        with translated(topic=name):
+            futures = self._log.admin.incremental_alter_configs(
+                [resource], **self._log.request_options
+            )
+        self._log.result(futures[resource], topic=name)
+
+
+def _rows(entries: Mapping[str, Any]) -> list[RemoteSetting]:
+    return [
+        RemoteSetting(entry.name, entry.value, entry.source, entry.is_read_only, entry.is_sensitive)
+        for entry in sorted(entries.values(), key=lambda entry: str(entry.name))
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import socket
 import struct
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import timedelta
 from functools import cache
 from typing import Any, Self
@@ -110,7 +110,23 @@ def _build(schema: Any, values: dict[str, Any]) -> Any:
     for field in fields(schema):
         if field.name in values:
             found[field.name] = _converted(field, values[field.name])
+        elif field.default is MISSING:
+            found[field.name] = _nothing(field)
+    unknown = values.keys() - {field.name for field in fields(schema)}
+    assert not unknown, f"{schema.__name__} has no {unknown}"
     return schema(**found)
+
+
+def _nothing(field: Any) -> Any:
+    kind, nullable = unwrap(field.type)
+    if nullable:
+        return None
+    if element_of(kind) is not None:
+        return ()
+    kafka_type = field.metadata["kafka_type"]
+    if kafka_type.startswith("timedelta"):
+        return timedelta()
+    return {"string": "", "bytes": b"", "bool": False}.get(kafka_type, 0)
 
 
 def _converted(field: Any, value: Any) -> Any:
@@ -185,3 +201,26 @@ def topic_id_of(wire: Wire, name: str) -> UUID:
     [topic] = wire.ask(3, 12, topics=[{"topic_id": None, "name": name}]).topics
     found: UUID = topic.topic_id
     return found
+
+
+def create_topic(wire: Wire, name: str, partitions: int = 1, **config: str) -> UUID:
+    """Make a topic; `retention_ms` stands for `retention.ms`."""
+    rows = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
+    wanted = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": rows,
+    }
+    [made] = wire.ask(19, 7, topics=[wanted], timeout=1000).topics
+    assert made.error_code == 0, made.error_message
+    found: UUID = made.topic_id
+    return found
+
+
+def produce(wire: Wire, topic: str, batch: bytes, partition: int = 0, acks: int = -1) -> Any:
+    """Send one batch; gives the answer for its partition."""
+    data = [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}]
+    answer = wire.ask(0, 11, transactional_id=None, acks=acks, timeout=10_000, topic_data=data)
+    return answer.responses[0].partition_responses[0]

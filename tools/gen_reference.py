@@ -8,6 +8,8 @@ from pathlib import Path
 
 import strandlog.errors
 from strandlog.config.broker_settings import BROKER_SETTINGS
+from strandlog.config.kafka_names import ALIASES, NO_EFFECT, PROTECTION
+from strandlog.config.server_settings import SERVER_SETTINGS
 from strandlog.config.setting import SettingTable
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 
@@ -23,10 +25,25 @@ def settings_page() -> str:
         "## Topics\n",
         *_rows(TOPIC_SETTINGS),
         "\n## Broker\n",
-        "Given to `strandlog.open(path, settings={...})`.\n",
+        "Given to `strandlog.open(path, settings={...})`, or to `strandlog serve` in a file, the "
+        "environment or with `--set`.\n",
         *_rows(BROKER_SETTINGS),
+        "\n## Server\n",
+        "For `strandlog serve` only; DATA, `--host`, `--port` and `--advertise` beat them.\n",
+        *_rows(SERVER_SETTINGS),
+        "\n## Other names of Kafka\n",
+        "Understood as another setting: "
+        + ", ".join(f"`{name}` ({alias.name})" for name, alias in ALIASES.items())
+        + ".\n",
+        "Without effect here, noted at the start:\n",
+        *(f"- {reason}: {_listed(names)}" for reason, names in NO_EFFECT.items()),
+        f"\nRefused, because passing over them would leave a broker open: {_listed(PROTECTION)}.",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}*`" if name.endswith(".") else f"`{name}`" for name in names)
 
 
 def _rows(table: SettingTable) -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from strandlog.config.configuration import Configuration, all_rows, settle
 from strandlog.config.kafka_names import ALIASES, NO_EFFECT, PROTECTION, reason_without_effect
 from strandlog.config.origin import Origin, Source
 from strandlog.config.properties_file import read_properties
+from strandlog.config.toml_file import read_toml
 from strandlog.errors import ConfigurationError
 
 # The settings of the file that comes with Kafka 4.
@@ -179,3 +183,12 @@ def test_names_without_effect_may_stand_for_many() -> None:
     assert reason_without_effect("zookeeper.connection.timeout.ms") == "there is one node"
     assert reason_without_effect("security.inter.broker.protocol") == "there is one node"
     assert reason_without_effect("broker.identity") is None
+
+
+def test_the_example_in_the_guide_is_right() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "configure.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", guide.read_text(), re.DOTALL)
+    merged = settle([read_toml(example, "server.toml")])
+    merged.check()
+    assert not merged.notes
+    assert _shown(merged, "log.retention.ms") == (259_200_000, "server.toml:10")

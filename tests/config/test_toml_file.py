@@ -43,6 +43,12 @@ def test_what_is_not_toml_is_told_with_its_line() -> None:
     assert problem.origin.line >= 3
 
 
+def test_a_table_that_a_dotted_name_has_made_is_explained() -> None:
+    (problem,) = read_toml('log.dirs = "d"\n[log]\nretention.ms = 1\n', "f.toml").problems
+    assert problem.origin.line == 2
+    assert "a name with dots above made this table" in problem.text
+
+
 def test_a_list_of_tables_is_no_value() -> None:
     (problem,) = read_toml("[[log]]\na = 1\n", "f.toml").problems
     assert "log holds tables" in problem.text

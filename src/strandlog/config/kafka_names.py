@@ -61,7 +61,6 @@ NO_EFFECT = {
         "security.inter.broker.protocol",
         "share.coordinator.state.topic.",
         "transaction.state.log.min.isr",
-        "transaction.state.log.num.partitions",
         "transaction.state.log.replication.factor",
         "zookeeper.",
     ),

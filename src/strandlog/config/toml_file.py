@@ -20,6 +20,10 @@ from strandlog.config.origin import Origin, Source
 _TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_.\s-]|"[^"]*"|'[^']*')+?)\s*=""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
+_HINTS = {
+    "Invalid value": '; text needs quotes, as in name = "value"',
+    "Cannot declare": "; a name with dots above made this table: put all of it in one place",
+}
 
 
 def read_toml(text: str, path: str) -> Source:
@@ -31,7 +35,7 @@ def read_toml(text: str, path: str) -> Source:
         place = _PLACE.search(str(error))
         line = int(place[1]) if place and place[1] else text.count("\n") + 1
         reason = _PLACE.sub("", str(error))
-        hint = '; text needs quotes, as in name = "value"' if reason == "Invalid value" else ""
+        hint = next((words for begin, words in _HINTS.items() if reason.startswith(begin)), "")
         source.complain(Origin("file", path, line), f"this is not TOML: {reason}{hint}")
         return source
     lines = _lines_of_keys(text)

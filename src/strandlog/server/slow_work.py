@@ -5,8 +5,8 @@
     cleaner    one thread for compaction, which may take minutes
 
 Steps that change topics are done one after the other (`in_turn`), in the order in which they were
-asked for. What is no error of the tree is a mistake of ours: whoever began the work is not left
-waiting (`on_crash`), and the server stops, for nobody knows in which state the work was left.
+asked for. Work that ends with an error that it did not take care of is a mistake of ours
+(`on_crash`): nobody knows in which state it was left.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from strandlog.clock import stopwatch
 from strandlog.storage.steps import Part, Steps
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LONG_IN_LOOP_SECONDS = 0.05
@@ -41,21 +40,17 @@ class SlowWork:
     def begin_chore(self, name: str, steps: Steps[None], *, is_long: bool) -> None:
         """Do a chore; it takes care of its own errors."""
         pool = self._cleaner if is_long else self._disk
-        self._spawn(name, self._finish_chore(name, steps, pool))
+        self._spawn(name, self._drive(name, steps, pool))
 
-    async def _finish_chore(self, name: str, steps: Steps[None], pool: ThreadPoolExecutor) -> None:
-        await self._drive(name, steps, pool)
-
-    def in_turn(self, name: str, steps: Steps[T], done: Callable[[T], None]) -> None:
+    def in_turn(self, name: str, steps: Steps[None]) -> None:
         """Do what somebody asked for, after all that was asked for before it."""
         self.asked += 1
-        self._spawn(name, self._finish_asked(name, steps, done))
+        self._spawn(name, self._finish_asked(name, steps))
 
-    async def _finish_asked(self, name: str, steps: Steps[T], done: Callable[[T], None]) -> None:
+    async def _finish_asked(self, name: str, steps: Steps[None]) -> None:
         try:
             async with self._turn:
-                result = await self._drive(name, steps, self._disk)
-            done(result)
+                await self._drive(name, steps, self._disk)
         finally:
             self.asked -= 1
 
@@ -77,15 +72,14 @@ class SlowWork:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_crash(task.get_name(), error)
 
-    async def _drive(self, name: str, steps: Steps[T], pool: ThreadPoolExecutor) -> T:
+    async def _drive(self, name: str, steps: Steps[None], pool: ThreadPoolExecutor) -> None:
         error: BaseException | None = None
         while True:
             began = stopwatch()
             try:
                 part = next(steps) if error is None else steps.throw(error)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+            except StopIteration:
+                return
             finally:
                 if stopwatch() - began > LONG_IN_LOOP_SECONDS:
                     took_ms = (stopwatch() - began) * 1000

@@ -166,15 +166,22 @@ class KafkaDoor:
 
     def in_steps(self, request: Request, steps: Steps[T], done: Callable[[T], None]) -> None:
         """Do work that waits for the disk, after all that was asked for before it; then `done`."""
-
-        def finish(result: T) -> None:
-            done(result)
-            self._on_work()
-
+        work = self._finishing(request, steps, done)
         if self.slow_work is None:
-            done(do_here(steps))
+            do_here(work)
         else:
-            self.slow_work.in_turn(request.slot.api, steps, finish)
+            self.slow_work.in_turn(request.slot.api, work)
+
+    def _finishing(
+        self, request: Request, steps: Steps[T], done: Callable[[T], None]
+    ) -> Steps[None]:
+        try:
+            done((yield from steps))
+        except Exception:
+            host = request.connection.peer_host
+            logger.exception("a request of %s went wrong; hanging up", host)
+            request.slot.fail()
+        self._on_work()
 
     def _refuse_version(self, request: Request) -> None:
         """Only ApiVersions may be asked in a version that we do not know: it says what we do."""

@@ -44,3 +44,12 @@ class UnknownLeaderEpochError(StrandlogError):
     """The client knows a newer leader than there is."""
 
     kafka_code = 75
+
+
+class TopicDeletionDisabledError(StrandlogError):
+    """Topics are not deleted here."""
+
+    kafka_code = 73
+
+    def __init__(self) -> None:
+        super().__init__("topics cannot be deleted here: delete.topic.enable is false")

@@ -15,13 +15,14 @@ from uuid import UUID
 
 from strandlog.broker.catalog import Topic
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
-from strandlog.errors import StrandlogError, TopicNotFoundError
+from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.messages import array_encoder
 from strandlog.protocol.kafka.versions import APIS, METADATA
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import InvalidRequestError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
+from strandlog.storage.steps import Steps
 
 # Bits of what a client may do: everything that Kafka knows, as long as nobody asks who it is.
 ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
@@ -62,13 +63,46 @@ def api_versions(door: KafkaDoor, request: Request) -> None:
 
 def metadata(door: KafkaDoor, request: Request) -> None:
     body = request.body()
+    missing = _names_to_make(door, body)
+    if missing:
+        making = _making(door, missing)
+        door.in_steps(request, making, lambda refused: _describe(door, request, body, refused))
+    else:
+        _describe(door, request, body, {})
+
+
+def _names_to_make(door: KafkaDoor, body: Any) -> list[str]:
+    """Topics that are asked for, are not there, and may be made for the asking."""
+    may_create = getattr(body, "allow_auto_topic_creation", True)
+    if not (may_create and body.topics and door.broker.settings.auto_create_topics_enable):
+        return []
+    named = (each.name for each in body.topics if getattr(each, "topic_id", None) is None)
+    known = door.broker.catalog
+    missing = (name for name in named if name is not None and name not in known)
+    return [name for name in missing if name not in INTERNAL_TOPICS]
+
+
+def _making(door: KafkaDoor, names: list[str]) -> Steps[dict[str, StrandlogError]]:
+    """Make the topics; what was said about those that cannot be made."""
+    refused: dict[str, StrandlogError] = {}
+    for name in names:
+        if name not in door.broker.catalog:  # somebody else may have asked before
+            try:
+                yield from door.broker.creating_topic(name)
+            except StrandlogError as error:
+                refused[name] = error
+    return refused
+
+
+def _describe(
+    door: KafkaDoor, request: Request, body: Any, refused: dict[str, StrandlogError]
+) -> None:
     wanted = body.topics
     catalog = door.broker.catalog
     if wanted is None or (request.version == 0 and not wanted):
         topics = [_topic(catalog.topic(name), request.version) for name in catalog.names()]
     else:
-        may_create = getattr(body, "allow_auto_topic_creation", True)
-        topics = [_wanted_topic(door, request, topic, may_create) for topic in wanted]
+        topics = [_wanted_topic(door, request, topic, refused) for topic in wanted]
     if getattr(body, "include_topic_authorized_operations", False):
         for topic in topics:
             if not topic["error_code"]:
@@ -88,7 +122,7 @@ def metadata(door: KafkaDoor, request: Request) -> None:
 
 
 def _wanted_topic(
-    door: KafkaDoor, request: Request, wanted: Any, may_create: bool
+    door: KafkaDoor, request: Request, wanted: Any, refused: dict[str, StrandlogError]
 ) -> dict[str, Any]:
     topic_id: UUID | None = getattr(wanted, "topic_id", None)
     name: str | None = wanted.name
@@ -97,23 +131,15 @@ def _wanted_topic(
             if request.version < TOPIC_IDS_FROM or topic_id is None:
                 raise InvalidRequestError("this version asks for topics by name")
             topic = door.broker.catalog.topic_with_id(topic_id)
+        elif name in refused:
+            raise refused[name]
         else:
-            topic = _found_or_made(door, name, may_create)
+            topic = door.broker.catalog.topic(name)
         return _topic(topic, request.version)
     except StrandlogError as error:
         if name is None and request.version < TOPIC_IDS_FROM:
             name = ""  # there is no null in their answers
         return {"error_code": error.kafka_code, "name": name, "topic_id": topic_id}
-
-
-def _found_or_made(door: KafkaDoor, name: str, may_create: bool) -> Topic:
-    try:
-        return door.broker.catalog.topic(name)
-    except TopicNotFoundError:
-        is_ours = name in INTERNAL_TOPICS  # made when it is needed
-        if is_ours or not (may_create and door.broker.settings.auto_create_topics_enable):
-            raise
-    return door.broker.create_topic(name)
 
 
 def _topic(topic: Topic, version: int) -> dict[str, Any]:

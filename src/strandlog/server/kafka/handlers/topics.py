@@ -29,16 +29,18 @@ from strandlog.server.kafka.refusals import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
+    TopicDeletionDisabledError,
 )
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
+from strandlog.storage.steps import Steps
 
 BROKER_DEFAULT = -1
 
 
 def _one_row_each(
-    wanted: Iterable[Any], answer: Callable[[Any], dict[str, Any]]
-) -> list[dict[str, Any]]:
+    wanted: Iterable[Any], answer: Callable[[Any], Steps[dict[str, Any]]]
+) -> Steps[list[dict[str, Any]]]:
     """The outcome for each name, in the order in which they are named first."""
     wanted = list(wanted)
     times = Counter(topic.name for topic in wanted)
@@ -47,7 +49,7 @@ def _one_row_each(
         try:
             if times[name] > 1:
                 raise InvalidRequestError(f"topic {name!r} is named {times[name]} times")
-            rows.append(answer(topic))
+            rows.append((yield from answer(topic)))
         except StrandlogError as error:
             rows.append({"name": name, "error_code": error.kafka_code, "error_message": str(error)})
     return rows
@@ -59,10 +61,10 @@ def _one_row_each(
 def create_topics(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     rows = _one_row_each(body.topics, lambda topic: _create(door, topic, body.validate_only))
-    request.reply({"topics": rows})
+    door.in_steps(request, rows, lambda rows: request.reply({"topics": rows}))
 
 
-def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> dict[str, Any]:
+def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, Any]]:
     broker = door.broker
     count = _partition_count(wanted, broker.settings.num_partitions)
     config = {}
@@ -73,7 +75,7 @@ def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> dict[str, Any]
     if validate_only:
         topic = _would_be(door, wanted.name, count, config)
     else:
-        topic = broker.create_topic(wanted.name, count, config)
+        topic = yield from broker.creating_topic(wanted.name, count, config)
     return {
         "name": topic.name,
         "topic_id": uuid_of(topic.topic_id) if topic.topic_id else None,
@@ -126,10 +128,10 @@ def _would_be(door: KafkaDoor, name: str, count: int, config: dict[str, object])
 def create_partitions(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     rows = _one_row_each(body.topics, lambda topic: _grow(door, topic, body.validate_only))
-    request.reply({"results": rows})
+    door.in_steps(request, rows, lambda rows: request.reply({"results": rows}))
 
 
-def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> dict[str, Any]:
+def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, Any]]:
     broker = door.broker
     topic = broker.catalog.topic(wanted.name)
     check_not_internal(topic.name)
@@ -146,7 +148,7 @@ def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> dict[str, Any]:
             )
         _check_nodes(row.broker_ids for row in wanted.assignments)
     if not validate_only:
-        broker.add_partitions(topic.name, wanted.count)
+        yield from broker.adding_partitions(topic.name, wanted.count)
     return {"name": topic.name, "error_code": 0, "error_message": None}
 
 
@@ -160,16 +162,23 @@ def delete_topics(door: KafkaDoor, request: Request) -> None:
         targets: list[tuple[str | None, UUID | None]] = [(name, None) for name in body.topic_names]
     else:
         targets = [(topic.name, topic.topic_id) for topic in wanted]
+    rows = _delete_all(door, targets)
+    door.in_steps(request, rows, lambda rows: request.reply({"responses": rows}))
+
+
+def _delete_all(
+    door: KafkaDoor, targets: list[tuple[str | None, UUID | None]]
+) -> Steps[list[dict[str, Any]]]:
     times = Counter(_target_name(door, target) for target in targets)
     rows = []
     for name, topic_id in targets:
         row: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": 0}
         try:
-            row |= _delete(door, name, topic_id, times)
+            row |= yield from _delete(door, name, topic_id, times)
         except StrandlogError as error:
             row |= {"error_code": error.kafka_code, "error_message": str(error)}
         rows.append(row)
-    request.reply({"responses": rows})
+    return rows
 
 
 def _target_name(door: KafkaDoor, target: tuple[str | None, UUID | None]) -> str | None:
@@ -184,15 +193,17 @@ def _target_name(door: KafkaDoor, target: tuple[str | None, UUID | None]) -> str
 
 def _delete(
     door: KafkaDoor, name: str | None, topic_id: UUID | None, times: Counter[str | None]
-) -> dict[str, Any]:
+) -> Steps[dict[str, Any]]:
     if (name is None) == (topic_id is None):
         raise InvalidRequestError("a topic is deleted by its name or by its id: give one of them")
     catalog = door.broker.catalog
     topic = catalog.topic(name or "") if topic_id is None else catalog.topic_with_id(topic_id)
     if times[topic.name] > 1:
         raise InvalidRequestError(f"topic {topic.name!r} is named {times[topic.name]} times")
+    if not door.broker.settings.delete_topic_enable:
+        raise TopicDeletionDisabledError
     logs = list(catalog.logs(topic.name))
-    door.broker.delete_topic(topic.name)
+    yield from door.broker.deleting_topic(topic.name)
     for log in logs:
         door.durability.forget(log)
         door.fetches.deleted(log)

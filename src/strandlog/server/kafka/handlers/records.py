@@ -10,6 +10,7 @@ from uuid import UUID
 from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
 from strandlog.broker.pending import Pending
 from strandlog.broker.topic_rules import check_not_internal
+from strandlog.broker.upkeep import RETENTION
 from strandlog.errors import (
     InvalidRecordError,
     LogError,
@@ -32,7 +33,6 @@ from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
 from strandlog.server.kafka.refusals import UnsupportedVersionError
 from strandlog.server.kafka.request import Request
-from strandlog.storage.cleaning import enforce_retention
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp, largest_timestamp
 
@@ -280,14 +280,14 @@ def delete_records(door: KafkaDoor, request: Request) -> None:
                 log = _log(door, topic.name, part.partition_index)
                 check_not_internal(topic.name)
                 log.raise_log_start(log.high_watermark if part.offset < 0 else part.offset)
-                enforce_retention(log)
                 found = {"low_watermark": log.log_start_offset, "error_code": 0}
             except StrandlogError as error:
                 found = {"low_watermark": -1, "error_code": error.kafka_code}
             partitions.append({"partition_index": part.partition_index, **found})
         topics.append({"name": topic.name, "partitions": partitions})
-    door.broker.log_dir.write_log_starts()
-    request.reply({"topics": topics})
+    door.broker.upkeep.hurry(RETENTION)  # which drops the files; the records are gone now
+    saving = door.broker.log_dir.writing_log_starts()
+    door.in_steps(request, saving, lambda _: request.reply({"topics": topics}))
 
 
 def init_producer_id(door: KafkaDoor, request: Request) -> None:

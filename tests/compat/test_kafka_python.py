@@ -1,11 +1,8 @@
-"""kafka-python: producers with every codec, groups with a member that is killed, seek by time."""
+"""kafka-python: producers with every codec, seek by time, pause and resume, admin."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
+import contextlib
 import time
 import warnings
 from typing import Any
@@ -16,23 +13,17 @@ from tests.broker_process import BrokerProcess
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-    from kafka.admin import NewTopic
+    from kafka.admin import (
+        ConfigResource,
+        ConfigResourceType,
+        NewPartitions,
+        NewTopic,
+        OffsetSpec,
+    )
+    from kafka.errors import TopicAlreadyExistsError
+    from kafka.structs import OffsetAndMetadata
 
-# The codecs that kafka-python can do with what is installed here.
-CODECS = [None, "gzip"]
-
-MEMBER = """
-import sys, warnings
-warnings.simplefilter("ignore")
-from kafka import KafkaConsumer
-consumer = KafkaConsumer("t", bootstrap_servers=sys.argv[1], group_id="g",
-                         session_timeout_ms=6000, heartbeat_interval_ms=500)
-while len(consumer.assignment()) != 2:
-    consumer.poll(timeout_ms=100)
-print("joined", flush=True)
-while True:
-    consumer.poll(timeout_ms=100)
-"""
+CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
 
 def _consumer(broker: BrokerProcess, **config: Any) -> KafkaConsumer:
@@ -91,23 +82,66 @@ def test_seek_by_time_and_committed_positions(broker: BrokerProcess) -> None:
     consumer.close()
 
 
-def test_the_partitions_of_a_killed_member_are_taken_over(broker: BrokerProcess) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=broker.address)
-    admin.create_topics([NewTopic("t", 4, 1)])
-    admin.close()
-    consumer = _consumer(broker, group_id="g")
-    consumer.subscribe(["t"])
-    deadline = time.monotonic() + 60
-    while len(consumer.assignment()) != 4 and time.monotonic() < deadline:
-        consumer.poll(timeout_ms=100)
-    arguments = [sys.executable, "-c", MEMBER, broker.address]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as member:
-        while len(consumer.assignment()) != 2 and time.monotonic() < deadline:
-            consumer.poll(timeout_ms=100)
-        assert member.stdout is not None
-        assert member.stdout.readline() == "joined\n"
-        os.kill(member.pid, signal.SIGKILL)
-    while len(consumer.assignment()) != 4 and time.monotonic() < deadline:
-        consumer.poll(timeout_ms=100)
-    assert len(consumer.assignment()) == 4
+def test_a_paused_partition_is_silent_and_loses_nothing(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    producer = KafkaProducer(bootstrap_servers=shared_broker.address)
+    for number in range(10):
+        producer.send(topic, b"%d" % number)
+    producer.flush(timeout=20)
+    producer.close()
+    partition = TopicPartition(topic, 0)
+    consumer = _consumer(shared_broker, enable_auto_commit=False, max_poll_records=3)
+    consumer.assign([partition])
+    before = [message.value for message in _take(consumer, 3)]
+    consumer.pause(partition)
+    assert consumer.paused() == {partition}
+    assert consumer.poll(timeout_ms=500) == {}
+    consumer.resume(partition)
+    after = [message.value for message in _take(consumer, 7)]
     consumer.close()
+    assert before + after == [b"%d" % number for number in range(10)]
+
+
+def test_admin_makes_changes_and_describes_topics(shared_broker: BrokerProcess, topic: str) -> None:
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=shared_broker.address)) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1, topic_configs={"retention.ms": "9000000"})])
+        with pytest.raises(TopicAlreadyExistsError):
+            admin.create_topics([NewTopic(topic, 2, 1)])
+        admin.create_partitions({topic: NewPartitions(3)})
+        [described] = admin.describe_topics([topic])
+        assert len(described["partitions"]) == 3
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        configs = admin.describe_configs([resource])
+        assert "9000000" in str(configs)
+        admin.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "8000000"})]
+        )
+        assert "8000000" in str(admin.describe_configs([resource]))
+        assert len(admin.describe_cluster()["brokers"]) == 1
+        admin.delete_topics([topic])
+        assert topic not in admin.list_topics()
+
+
+def test_admin_moves_the_offsets_of_a_group(shared_broker: BrokerProcess, topic: str) -> None:
+    group = f"g-{topic}"
+    partition = TopicPartition(topic, 0)
+    producer = KafkaProducer(bootstrap_servers=shared_broker.address)
+    for number in range(10):
+        producer.send(topic, b"%d" % number)
+    producer.flush(timeout=20)
+    producer.close()
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=shared_broker.address)) as admin:
+        admin.alter_group_offsets(group, {partition: OffsetAndMetadata(7, "seven", -1)})
+        assert group in str(admin.list_groups())
+        listed = admin.list_group_offsets({group: [partition]})
+        assert (listed[group][partition].offset, listed[group][partition].metadata) == (7, "seven")
+        consumer = _consumer(shared_broker, group_id=group)
+        consumer.subscribe([topic])
+        assert [message.value for message in _take(consumer, 3)] == [b"7", b"8", b"9"]
+        consumer.close()
+        admin.delete_records({partition: 4})
+        offsets = admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})
+        assert offsets[partition].offset == 4
+        admin.delete_groups([group])
+        assert group not in str(admin.list_groups())

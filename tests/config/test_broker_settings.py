@@ -23,6 +23,7 @@ KAFKA_DEFAULTS = {
     "auto.create.topics.enable": True,
     "delete.topic.enable": True,
     "socket.request.max.bytes": 104_857_600,
+    "max.request.partition.size.limit": 2000,
     "log.retention.check.interval.ms": 300_000,
     "log.cleaner.backoff.ms": 15_000,
     "log.cleaner.dedupe.buffer.size": 134_217_728,

@@ -166,6 +166,15 @@ BROKER_SETTINGS = SettingTable(
             ),
         ),
         Setting(
+            name="max.request.partition.size.limit",
+            kind="int",
+            default=2000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="The most partitions in one page of DescribeTopicPartitions.",
+        ),
+        Setting(
             name="max.partitions.per.topic",
             kind="int",
             default=10_000,
@@ -329,6 +338,7 @@ class BrokerSettings:
     socket_request_max_bytes: int
     connections_max_idle_ms: int
     max_connections: int
+    max_request_partition_size_limit: int
     max_partitions_per_topic: int
     log_durability: str
     log_retention_check_interval_ms: int

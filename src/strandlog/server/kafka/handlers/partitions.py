@@ -35,7 +35,6 @@ from strandlog.storage.partition_log import LEADER_EPOCH, PartitionLog
 
 NO_EPOCH = -1
 NO_OFFSET = -1
-MAX_PARTITIONS_PER_ANSWER = 2000
 
 
 # -- leader epochs -------------------------------------------------------------------------------
@@ -128,7 +127,8 @@ def describe_topic_partitions(door: KafkaDoor, request: Request) -> None:
         names = names[bisect_left(names, cursor.topic_name) :]
         if names and names[0] == cursor.topic_name:
             first = cursor.partition_index
-    left = min(max(body.response_partition_limit, 1), MAX_PARTITIONS_PER_ANSWER)
+    limit = door.broker.settings.max_request_partition_size_limit
+    left = min(max(body.response_partition_limit, 1), limit)
     topics: list[dict[str, Any]] = []
     next_cursor = None
     for name in names:

@@ -17,11 +17,14 @@ from typing import NamedTuple
 
 from strandlog.broker.pending import Pending
 from strandlog.broker.timers import Timer, Timers
-from strandlog.errors import StrandlogError
+from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.model import TopicPartition
+from strandlog.record.batch_header import end_offset_of
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import read, read_plan
+from strandlog.storage.partition_reads import aborted_in, read, read_plan
+
+FEW_ABORTED = 100
 
 
 class FetchPart(NamedTuple):
@@ -42,6 +45,8 @@ class FetchAnswer(NamedTuple):
     high_watermark: int
     log_start_offset: int
     data: Buffer
+    last_stable_offset: int = -1
+    aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset), or not asked
 
 
 class FetchWish(NamedTuple):
@@ -51,6 +56,7 @@ class FetchWish(NamedTuple):
     min_bytes: int
     max_bytes: int
     deadline_ms: int
+    committed: bool = False  # nothing of open transactions, and which were aborted
 
 
 class _Parked:
@@ -102,8 +108,13 @@ class Fetches:
                 self._finish(parked)
 
     def deleted(self, log: PartitionLog) -> None:
-        """A partition is gone: nobody waits for it any longer."""
+        """A partition is gone: who waits for it hears so."""
+        gone = TopicNotFoundError(log.tp.topic)
         for parked in list(self._parked.get(log, ())):
+            parts = [
+                part._replace(error=gone) if part.log is log else part for part in parked.wish.parts
+            ]
+            parked.wish = parked.wish._replace(parts=parts)
             self._finish(parked)
 
     def finish_all(self) -> None:
@@ -148,18 +159,19 @@ def _is_enough(wish: FetchWish) -> bool:
             return True
         if not log.log_start_offset <= part.offset <= log.high_watermark:
             return True
-        if part.offset < log.high_watermark:
+        if part.offset < (log.last_stable_offset if wish.committed else log.high_watermark):
             if wish.min_bytes <= 1:
                 return True  # what nearly everybody asks for: anything at all
-            available += min(_readable_bytes(log, part.offset), part.max_bytes)
+            readable = _readable_bytes(log, part.offset, wish.committed)
+            available += min(readable, part.max_bytes)
             if available >= wish.min_bytes:
                 return True
     return wish.min_bytes <= 0
 
 
-def _readable_bytes(log: PartitionLog, offset: int) -> int:
+def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:
     """About how many bytes a reader at `offset` has before it."""
-    plan = read_plan(log, offset, 0)
+    plan = read_plan(log, offset, 0, committed=committed)
     found = plan.locate() if plan is not None else None
     if plan is None or found is None:
         return 0
@@ -177,14 +189,14 @@ def answer(wish: FetchWish) -> list[FetchAnswer]:
     answers = []
     took_any = False
     for part in wish.parts:
-        found = _answer_part(part, left, is_first=not took_any)
+        found = _answer_part(part, left, is_first=not took_any, committed=wish.committed)
         left -= len(found.data)
         took_any = took_any or bool(found.data)
         answers.append(found)
     return answers
 
 
-def _answer_part(part: FetchPart, left: int, *, is_first: bool) -> FetchAnswer:
+def _answer_part(part: FetchPart, left: int, *, is_first: bool, committed: bool) -> FetchAnswer:
     log = part.log
     if log is None or part.error is not None:
         return FetchAnswer(part.tp, part.error, -1, -1, b"")
@@ -192,9 +204,28 @@ def _answer_part(part: FetchPart, left: int, *, is_first: bool) -> FetchAnswer:
     error: StrandlogError | None = None
     try:
         if left > 0 or is_first:
-            data = read(log, part.offset, max(0, min(part.max_bytes, left)))
+            limit = max(0, min(part.max_bytes, left))
+            data = read(log, part.offset, limit, committed=committed)
             if len(data) > left and not is_first:
                 data = b""  # a first batch that no longer fits; the next fetch begins with it
     except StrandlogError as refused:
         error = refused
-    return FetchAnswer(part.tp, error, log.high_watermark, log.log_start_offset, data)
+    return FetchAnswer(
+        part.tp,
+        error,
+        log.high_watermark,
+        log.log_start_offset,
+        data,
+        log.last_stable_offset,
+        _aborted(log, part.offset, data) if committed else None,
+    )
+
+
+def _aborted(log: PartitionLog, offset: int, data: Buffer) -> list[tuple[int, int]]:
+    """(producer id, first offset) of the aborted transactions with records in the data."""
+    if not len(log.aborted) or not len(data):
+        return []
+    end_offset = log.last_stable_offset
+    if len(log.aborted) > FEW_ABORTED:  # else looking at each batch costs more than it saves
+        end_offset = min(end_offset, end_offset_of(data))
+    return [entry[:2] for entry in aborted_in(log, offset, end_offset)]

@@ -216,3 +216,15 @@ def _write_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) -
     """Compute and set the checksum of the batch of `size_bytes` at `position`."""
     covered = memoryview(buffer)[position + CRC_START : position + size_bytes]
     _UINT32.pack_into(buffer, position + CRC_POSITION, crc32c(covered))
+
+
+def end_offset_of(data: Bytes) -> int:
+    """The offset after the last whole batch of several; 0 when there is none."""
+    position, end_offset = 0, 0
+    while len(data) - position >= HEADER_SIZE:
+        header = read_header(data, position)
+        position += header.size_bytes
+        if header.size_bytes < HEADER_SIZE or position > len(data):
+            break
+        end_offset = header.next_offset
+    return end_offset

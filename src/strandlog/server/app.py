@@ -88,7 +88,6 @@ class Server:
             max_connections=options.settings.max_connections,
             on_work=self._on_work,
         )
-        self.broker.on_written = self.door.durability.appended
         self._slow_work = self.door.slow_work = SlowWork(self.crash)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strandlog-sync")
         self._sync_wanted = asyncio.Event()

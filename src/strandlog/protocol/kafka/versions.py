@@ -51,6 +51,10 @@ APIS = (
     Api(21, "DeleteRecords", 0, 2, 2),
     Api(22, "InitProducerId", 0, 5, 2),
     Api(23, "OffsetForLeaderEpoch", 2, 4, 4),
+    Api(24, "AddPartitionsToTxn", 0, 3, 3),
+    Api(25, "AddOffsetsToTxn", 0, 4, 3),
+    Api(26, "EndTxn", 0, 4, 3),
+    Api(28, "TxnOffsetCommit", 0, 4, 3),
     Api(32, "DescribeConfigs", 1, 4, 4),
     Api(33, "AlterConfigs", 0, 2, 2),
     Api(35, "DescribeLogDirs", 1, 4, 2),
@@ -59,6 +63,9 @@ APIS = (
     Api(44, "IncrementalAlterConfigs", 0, 1, 1),
     Api(47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE),
     Api(60, "DescribeCluster", 0, 2, 0),
+    Api(61, "DescribeProducers", 0, 0, 0),
+    Api(65, "DescribeTransactions", 0, 0, 0),
+    Api(66, "ListTransactions", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", 0, 0, 0),
 )
 

@@ -20,6 +20,7 @@ from strandlog.broker.pending import Pending
 from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
 from strandlog.protocol.kafka.headers import read_request_header
@@ -76,9 +77,31 @@ class KafkaDoor:
         self.slow_work: SlowWork | None = None
         broker.upkeep.sync_elsewhere = self._sync_soon
         broker.upkeep.on_released = self.durability.released
+        broker.on_written = self._sync_soon if broker.settings.fsyncs else self.fetches.visible
+        self.transactions = TransactionCoordinator(
+            broker.settings,
+            broker.clock,
+            self.timers,
+            broker.transactions_table,
+            TransactionEffects(
+                self.producer_ids.next,
+                broker.write_marker,
+                self._when_durable,
+                broker.open_transactions,
+            ),
+        )
+        aborted = self.transactions.load()
+        if aborted:
+            logger.warning("%d transactions that no coordinator knew were aborted", aborted)
 
     def _sync_soon(self, log: PartitionLog) -> None:
         self.durability.appended(log, is_awaited=True)
+
+    def _when_durable(self, log: PartitionLog, end_offset: int, told: Waiter) -> None:
+        if self.broker.settings.fsyncs:
+            self.durability.when_durable(log, end_offset, told)
+        else:
+            told(None)
 
     def advertised(self, connection: Connection) -> tuple[str, int]:
         """The address that clients are told: the one they reached, unless told otherwise."""

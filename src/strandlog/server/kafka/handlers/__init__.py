@@ -11,6 +11,7 @@ from strandlog.server.kafka.handlers import (
     partitions,
     records,
     topics,
+    transactions,
 )
 
 HANDLERS: dict[int, Handler] = {
@@ -31,8 +32,12 @@ HANDLERS: dict[int, Handler] = {
     19: topics.create_topics,
     20: topics.delete_topics,
     21: records.delete_records,
-    22: records.init_producer_id,
+    22: transactions.init_producer_id,
     23: partitions.offset_for_leader_epoch,
+    24: transactions.add_partitions_to_txn,
+    25: transactions.add_offsets_to_txn,
+    26: transactions.end_txn,
+    28: transactions.txn_offset_commit,
     32: configs.describe_configs,
     33: configs.alter_configs,
     35: partitions.describe_log_dirs,
@@ -41,5 +46,8 @@ HANDLERS: dict[int, Handler] = {
     44: configs.incremental_alter_configs,
     47: offsets.offset_delete,
     60: cluster.describe_cluster,
+    61: transactions.describe_producers,
+    65: transactions.describe_transactions,
+    66: transactions.list_transactions,
     75: partitions.describe_topic_partitions,
 }

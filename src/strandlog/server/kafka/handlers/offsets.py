@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandlog.broker.group_member import CommitRequest
-from strandlog.errors import StorageError, StrandlogError
+from strandlog.errors import StorageError, StrandlogError, UnstableOffsetError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.request import Request
@@ -95,11 +95,19 @@ def _commit(
 def offset_fetch(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     by_id = request.version >= TOPIC_IDS_FROM
+    must_be_stable = getattr(body, "require_stable", False)
+
+    def fetched(group: str, topics: Any) -> dict[str, Any]:
+        found = _fetched(door, group, topics, by_id)
+        if must_be_stable:
+            _hide_unstable(door, group, found["topics"])
+        return found
+
     if request.version >= MANY_GROUPS_FROM:
-        groups = [_fetched(door, group.group_id, group.topics, by_id) for group in body.groups]
+        groups = [fetched(group.group_id, group.topics) for group in body.groups]
         request.reply({"groups": groups})
     else:
-        request.reply(_fetched(door, body.group_id, body.topics, by_id))
+        request.reply(fetched(body.group_id, body.topics))
 
 
 def _fetched(door: KafkaDoor, group: str, topics: Any, by_id: bool) -> dict[str, Any]:
@@ -112,6 +120,23 @@ def _fetched(door: KafkaDoor, group: str, topics: Any, by_id: bool) -> dict[str,
     except StrandlogError as error:
         return {"group_id": group, "error_code": error.kafka_code, "topics": []}
     return {"group_id": group, "error_code": 0, "topics": listed}
+
+
+def _hide_unstable(door: KafkaDoor, group: str, topics: list[dict[str, Any]]) -> None:
+    """An offset that an open transaction is about to move is asked for again later."""
+    for topic in topics:
+        name = topic["name"] or _name_by_id(door, topic["topic_id"])
+        for row in topic["partitions"]:
+            tp = TopicPartition(name, row["partition_index"])
+            if door.broker.groups.is_unstable(group, tp):
+                row.update(_offset_row(tp.partition, None, UnstableOffsetError.kafka_code))
+
+
+def _name_by_id(door: KafkaDoor, topic_id: Any) -> str:
+    try:
+        return door.broker.catalog.topic_with_id(topic_id).name
+    except StrandlogError:
+        return ""
 
 
 def _all_offsets(door: KafkaDoor, group: str, by_id: bool) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Records in and out: Produce, Fetch, ListOffsets, DeleteRecords, InitProducerId."""
+"""Records in and out: Produce, Fetch, ListOffsets, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from uuid import UUID
 from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
 from strandlog.broker.pending import Pending
 from strandlog.broker.topic_rules import check_not_internal
+from strandlog.broker.transaction import ProducerIdentity
 from strandlog.broker.upkeep import RETENTION
 from strandlog.errors import (
     InvalidRecordError,
     LogError,
     StorageError,
     StrandlogError,
+    TopicNotFoundError,
+    UnknownTopicIdError,
 )
-from strandlog.model import TopicPartition
+from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.protocol.kafka.hot_path import (
     FETCH_TOPIC_IDS_FROM,
     FetchedPartition,
@@ -29,13 +32,21 @@ from strandlog.protocol.kafka.hot_path import (
     parse_produce,
     produce_response,
 )
+from strandlog.record.batch_header import (
+    ATTRIBUTES_POSITION,
+    HEADER_SIZE,
+    TRANSACTIONAL_BIT,
+    read_header,
+)
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
 from strandlog.server.kafka.refusals import UnsupportedVersionError
 from strandlog.server.kafka.request import Request
+from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp, largest_timestamp
 
+ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
@@ -48,7 +59,6 @@ SENTINELS = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-TRANSACTIONAL_ID_NOT_FOUND = 53
 NO_TOPIC_ID = UUID(int=0)
 FETCH_MAX_BYTES = 55 * 1024 * 1024
 
@@ -122,6 +132,7 @@ def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> Produc
     check_not_internal(log.tp.topic)
     if part.records is None or not len(part.records):
         raise InvalidRecordError("a Produce request without records")
+    _check_transaction(door, log, part.records)
     result = door.broker.append(log, part.records)
     if door.broker.settings.fsyncs:
         door.durability.appended(log, is_awaited=door.fetches.has_parked(log))
@@ -132,8 +143,19 @@ def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> Produc
     )
 
 
+def _check_transaction(door: KafkaDoor, log: PartitionLog, records: Buffer) -> None:
+    """A transactional batch needs an open transaction that its partition belongs to."""
+    if len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT:
+        header = read_header(records)
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        door.transactions.check_write(producer, log.tp)
+
+
 def _refusal(part: ProducedRecords, error: StrandlogError) -> ProduceAnswer:
-    return ProduceAnswer(part.partition, error.kafka_code, error_message=str(error))
+    bad_records = error.records if isinstance(error, InvalidRecordError) else ()
+    return ProduceAnswer(
+        part.partition, error.kafka_code, error_message=str(error), bad_records=bad_records
+    )
 
 
 def _by_topic(
@@ -170,6 +192,7 @@ def fetch(door: KafkaDoor, request: Request) -> None:
         body.min_bytes,
         min(body.max_bytes, FETCH_MAX_BYTES),
         now_ms + _ms(body.max_wait),
+        body.isolation_level == IsolationLevel.READ_COMMITTED,
     )
     pending = door.fetches.fetch(wish, now_ms)
     if not pending.is_done:
@@ -203,19 +226,25 @@ def _group(
     for ref, answer in zip(refs, answers, strict=True):
         if not topics or topics[-1][0] != ref:
             topics.append((ref, []))
-        code = answer.error.kafka_code if answer.error is not None else 0
+        code = 0 if answer.error is None else _fetch_code(ref, answer.error)
         topics[-1][1].append(
             FetchedPartition(
                 answer.tp.partition,
                 code,
                 answer.high_watermark,
-                answer.high_watermark,
+                answer.last_stable_offset,
                 answer.log_start_offset,
-                None,
+                answer.aborted,
                 [answer.data] if len(answer.data) else [],
             )
         )
     return topics
+
+
+def _fetch_code(ref: TopicRef, error: StrandlogError) -> int:
+    if isinstance(ref, UUID) and isinstance(error, TopicNotFoundError) and error.partition is None:
+        return UnknownTopicIdError.kafka_code  # it was deleted while the fetch waited
+    return error.kafka_code
 
 
 def _ms(value: timedelta) -> int:
@@ -227,6 +256,7 @@ def _ms(value: timedelta) -> int:
 
 def list_offsets(door: KafkaDoor, request: Request) -> None:
     body = request.body()
+    committed = getattr(body, "isolation_level", 0) == IsolationLevel.READ_COMMITTED
     topics = []
     for topic in body.topics:
         partitions = []
@@ -237,6 +267,8 @@ def list_offsets(door: KafkaDoor, request: Request) -> None:
                 _check_sentinel(part.timestamp, request.version)
                 check_leader_epoch(getattr(part, "current_leader_epoch", -1))
                 timestamp, offset = _look_up(log, part.timestamp)
+                if part.timestamp == LATEST and committed:
+                    offset = log.last_stable_offset
                 found = {
                     "error_code": 0,
                     "timestamp": timestamp,
@@ -288,18 +320,3 @@ def delete_records(door: KafkaDoor, request: Request) -> None:
     door.broker.upkeep.hurry(RETENTION)  # which drops the files; the records are gone now
     saving = door.broker.log_dir.writing_log_starts()
     door.in_steps(request, saving, lambda _: request.reply({"topics": topics}))
-
-
-def init_producer_id(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
-    if body.transactional_id is not None:
-        request.reply(
-            {"error_code": TRANSACTIONAL_ID_NOT_FOUND, "producer_id": -1, "producer_epoch": -1}
-        )
-        return
-    try:
-        producer_id = door.producer_ids.next()
-    except StrandlogError as error:
-        request.reply({"error_code": error.kafka_code, "producer_id": -1, "producer_epoch": -1})
-        return
-    request.reply({"error_code": 0, "producer_id": producer_id, "producer_epoch": 0})

@@ -1,0 +1,322 @@
+"""Transactional producers: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
+TxnOffsetCommit; and who looks at them: DescribeProducers, DescribeTransactions, ListTransactions.
+
+Nothing is answered before it is on disk. A disk that refuses is told as "the coordinator is not
+available", which clients take as a reason to ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from strandlog.broker.group_member import CommitRequest
+from strandlog.broker.internal_topic import group_partition
+from strandlog.broker.pending import Pending
+from strandlog.broker.topic_rules import INTERNAL_TOPICS, OFFSETS_TOPIC
+from strandlog.broker.transaction import ProducerIdentity, Transaction
+from strandlog.errors import (
+    InvalidTopicError,
+    ProducerFencedError,
+    StorageError,
+    StrandlogError,
+)
+from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.transaction_records import TransactionState
+from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.request import Request
+from strandlog.storage.partition_log import PartitionLog
+
+COORDINATOR_NOT_AVAILABLE = 15
+INVALID_PRODUCER_EPOCH = 47
+OPERATION_NOT_ATTEMPTED = 55
+# From these versions on clients know PRODUCER_FENCED; older ones are told of their epoch.
+FENCED_FROM = {22: 4, 24: 2, 25: 2, 26: 2, 28: 4}
+STATE_NAMES = {
+    TransactionState.EMPTY: "Empty",
+    TransactionState.ONGOING: "Ongoing",
+    TransactionState.PREPARE_COMMIT: "PrepareCommit",
+    TransactionState.PREPARE_ABORT: "PrepareAbort",
+    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
+    TransactionState.COMPLETE_ABORT: "CompleteAbort",
+    TransactionState.DEAD: "Dead",
+    TransactionState.PREPARE_EPOCH_FENCE: "PrepareEpochFence",
+}
+
+
+def _code(request: Request, error: Exception) -> int:
+    header = request.header
+    if isinstance(error, ProducerFencedError) and header.version < FENCED_FROM[header.api_key]:
+        return INVALID_PRODUCER_EPOCH
+    if isinstance(error, StorageError):
+        return COORDINATOR_NOT_AVAILABLE
+    return error.kafka_code if isinstance(error, StrandlogError) else -1
+
+
+def _identity(body: Any) -> ProducerIdentity:
+    return ProducerIdentity(getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1))
+
+
+def _answer(
+    request: Request, ask: Callable[[], Pending[Any]], reply: Callable[[int, Any], None]
+) -> None:
+    """Reply with (code, result) when what was asked is done."""
+
+    def done(pending: Pending[Any]) -> None:
+        if pending.error is not None:
+            reply(_code(request, pending.error), None)
+        else:
+            reply(0, pending.result())
+
+    try:
+        pending = ask()
+    except StrandlogError as error:
+        reply(_code(request, error), None)
+        return
+    pending.on_done(done)
+
+
+# -- producers -----------------------------------------------------------------------------------
+
+
+def init_producer_id(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    name = body.transactional_id
+
+    def ask() -> Pending[ProducerIdentity]:
+        if name is None:
+            return Pending.of(ProducerIdentity(door.producer_ids.next(), 0))
+        timeout_ms = int(body.transaction_timeout.total_seconds() * 1000)
+        return door.transactions.init_producer(name, timeout_ms, _identity(body))
+
+    def reply(code: int, identity: ProducerIdentity | None) -> None:
+        producer_id, epoch = identity or (-1, -1)
+        request.reply({"error_code": code, "producer_id": producer_id, "producer_epoch": epoch})
+
+    _answer(request, ask, reply)
+
+
+def add_partitions_to_txn(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    topics = body.v3_and_below_topics
+    wanted = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+    refused = {tp: code for tp in wanted if (code := _cannot_be_written(door, tp))}
+    identity = ProducerIdentity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
+
+    def reply(code: int, _: object) -> None:
+        # All or nothing: when one is refused, none is added.
+        default = code or (OPERATION_NOT_ATTEMPTED if refused else 0)
+        results = [
+            {
+                "name": topic.name,
+                "results_by_partition": [
+                    {
+                        "partition_index": number,
+                        "partition_error_code": refused.get(
+                            TopicPartition(topic.name, number), default
+                        ),
+                    }
+                    for number in topic.partitions
+                ],
+            }
+            for topic in topics
+        ]
+        request.reply({"results_by_topic_v3_and_below": results})
+
+    def ask() -> Pending[None]:
+        if refused:
+            return Pending.of(None)
+        name = body.v3_and_below_transactional_id
+        return door.transactions.add_partitions(name, identity, wanted)
+
+    _answer(request, ask, reply)
+
+
+def _cannot_be_written(door: KafkaDoor, tp: TopicPartition) -> int:
+    """The code of why no transaction may write there; 0 when one may."""
+    try:
+        if tp.topic in INTERNAL_TOPICS:
+            raise InvalidTopicError(tp.topic, "it is the broker's own")
+        door.broker.catalog.log(tp.topic, tp.partition)
+    except StrandlogError as error:
+        return error.kafka_code
+    return 0
+
+
+def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+
+    def ask() -> Pending[None]:
+        tp = door.broker.offsets_table.log_of(body.group_id).tp
+        return door.transactions.add_partitions(body.transactional_id, _identity(body), [tp])
+
+    _answer(request, ask, lambda code, _: request.reply({"error_code": code}))
+
+
+def end_txn(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    _answer(
+        request,
+        lambda: door.transactions.end(
+            body.transactional_id, _identity(body), commit=body.committed
+        ),
+        lambda code, _: request.reply({"error_code": code}),
+    )
+
+
+def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    identity = _identity(body)
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    codes: dict[TopicPartition, int] = {}
+    for topic in body.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(topic.name, part.partition_index)
+            codes[tp] = _missing(door, tp)
+            if not codes[tp]:
+                epoch = getattr(part, "committed_leader_epoch", -1)
+                offsets[tp] = OffsetAndMetadata(
+                    part.committed_offset, epoch, part.committed_metadata or ""
+                )
+    commit = CommitRequest(
+        group_id=body.group_id,
+        offsets=offsets,
+        member_id=getattr(body, "member_id", ""),
+        generation=getattr(body, "generation_id", -1),
+        group_instance_id=getattr(body, "group_instance_id", None),
+    )
+    try:
+        door.transactions.check_write(identity, _offsets_partition(door, body.group_id))
+        refused = door.broker.groups.try_commit_in_transaction(commit, identity)
+        codes.update({tp: _code(request, error) for tp, error in refused.items()})
+    except StrandlogError as error:
+        codes.update(dict.fromkeys(offsets, _code(request, error)))
+
+    def reply(failure: StorageError | None) -> None:
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": part.partition_index,
+                        "error_code": COORDINATOR_NOT_AVAILABLE
+                        if failure
+                        else codes[TopicPartition(topic.name, part.partition_index)],
+                    }
+                    for part in topic.partitions
+                ],
+            }
+            for topic in body.topics
+        ]
+        request.reply({"topics": topics})
+
+    door.when_group_is_durable(body.group_id, reply)
+
+
+def _missing(door: KafkaDoor, tp: TopicPartition) -> int:
+    try:
+        door.broker.catalog.log(tp.topic, tp.partition)
+    except StrandlogError as error:
+        return error.kafka_code
+    return 0
+
+
+def _offsets_partition(door: KafkaDoor, group: str) -> TopicPartition:
+    logs = door.broker.catalog.logs(OFFSETS_TOPIC)
+    return logs[group_partition(group, len(logs))].tp
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+def describe_producers(door: KafkaDoor, request: Request) -> None:
+    topics = []
+    for topic in request.body().topics:
+        partitions = []
+        for number in topic.partition_indexes:
+            row: dict[str, Any] = {"partition_index": number, "error_code": 0}
+            try:
+                row["active_producers"] = _producers(door.broker.catalog.log(topic.name, number))
+            except StrandlogError as error:
+                row |= {"error_code": error.kafka_code, "error_message": str(error)}
+            partitions.append(row)
+        topics.append({"name": topic.name, "partitions": partitions})
+    request.reply({"topics": topics})
+
+
+def _producers(log: PartitionLog) -> list[dict[str, Any]]:
+    return [
+        {
+            "producer_id": producer_id,
+            "producer_epoch": entry.epoch,
+            "last_sequence": entry.last_sequence,
+            "last_timestamp": entry.last_timestamp,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "current_txn_start_offset": entry.open_transaction,
+        }
+        for producer_id, entry in log.producers
+    ]
+
+
+def describe_transactions(door: KafkaDoor, request: Request) -> None:
+    states = []
+    for name in request.body().transactional_ids:
+        try:
+            states.append(_described(door.transactions.describe(name)))
+        except StrandlogError as error:
+            states.append(
+                {
+                    "error_code": error.kafka_code,
+                    "transactional_id": name,
+                    "transaction_start_time": 0,
+                }
+            )
+    request.reply({"transaction_states": states})
+
+
+def _described(transaction: Transaction) -> dict[str, Any]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return {
+        "error_code": 0,
+        "transactional_id": transaction.transactional_id,
+        "transaction_state": STATE_NAMES[transaction.state],
+        "transaction_timeout": transaction.timeout_ms,
+        "transaction_start_time": transaction.started_ms,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.epoch,
+        "topics": [{"topic": name, "partitions": part} for name, part in by_topic.items()],
+    }
+
+
+def list_transactions(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    known = set(STATE_NAMES.values())
+    wanted_states = set(body.state_filters)
+    wanted_ids = set(body.producer_id_filters)
+    at_least_ms = getattr(body, "duration_filter", -1)
+    now_ms = door.broker.clock.now_ms()
+
+    def is_wanted(transaction: Transaction) -> bool:
+        if wanted_states and STATE_NAMES[transaction.state] not in wanted_states:
+            return False
+        if wanted_ids and transaction.producer_id not in wanted_ids:
+            return False
+        return at_least_ms < 0 or 0 <= transaction.started_ms <= now_ms - at_least_ms
+
+    request.reply(
+        {
+            "error_code": 0,
+            "unknown_state_filters": sorted(wanted_states - known),
+            "transaction_states": [
+                {
+                    "transactional_id": transaction.transactional_id,
+                    "producer_id": transaction.producer_id,
+                    "transaction_state": STATE_NAMES[transaction.state],
+                }
+                for transaction in door.transactions.all()
+                if is_wanted(transaction)
+            ],
+        }
+    )

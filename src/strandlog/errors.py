@@ -288,6 +288,10 @@ class CorruptRecordError(DataError):
 class InvalidRecordError(DataError):
     kafka_code = 87
 
+    def __init__(self, reason: str, records: Sequence[int] = ()) -> None:
+        super().__init__(reason)
+        self.records = records  # which ones of their batch, when single ones are to blame
+
 
 class InvalidTimestampError(DataError):
     kafka_code = 32

@@ -158,6 +158,7 @@ ANSWERS = st.lists(
         st.integers(-1, 10**12),
         INT64,
         st.none() | st.text("äx", max_size=20),
+        st.lists(st.integers(0, 1000), max_size=3),
     ),
     max_size=4,
 )
@@ -183,3 +184,6 @@ def test_a_produce_response_is_read_by_kio_as_it_was_meant(
             assert found.base_offset == meant.base_offset
             assert version < 5 or found.log_start_offset == meant.log_start_offset
             assert version < 8 or found.error_message == meant.error_message
+            if version >= 8:
+                blamed = [record.batch_index for record in found.record_errors]
+                assert blamed == meant.bad_records

@@ -8,7 +8,8 @@ and back.
     Produce response (v3 to v13)
         [ string topic (uuid from v13) |
           [ i32 partition | i16 error | i64 base offset | i64 append time |
-            i64 log start offset (from v5) | [ record errors ], nullable string (from v8) ] ] |
+            i64 log start offset (from v5) |
+            [ i32 number | nullable string ], nullable string (from v8) ] ] |
         i32 throttle ms
 
     Fetch response (v4 to v18)
@@ -167,6 +168,7 @@ class ProduceAnswer(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    bad_records: Sequence[int] = ()  # numbers in the batch, when single ones are to blame
 
 
 _PRODUCED = struct.Struct(">ihqqq")
@@ -189,7 +191,9 @@ def produce_response(
                 continue
             parts.append(_PRODUCED.pack(*answer[:5]))
             if version >= 8:
-                parts.append(_array_length(0, is_flexible))  # no single record is blamed
+                parts.append(_array_length(len(answer.bad_records), is_flexible))
+                for number in answer.bad_records:
+                    parts += (_INT32.pack(number), _nullable_text(None, is_flexible), tags)
                 parts.append(_nullable_text(answer.error_message, is_flexible))
             parts.append(tags)
         parts.append(tags)

@@ -290,10 +290,12 @@ def check_keys(tp: TopicPartition, data: Buffer, limit_bytes: int) -> None:
         batch = BatchView(data, position)
         batch.check()
         if not batch.header.is_control:
-            for record in batch.records(*tp, limit_bytes=limit_bytes):
-                if record.key is None:
-                    raise InvalidRecordError(
-                        f"{tp} is compacted: every record needs a key, number "
-                        f"{record.offset - batch.header.base_offset} of the batch has none"
-                    )
+            records = batch.records(*tp, limit_bytes=limit_bytes)
+            keyless = [number for number, record in enumerate(records) if record.key is None]
+            if keyless:
+                raise InvalidRecordError(
+                    f"{tp} is compacted: every record needs a key, number {keyless[0]} of the "
+                    f"batch has none",
+                    keyless,
+                )
         position += batch.size_bytes

@@ -70,6 +70,17 @@ def _free_port() -> int:
         return port
 
 
+def _outer_address() -> str:
+    """The address by which other machines reach this one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as never_sends:
+        try:
+            never_sends.connect(("198.51.100.1", 9))  # a documentation address: any route will do
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        address: str = never_sends.getsockname()[0]
+        return address
+
+
 # -- machine and folder ----------------------------------------------------------------------------
 
 
@@ -199,6 +210,18 @@ def test_an_advertised_name_that_nobody_knows_is_explained(
         check = _report(cli, "-b", broker.address, code=1)["advertised address"]
     assert "clients are told container-4f1d.invalid:9092" in check["seen"]
     assert "does not resolve" in check["seen"]
+    assert "--advertise HOST:PORT" in check["advice"]
+
+
+def test_a_broker_that_tells_other_machines_localhost_is_explained(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    address = _outer_address()
+    told = "PLAINTEXT://localhost:9092"
+    settings = {"advertised_listeners": told, "listeners": "PLAINTEXT://0.0.0.0:0"}
+    with _broker(tmp_path / "data", **settings) as broker:
+        check = _report(cli, "-b", f"{address}:{broker.port}", code=1)["advertised address"]
+    assert "each client's own machine, so it connects to itself" in check["seen"]
     assert "--advertise HOST:PORT" in check["advice"]
 
 

@@ -8,8 +8,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 from tests.broker_process import BrokerProcess
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -204,3 +220,70 @@ def test_a_topic_is_made_on_demand_and_a_bad_name_is_refused(broker: BrokerProce
     producer.flush(10)
     assert errors
     assert errors[0] is not None
+
+
+def test_a_paused_partition_is_silent_and_loses_nothing(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    values = [b"%d" % number for number in range(10)]
+    _produce(shared_broker, topic, values)
+    partition = TopicPartition(topic, 0, 0)
+    consumer = _consumer(shared_broker, f"g-{topic}", **{"enable.auto.commit": False})
+    consumer.assign([partition])
+    found = [message.value() for message in _read(consumer, 3)]
+    consumer.pause([partition])
+    assert consumer.consume(10, 0.5) == []
+    consumer.resume([partition])
+    found += [message.value() for message in _read(consumer, 7)]
+    consumer.seek(TopicPartition(topic, 0, 8))
+    found += [message.value() for message in _read(consumer, 2)]
+    consumer.close()
+    assert found == [*values, b"8", b"9"]
+
+
+def test_admin_describes_the_cluster_and_changes_settings(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    admin = _admin(shared_broker)
+    _create(shared_broker, topic, 2)
+    cluster = admin.describe_cluster(request_timeout=10).result()
+    assert [node.port for node in cluster.nodes] == [shared_broker.port]
+    wanted = TopicCollection([topic])
+    described = admin.describe_topics(wanted, request_timeout=10)[topic].result()
+    assert [part.leader.id for part in described.partitions] == [0, 0]
+    change = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        topic,
+        incremental_configs=[
+            ConfigEntry(
+                "cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND
+            ),
+            ConfigEntry("retention.ms", "9000000", incremental_operation=AlterConfigOpType.SET),
+        ],
+    )
+    admin.incremental_alter_configs([change])[change].result(timeout=10)
+    config = admin.describe_configs([change])[change].result(timeout=10)
+    assert config["cleanup.policy"].value == "delete,compact"
+    assert config["retention.ms"].value == "9000000"
+
+
+def test_admin_finds_and_moves_offsets(shared_broker: BrokerProcess, topic: str) -> None:
+    admin = _admin(shared_broker)
+    group = f"g-{topic}"
+    _produce(shared_broker, topic, [b"%d" % number for number in range(10)])
+    partition = TopicPartition(topic, 0)
+    for spec, offset in ((OffsetSpec.earliest(), 0), (OffsetSpec.latest(), 10)):
+        found = admin.list_offsets({partition: spec}, request_timeout=10)
+        assert found[partition].result().offset == offset
+    deleted = admin.delete_records([TopicPartition(topic, 0, 4)])
+    [low] = [future.result(timeout=10).low_watermark for future in deleted.values()]
+    assert low == 4
+    moved = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7)])
+    admin.alter_consumer_group_offsets([moved])[group].result(timeout=10)
+    asked = ConsumerGroupTopicPartitions(group, [partition])
+    [listed] = admin.list_consumer_group_offsets([asked])[group].result(timeout=10).topic_partitions
+    assert listed.offset == 7
+    consumer = _consumer(shared_broker, group)
+    consumer.subscribe([topic])
+    assert [message.value() for message in _read(consumer, 3)] == [b"7", b"8", b"9"]
+    consumer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,3 +79,10 @@ def test_nothing_is_served_with_a_wrong_setting(cli: CommandLine, tmp_path: Path
     assert "did you mean 'log.retention.ms'?" in found.err
     assert "does not speak SSL" in found.err
     assert not cli.data.exists()
+
+
+def test_a_port_that_is_taken_says_what_to_do(cli: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = cli("serve", str(cli.data), "--port", str(port), code=1)
+    assert "address already in use; stop what listens there, or choose another" in found.err

@@ -24,6 +24,7 @@ KAFKA_DEFAULTS = {
     "delete.topic.enable": True,
     "socket.request.max.bytes": 104_857_600,
     "max.request.partition.size.limit": 2000,
+    "fetch.max.bytes": 57_671_680,
     "log.retention.check.interval.ms": 300_000,
     "log.cleaner.backoff.ms": 15_000,
     "log.cleaner.dedupe.buffer.size": 134_217_728,

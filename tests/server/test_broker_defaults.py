@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from tests.broker_process import BrokerProcess
 
@@ -20,6 +20,7 @@ TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     settings = {"log.retention.ms": "1h", "message.max.bytes": "2000", "num.partitions": "3"}
     settings |= {"delete.topic.enable": "false", "socket.request.max.bytes": "2048"}
+    settings |= {"fetch.max.bytes": "1024"}
     running = BrokerProcess(tmp_path / "data", settings)
     running.start()
     yield running
@@ -67,3 +68,17 @@ def test_a_request_over_the_limit_ends_its_connection(broker: BrokerProcess) -> 
     with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
         connection.sendall(struct.pack(">i", 2049))
         assert connection.recv(1) == b""
+
+
+def test_a_fetch_brings_no_more_than_the_broker_lets_it(broker: BrokerProcess) -> None:
+    producer = Producer({"bootstrap.servers": broker.address, "batch.num.messages": 1})
+    for _ in range(8):
+        producer.produce("t", b"v" * 500, partition=0)
+    assert producer.flush(10) == 0
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+        body = struct.pack(">iiiibi", -1, 100, 1, 2**20, 0, 1) + struct.pack(">h", 1) + b"t"
+        body += struct.pack(">iiqi", 1, 0, 0, 2**20)
+        request = struct.pack(">hhih", 1, 4, 7, -1) + body
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        length = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))[0]
+    assert 500 < length < 1024 + 200

@@ -166,6 +166,15 @@ BROKER_SETTINGS = SettingTable(
             ),
         ),
         Setting(
+            name="fetch.max.bytes",
+            kind="bytes",
+            default=55 * MIB,
+            minimum=1024,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="The most that one fetch is answered with, whatever the client asks for.",
+        ),
+        Setting(
             name="max.request.partition.size.limit",
             kind="int",
             default=2000,
@@ -338,6 +347,7 @@ class BrokerSettings:
     socket_request_max_bytes: int
     connections_max_idle_ms: int
     max_connections: int
+    fetch_max_bytes: int
     max_request_partition_size_limit: int
     max_partitions_per_topic: int
     log_durability: str

@@ -103,9 +103,13 @@ class Server:
     async def start(self) -> str:
         """Listen; returns the line that says so."""
         options = self._options
-        self._listener = await self._loop.create_server(
-            lambda: Connection(self.door), options.host, options.kafka_port, backlog=1024
-        )
+        try:
+            self._listener = await self._loop.create_server(
+                lambda: Connection(self.door), options.host, options.kafka_port, backlog=1024
+            )
+        except OSError as error:
+            error.add_note("stop what listens there, or choose another --host or --port")
+            raise
         self._loop.set_exception_handler(self._heard_of)
         self._syncer = asyncio.create_task(self._sync_for_ever(), name="syncing")
         self._syncer.add_done_callback(self._syncer_ended)

@@ -60,7 +60,6 @@ SENTINELS = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 NO_TOPIC_ID = UUID(int=0)
-FETCH_MAX_BYTES = 55 * 1024 * 1024
 
 
 class InvalidAcksError(LogError):
@@ -190,7 +189,7 @@ def fetch(door: KafkaDoor, request: Request) -> None:
     wish = FetchWish(
         parts,
         body.min_bytes,
-        min(body.max_bytes, FETCH_MAX_BYTES),
+        min(body.max_bytes, door.broker.settings.fetch_max_bytes),
         now_ms + _ms(body.max_wait),
         body.isolation_level == IsolationLevel.READ_COMMITTED,
     )

@@ -12,6 +12,7 @@ from strandlog.config.kafka_names import ALIASES, NO_EFFECT, PROTECTION
 from strandlog.config.server_settings import SERVER_SETTINGS
 from strandlog.config.setting import SettingTable
 from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.protocol.kafka.versions import APIS, GIVES, NOTES
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
@@ -63,7 +64,25 @@ def errors_page() -> str:
     return f"# Errors\n\n{head}\n\n```\n{tree}\n```\n\n{tail.strip()}\n"
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page}
+def kafka_apis_page() -> str:
+    """The APIs and versions of Kafka's protocol that the broker speaks."""
+    lines = [
+        "# Kafka APIs\n",
+        "Generated from `protocol/kafka/versions.py`, as ApiVersions tells it to clients. Versions "
+        "are inclusive. A request in another version is hung up on, except ApiVersions; what is "
+        "not listed is not advertised, and clients do without it.\n",
+        "| key | API | versions | flexible from | what you get | notes |",
+        "|--:|---|---|---|---|---|",
+    ]
+    for api in APIS:
+        versions = f"{api.first}-{api.last}" if api.last > api.first else f"{api.first}"
+        gives, notes = GIVES[api.name], NOTES.get(api.name, "")
+        flexible = "never" if api.flexible_from > api.last else f"{api.flexible_from}"
+        lines.append(f"| {api.key} | {api.name} | {versions} | {flexible} | {gives} | {notes} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"settings.md": settings_page, "errors.md": errors_page, "kafka-apis.md": kafka_apis_page}
 
 
 def main() -> int:

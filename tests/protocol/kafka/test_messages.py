@@ -10,8 +10,15 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.messages import encoder, parse
-from strandlog.protocol.kafka.versions import APIS, BY_KEY, Api
+from strandlog.protocol.kafka.messages import array_encoder, encoder, parse
+from strandlog.protocol.kafka.versions import (
+    APIS,
+    BY_KEY,
+    GIVES,
+    NEVER_FLEXIBLE,
+    NOTES,
+    Api,
+)
 
 ALL_VERSIONS = [(api, version) for api in APIS for version in range(api.first, api.last + 1)]
 
@@ -88,3 +95,19 @@ def test_bytes_that_are_no_request_are_a_data_error(api: Api, version: int) -> N
 def test_no_api_is_listed_twice_and_ranges_make_sense() -> None:
     assert len(BY_KEY) == len(APIS)
     assert all(0 <= api.first <= api.last for api in APIS)
+
+
+def test_every_api_says_what_it_gives() -> None:
+    assert list(GIVES) == [api.name for api in APIS]
+    assert NOTES.keys() <= GIVES.keys()
+    assert NEVER_FLEXIBLE > max(api.last for api in APIS)
+
+
+def test_an_array_that_was_encoded_before_is_taken_as_it_is() -> None:
+    rows = [{"partition_index": number, "leader_id": 0} for number in range(3)]
+    for version in (1, 12):
+        encoded = array_encoder(3, version, "topics", "partitions")(rows)
+        body = {"name": "t", "partitions": rows}
+        twice = {"topics": [body, {**body, "partitions": encoded}]}
+        first, second = _read(3, version, encoder(3, version)(twice)).topics
+        assert first == second

@@ -1,7 +1,7 @@
 """The one table of APIs that the broker speaks, and in which versions.
 
 ApiVersions, dispatch and the page of supported APIs derive from it. `flexible_from` is the first
-version with compact types and tagged fields.
+version with compact types and tagged fields. `GIVES` and `NOTES` say the same for people.
 
 Produce is advertised from version 0 although 0 to 2 are refused: older librdkafka looks for version
 0 and silently gives up compression when it is missing (KAFKA-18659).
@@ -72,3 +72,69 @@ APIS = (
 BY_KEY = {api.key: api for api in APIS}
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
+
+# What a user gets of each, and what there is to know: for the page of supported APIs.
+GIVES = {
+    "Produce": "Records are written; with acks=all the answer comes when they are on disk.",
+    "Fetch": "Records are read, with long polls and `read_committed`.",
+    "ListOffsets": "Offsets by time (exact to the record), earliest, latest, largest timestamp.",
+    "Metadata": "Topics, partitions, the address to talk to; makes topics on demand.",
+    "OffsetCommit": "A group's positions are kept, each with a note.",
+    "OffsetFetch": "A group's positions, of several groups at once from 8.",
+    "FindCoordinator": "The address again: one node coordinates all groups and transactions.",
+    "JoinGroup": "Membership in a classic group, dynamic or static.",
+    "Heartbeat": "A member stays in its group, and hears of rebalances.",
+    "LeaveGroup": "Members leave, several at once from 3.",
+    "SyncGroup": "A member's assignment.",
+    "DescribeGroups": "State, members and assignments of groups.",
+    "ListGroups": "The groups there are, by state and type.",
+    "ApiVersions": "This table.",
+    "CreateTopics": "Topics are made, with settings; `validate_only` tries.",
+    "DeleteTopics": "Topics are deleted, by name or, from 6, by id.",
+    "DeleteRecords": "Records below an offset are dropped.",
+    "InitProducerId": "An id for idempotent and transactional producers.",
+    "OffsetForLeaderEpoch": "Where a leader's epoch ends; there is one, 0.",
+    "AddPartitionsToTxn": "Partitions join a transaction.",
+    "AddOffsetsToTxn": "A group's positions join a transaction.",
+    "EndTxn": "A transaction is committed or aborted.",
+    "TxnOffsetCommit": "Positions that count when the transaction is committed.",
+    "DescribeConfigs": "Every setting of topics and broker: value, source, synonyms, meaning.",
+    "AlterConfigs": "The settings of a topic are replaced as a whole.",
+    "DescribeLogDirs": "Bytes per partition, size and free space of the disk.",
+    "CreatePartitions": "Topics grow; `validate_only` tries.",
+    "DeleteGroups": "Empty groups are forgotten.",
+    "IncrementalAlterConfigs": "Single settings of a topic are set, taken back, added to.",
+    "OffsetDelete": "A group's positions are forgotten, except in topics that it reads.",
+    "DescribeCluster": "The cluster id and the one node.",
+    "DescribeProducers": "Who writes to a partition, and since when a transaction is open.",
+    "DescribeTransactions": "State and partitions of transactions.",
+    "ListTransactions": "The transactions there are, by state, producer id and age.",
+    "DescribeTopicPartitions": "Topics with many partitions, page by page.",
+}
+
+NOTES = {
+    "Produce": (
+        "Advertised from 0, spoken from 3: older librdkafka gives up compression without "
+        "0. Topics by id from 13."
+    ),
+    "Fetch": (
+        "Fetch sessions are declined (session id 0), as the protocol allows. Topics by id from 13."
+    ),
+    "ListOffsets": "The special times of tiered storage are answered as by a broker without it.",
+    "Metadata": (
+        "One node leads everything; cluster and topic ids are stable. Topics by id from 12."
+    ),
+    "OffsetCommit": "Notes are limited by `offset.metadata.max.bytes`. Topics by id from 10.",
+    "OffsetFetch": "Topics by id from 10.",
+    "JoinGroup": "From 4 on a new member is given its id first.",
+    "ApiVersions": (
+        "A version that is not known gets error 35 in the form of version 0. "
+        "`transaction.version` is not offered."
+    ),
+    "CreateTopics": "Replication factor 1 or -1; manual assignments to node 0.",
+    "AddPartitionsToTxn": "4 and later are between brokers.",
+    "EndTxn": "5 goes with `transaction.version` 2, which is not offered.",
+    "TxnOffsetCommit": "5 goes with `transaction.version` 2, which is not offered.",
+    "AlterConfigs": "Settings of the broker are set when it starts.",
+    "IncrementalAlterConfigs": "Settings of the broker are set when it starts.",
+}

@@ -146,7 +146,14 @@ def test_a_full_disk_fails(cli: CommandLine, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_fails(cli: CommandLine, tmp_path: Path) -> None:
     cli.data.mkdir(mode=0o555)
-    assert "belongs to user id" in _report(cli, str(cli.data), code=1)["writing"]["seen"]
+    check = _report(cli, str(cli.data), code=1)["writing"]
+    assert f"we are user {os.geteuid()}, {cli.data} belongs to user" in check["seen"]
+
+
+def test_a_place_where_nobody_can_write_fails(cli: CommandLine) -> None:
+    check = _report(cli, "/proc/nowhere/data", code=1)["writing"]
+    assert f"we are user {os.geteuid()}, /proc belongs to user 0" in check["seen"]
+    assert "chown or chmod /proc" in check["advice"]
 
 
 def test_a_clock_that_was_set_back_shows_in_the_files(cli: CommandLine) -> None:

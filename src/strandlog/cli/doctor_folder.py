@@ -8,7 +8,6 @@ for that.
 
 from __future__ import annotations
 
-import getpass
 import os
 import statistics
 import time
@@ -142,7 +141,7 @@ def _write_check(files: DiskFiles, home: str) -> Check:
             files.remove(probe)
     except (StorageError, OSError) as error:
         owner = os.stat(home).st_uid
-        text = f"{error} (we are {getpass.getuser()}, the folder belongs to user id {owner})"
+        text = f"{error} (we are user {os.geteuid()}, {home} belongs to user {owner})"
         return fail("writing", text, f"chown or chmod {home}, mount it writable, or free space")
     return judged_syncs(times)
 

@@ -252,10 +252,19 @@ class Upkeep:
         except (CorruptSegmentError, DataError):
             self._uncleanable.add(log)
             raise
+        while log in self.syncing and self.sync_elsewhere is not None:
+            yield breathe  # whoever syncs it is nearly done
         if log.is_closed:
             return
-        report = plan.complete()
-        self._log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
+        is_free = log not in self.syncing
+        self.syncing.add(log)
+        try:
+            report = yield from plan.completing()
+        finally:
+            if is_free:
+                self._release(log)
+        if self._log_dir.logs.get(log.tp) is log:
+            self._log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
         self._metrics.compactions += 1
         self._metrics.compacted_bytes += report.bytes_before
         self._metrics.compaction_saved_bytes += report.bytes_before - report.bytes_after

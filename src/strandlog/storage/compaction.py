@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from strandlog.errors import CorruptRecordError, CorruptSegmentError, DataError, StorageError
 from strandlog.model import Record
@@ -38,6 +39,7 @@ from strandlog.storage.offset_map import SLOT_SIZE, OffsetMap
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, CLEANED_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.segment import Segment, SegmentIndexes
+from strandlog.storage.steps import Steps, do_here
 from strandlog.storage.swap import SWAPPED_SUFFIXES, commit_swap, finish_swap
 from strandlog.storage.txn_index import AbortedRanges, AbortedTransaction, packed
 
@@ -231,28 +233,43 @@ class CompactionPlan:
 
     def complete(self) -> CompactionReport:
         """Swap the cleaned segments in; by the owner of the log."""
-        context = self.log.context
-        due_ms = context.clock.now_ms() + self.log.settings.file_delete_delay_ms
-        self.log.settle()
-        self.log.begin_active_file()  # the last record may go, and with it the next offset
+        return do_here(self.completing())
+
+    def completing(self) -> Steps[CompactionReport]:
+        """The same in steps. Nobody else may sync or trim the partition meanwhile."""
+        files, folder = self.log.context.files, self.log.folder
+        yield self.log.settle
+        self.log.open_active_file()  # the last record may go, and with it the next offset
+        yield partial(files.sync_dir, folder)
         for group in self.cleaned:
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
                 # Retention was quicker: what was cleaned is gone, so is the need for it.
                 for suffix in SWAPPED_SUFFIXES:
-                    context.files.remove(first.stem + suffix + CLEANED_SUFFIX)
+                    files.remove(first.stem + suffix + CLEANED_SUFFIX)
                 continue
-            commit_swap(context.files, self.log.folder, first.base_offset)
-
-            def swap(
-                originals: list[Segment] = group.originals, base: int = first.base_offset
-            ) -> None:
-                finish_swap(
-                    context.files, self.log.folder, originals, base, context.remover, due_ms
-                )
-
-            self.log.replace_segments(group.originals, group.cleaned, swap)
+            yield partial(commit_swap, files, folder, first.base_offset)
+            if self.log.is_closed:
+                break
+            self._swap(group)
+            yield partial(files.sync_dir, folder)
         return self.report
+
+    def _swap(self, group: _CleanedGroup) -> None:
+        """In one go: a reader finds the old files or the new one."""
+        context = self.log.context
+        due_ms = context.clock.now_ms() + self.log.settings.file_delete_delay_ms
+        base_offset = group.originals[0].base_offset
+        swap = partial(
+            finish_swap,
+            context.files,
+            self.log.folder,
+            group.originals,
+            base_offset,
+            context.remover,
+            due_ms,
+        )
+        self.log.replace_segments(group.originals, group.cleaned, swap)
 
 
 def plan_compaction(

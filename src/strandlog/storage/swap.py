@@ -41,6 +41,7 @@ SWAPPED_SUFFIXES = (*SIDE_SUFFIXES, LOG_SUFFIX)
 def commit_swap(files: Files, folder: str, base_offset: int) -> None:
     """Step 2: the cleaned files are complete and synced; make them count."""
     _rename_all(files, folder, base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
+    files.sync_dir(folder)
 
 
 def finish_swap(
@@ -51,7 +52,7 @@ def finish_swap(
     remover: FileRemover,
     due_ms: int,
 ) -> None:
-    """Steps 3 and 4, while the log is open."""
+    """Steps 3 and 4, while the log is open; the folder is still to be synced after it."""
     for segment in originals:
         for path in segment.paths:
             remover.retire(path, due_ms)
@@ -63,7 +64,6 @@ def _rename_all(files: Files, folder: str, base_offset: int, old: str, new: str)
     for suffix in SWAPPED_SUFFIXES:
         if files.exists(stem + suffix + old):
             files.rename(stem + suffix + old, stem + suffix + new)
-    files.sync_dir(folder)
 
 
 def tidy_after_crash(files: Files, folder: str) -> None:
@@ -106,6 +106,7 @@ def _finish_after_crash(
             for suffix in (LOG_SUFFIX, *SIDE_SUFFIXES):
                 files.remove(stem_of(folder, original) + suffix)
     _rename_all(files, folder, base_offset, SWAP_SUFFIX, "")
+    files.sync_dir(folder)
 
 
 def _end_offset(files: Files, path: str) -> int | None:

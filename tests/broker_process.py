@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ class BrokerProcess:
     settings: dict[str, str] = field(default_factory=dict)
     port: int = 0
     process: subprocess.Popen[str] | None = None
+    log: Path | None = None  # what it says on stderr goes here; else to the test's own
 
     @property
     def address(self) -> str:
@@ -28,7 +30,11 @@ class BrokerProcess:
         arguments += ["--port", str(self.port)]
         for name, value in self.settings.items():
             arguments += ["--set", f"{name}={value}"]
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(self.log.open("a")) if self.log is not None else None
+            self.process = subprocess.Popen(
+                arguments, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("ready kafka="), line

@@ -23,9 +23,14 @@ from kio.serial import entity_reader, entity_writer
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
 from strandlog.protocol.kafka.schemas import FIXED, element_of, is_entity, unwrap
 from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
+from strandlog.record.builder import build_batch
 
 # Names that mean something to a broker, besides names that mean nothing.
 NAMES = ["", "t", "u", "compacted", "g", "__consumer_offsets", "range", "consumer", "0", "bad name"]
+BATCHES = [
+    bytes(build_batch(1_700_000_000_000, [b"value"] * count, [key] * count))
+    for count, key in ((1, b"key"), (3, None))
+]
 NUMBERS = [-7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 4, 16, 1000]
 
 
@@ -40,8 +45,10 @@ def _primitive(kafka_type: str) -> st.SearchStrategy[Any]:
     match kafka_type:
         case "string":
             return st.sampled_from(NAMES) | st.text(max_size=12)
-        case "bytes" | "records":
+        case "bytes":
             return st.binary(max_size=30)
+        case "records":
+            return st.sampled_from(BATCHES) | st.binary(max_size=80)
         case "uuid":
             return st.none() | st.uuids()
         case "bool":

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types contracts check crash bench peers clean
+.PHONY: help setup demo test lint types contracts check crash fuzz soak bench peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -13,6 +13,8 @@ help:
 	@echo "make test    set up and run the tests"
 	@echo "make check   what CI runs: lint, types, import contracts, tests"
 	@echo "make crash   at least 10,000 crash points over a simulated disk"
+	@echo "make fuzz    random and damaged requests against a broker, for some minutes"
+	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
 	@echo "make bench   figures of this machine, as a table and as JSON"
 	@echo "make peers   fetch clients of other languages for tests/compat (needs npm, Java, Maven)"
 
@@ -44,6 +46,13 @@ check: lint types contracts test
 
 crash: setup
 	$(BIN)/python -m tests.crash.enumerate_crashes --points 10000
+
+fuzz: setup
+	STRANDLOG_FUZZ_EXAMPLES=40 $(BIN)/python -m pytest -o timeout=0 tests/server/test_kafka_fuzz.py
+
+soak: setup
+	$(BIN)/python -m tests.soak.broker_kills --rounds 50
+	$(BIN)/python -m tests.soak.transaction_kills --kills 50
 
 bench: setup
 	$(BIN)/python -m benchmarks.run

@@ -1,0 +1,21 @@
+"""The kill loops of `make soak`, short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.soak import broker_kills, transaction_kills
+
+
+def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) -> None:
+    report = broker_kills.Soak(tmp_path, seed=11).run(rounds=4)
+    assert report.is_right, report
+    assert report.kills == 4
+    assert report.in_log == report.acknowledged
+
+
+def test_read_process_write_is_exactly_once_when_anybody_is_killed(tmp_path: Path) -> None:
+    report = transaction_kills.Soak(tmp_path, seed=12).run(kills=6)
+    assert report.is_right, report
+    assert report.squares == report.numbers
+    assert min(report.worker_kills, report.broker_kills) > 0

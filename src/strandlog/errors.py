@@ -79,6 +79,7 @@ class StrandlogError(Exception):
 
     kafka_code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
+    records_kept: int = 0  # of a `send_batch` over the wire that failed half way
 
 
 class TopicError(StrandlogError):

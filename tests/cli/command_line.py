@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import strandlog
 from strandlog.cli.main import run
+from strandlog.client.interface import OpenLog, ReadableLog
 
 
 class Result(NamedTuple):
@@ -36,11 +38,31 @@ class Result(NamedTuple):
 
 
 class CommandLine:
-    """`strandlog` with a data folder of its own."""
+    """`strandlog` with a data folder of its own, or with a broker."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, bootstrap: str | None = None) -> None:
         self.data = data
-        self.env = {**os.environ, "STRANDLOG_DATA": str(data), "COLUMNS": "200"}
+        self.bootstrap = bootstrap
+        target = {"STRANDLOG_DATA": str(data)}
+        if bootstrap is not None:
+            target = {"STRANDLOG_BOOTSTRAP": bootstrap}
+        self.env = {**os.environ, **target, "COLUMNS": "200"}
+
+    @property
+    def is_wire(self) -> bool:
+        return self.bootstrap is not None
+
+    def open_log(self) -> OpenLog:
+        """What the commands work on, for the test itself."""
+        if self.bootstrap is not None:
+            return strandlog.connect(self.bootstrap)
+        return strandlog.open(self.data)
+
+    def read_log(self) -> ReadableLog:
+        """The same, for looking."""
+        if self.bootstrap is not None:
+            return strandlog.connect(self.bootstrap)
+        return strandlog.read(self.data)
 
     def popen(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
         """Begin a command and go on."""

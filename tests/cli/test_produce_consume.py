@@ -10,35 +10,33 @@ from pathlib import Path
 import pytest
 from tests.cli.command_line import CommandLine
 
-import strandlog
 
-
-def test_ten_thousand_lines_come_out_as_they_went_in(cli: CommandLine, tmp_path: Path) -> None:
+def test_ten_thousand_lines_come_out_as_they_went_in(anywhere: CommandLine, tmp_path: Path) -> None:
     lines = b"".join(b"line %d %s\n" % (number, b"\xff\x00\r\t%" * 3) for number in range(10_000))
     (tmp_path / "lines").write_bytes(lines)
-    found = cli("produce", "t", str(tmp_path / "lines"), "--create", "-z", "zstd")
+    found = anywhere("produce", "t", str(tmp_path / "lines"), "--create", "-z", "zstd")
     assert found.err.startswith("10,000 records (")
     assert found.out == b""
-    assert cli("consume", "t", "-e", "-f", "%s\\n").out == lines
-    assert cli("consume", "t", "-e", "-n", "3", "-o", "9997").out.count(b"\n") == 3
-    assert cli("consume", "t", "-e").out == lines
+    assert anywhere("consume", "t", "-e", "-f", "%s\\n").out == lines
+    assert anywhere("consume", "t", "-e", "-n", "3", "-o", "9997").out.count(b"\n") == 3
+    assert anywhere("consume", "t", "-e").out == lines
 
 
-def test_input_is_taken_as_it_is(cli: CommandLine) -> None:
-    cli.inside("produce", "t", "--create", given=b"\n\na\r\n  b  \nlast without end")
-    found = cli.inside("consume", "t", "-e", "-f", "<%s>")
+def test_input_is_taken_as_it_is(anywhere: CommandLine) -> None:
+    anywhere.inside("produce", "t", "--create", given=b"\n\na\r\n  b  \nlast without end")
+    found = anywhere.inside("consume", "t", "-e", "-f", "<%s>")
     assert found.out == b"<><><a\r><  b  ><last without end>"
-    cli.inside("topic", "create", "empty")
-    assert cli.inside("produce", "empty", "--json").document["records"] == 0
-    assert cli.inside("consume", "empty", "-e").out == b""
+    anywhere.inside("topic", "create", "empty")
+    assert anywhere.inside("produce", "empty", "--json").document["records"] == 0
+    assert anywhere.inside("consume", "empty", "-e").out == b""
 
 
-def test_keys_headers_and_tombstones(cli: CommandLine) -> None:
-    cli.inside(
+def test_keys_headers_and_tombstones(anywhere: CommandLine) -> None:
+    anywhere.inside(
         "produce", "t", "--create", "-K", ":", "-H", "a=1", "-H", "b=x=y", "-H", "n", "-Z",
         given=b"k:v:w\nkey:\n:value\nno key\n",
     )  # fmt: skip
-    with strandlog.read(cli.data) as log:
+    with anywhere.read_log() as log:
         records = log.consumer(["t"]).poll()
     assert [(record.key, record.value) for record in records] == [
         (b"k", b"v:w"),
@@ -47,39 +45,41 @@ def test_keys_headers_and_tombstones(cli: CommandLine) -> None:
         (None, b"no key"),
     ]
     assert records[0].headers == (("a", b"1"), ("b", b"x=y"), ("n", None))
-    assert cli.inside("consume", "t", "-e", "-K", "=").lines == [
+    assert anywhere.inside("consume", "t", "-e", "-K", "=").lines == [
         "k=v:w",
         "key=",
         "=value",
         "=no key",
     ]
-    found = cli.inside("consume", "t", "-e", "-Z", "-f", "%k|%s|%K|%S|%h\\n").lines
+    found = anywhere.inside("consume", "t", "-e", "-Z", "-f", "%k|%s|%K|%S|%h\\n").lines
     assert found[:3] == [
         "k|v:w|1|3|a=1,b=x=y,n=NULL",
         "key|NULL|3|-1|a=1,b=x=y,n=NULL",
         "NULL|value|-1|5|a=1,b=x=y,n=NULL",
     ]
-    assert cli.inside("consume", "t", "-n", "1", "-f", "%t %p %o %%\\x21\\n").text == "t 0 0 %!\n"
+    assert (
+        anywhere.inside("consume", "t", "-n", "1", "-f", "%t %p %o %%\\x21\\n").text == "t 0 0 %!\n"
+    )
 
 
-def test_without_minus_z_nothing_is_null_but_missing_keys(cli: CommandLine) -> None:
-    cli.inside("produce", "t", "--create", "-K", "\\t", given=b"\tv\nk\t\nv\n")
-    found = [json.loads(line) for line in cli.inside("consume", "t", "-e", "--json").lines]
+def test_without_minus_z_nothing_is_null_but_missing_keys(anywhere: CommandLine) -> None:
+    anywhere.inside("produce", "t", "--create", "-K", "\\t", given=b"\tv\nk\t\nv\n")
+    found = [json.loads(line) for line in anywhere.inside("consume", "t", "-e", "--json").lines]
     assert [(row["key"], row["value"]) for row in found] == [("", "v"), ("k", ""), (None, "v")]
 
 
-def test_json_lines_in_and_out_are_the_same_records(cli: CommandLine) -> None:
+def test_json_lines_in_and_out_are_the_same_records(anywhere: CommandLine) -> None:
     given = [
         {"value": "text", "key": "k", "headers": {"h": "x"}, "timestamp": 1_700_000_000_000},
         {"value": None, "key": "gone", "partition": 1},
         {"value_base64": "/wA=", "key_base64": "gA==", "headers": [["b", {"base64": "/w=="}]]},
         {"value": {"a": [1, "é"]}, "headers": [["d", "1"], ["d", None]], "partition": 0},
     ]
-    cli.inside("topic", "create", "t", "-p", "2")
+    anywhere.inside("topic", "create", "t", "-p", "2")
     text = "".join(json.dumps(row) + "\n" for row in given).encode()
-    found = cli("produce", "t", "--json", given=text).document
+    found = anywhere("produce", "t", "--json", given=text).document
     assert (found["topic"], found["records"]) == ("t", 4)
-    printed = cli("consume", "t", "-e", "--json").out
+    printed = anywhere("consume", "t", "-e", "--json").out
     rows = sorted(map(json.loads, printed.splitlines()), key=lambda row: str(row.get("value")))
     assert printed.startswith(b'{"topic": "t", "partition": ')
     by_value = {row.get("value", "bytes"): row for row in rows}
@@ -89,9 +89,9 @@ def test_json_lines_in_and_out_are_the_same_records(cli: CommandLine) -> None:
     assert by_value["bytes"]["value_base64"] == "/wA="
     assert by_value['{"a": [1, "é"]}']["headers"] == [["d", "1"], ["d", None]]
 
-    cli.inside("topic", "create", "copy", "-p", "2")
-    cli.inside("produce", "copy", "--json", given=printed)
-    copied = cli.inside("consume", "copy", "-e", "--json").out
+    anywhere.inside("topic", "create", "copy", "-p", "2")
+    anywhere.inside("produce", "copy", "--json", given=printed)
+    copied = anywhere.inside("consume", "copy", "-e", "--json").out
     assert sorted(copied.replace(b'"copy"', b'"t"').splitlines()) == sorted(printed.splitlines())
 
 
@@ -111,25 +111,29 @@ def test_json_lines_in_and_out_are_the_same_records(cli: CommandLine) -> None:
     ],
 )
 def test_a_bad_line_is_named_and_everything_before_it_is_kept(
-    cli: CommandLine, line: bytes, words: str
+    anywhere: CommandLine, line: bytes, words: str
 ) -> None:
     given = b'{"value": "1"}\n{"value": "2"}\n' + line + b'\n{"value": "4"}\n'
-    found = json.loads(cli.inside("produce", "t", "--create", "--json", given=given, code=1).err)
+    found = json.loads(
+        anywhere.inside("produce", "t", "--create", "--json", given=given, code=1).err
+    )
     assert words in found["error"]
-    kept = cli.inside("topic", "list", "--json").document[0]["records"]
+    kept = anywhere.inside("topic", "list", "--json").document[0]["records"]
     if "line 3" in found["error"]:
         assert kept == 2
     assert found["error"].endswith(f"{kept} records went to t before that")
 
 
 def test_lines_that_are_too_large_are_refused_and_large_batches_are_split(
-    cli: CommandLine,
+    anywhere: CommandLine,
 ) -> None:
-    cli.inside("topic", "create", "small", "-c", "max.message.bytes=1000")
-    cli.inside("produce", "small", given=b"x" * 100 + b"\n" + (b"y" * 90 + b"\n") * 300)
-    assert cli.inside("topic", "list", "--json").document[0]["records"] == 301
-    found = cli.inside("produce", "small", given=b"fits\n" + b"x" * 2000 + b"\n", code=1)
-    assert "over the limit of 1000" in found.err
+    anywhere.inside("topic", "create", "small", "-c", "max.message.bytes=1000")
+    anywhere.inside("produce", "small", given=b"x" * 100 + b"\n" + (b"y" * 90 + b"\n") * 300)
+    assert anywhere.inside("topic", "list", "--json").document[0]["records"] == 301
+    found = anywhere.inside("produce", "small", given=b"fits\n" + b"x" * 2000 + b"\n", code=1)
+    assert ("over the limit of" if anywhere.is_wire else "over the limit of 1000") in found.err
+    assert "1 record went to small before that" in found.err
+    assert anywhere.inside("consume", "small", "-e", "-o", "-1").lines == ["fits"]
 
 
 def test_options_that_do_not_fit(cli: CommandLine) -> None:
@@ -142,23 +146,23 @@ def test_options_that_do_not_fit(cli: CommandLine) -> None:
     assert cli.inside("produce", "t", "no such file", code=2).err
 
 
-def test_partitions_are_chosen_on_both_sides(cli: CommandLine) -> None:
-    cli.inside("topic", "create", "t", "-p", "3")
-    cli.inside("produce", "t", "-p", "2", given=b"a\nb\n")
-    cli.inside("produce", "t", "-p", "0", given=b"c\n")
-    assert cli.inside("consume", "t", "-e", "-p", "2").text == "a\nb\n"
-    assert sorted(cli("consume", "t", "-e", "-p", "2", "-p", "0").lines) == ["a", "b", "c"]
-    assert "has no partition 3" in cli.inside("consume", "t", "-e", "-p", "3", code=1).err
+def test_partitions_are_chosen_on_both_sides(anywhere: CommandLine) -> None:
+    anywhere.inside("topic", "create", "t", "-p", "3")
+    anywhere.inside("produce", "t", "-p", "2", given=b"a\nb\n")
+    anywhere.inside("produce", "t", "-p", "0", given=b"c\n")
+    assert anywhere.inside("consume", "t", "-e", "-p", "2").text == "a\nb\n"
+    assert sorted(anywhere("consume", "t", "-e", "-p", "2", "-p", "0").lines) == ["a", "b", "c"]
+    assert "has no partition 3" in anywhere.inside("consume", "t", "-e", "-p", "3", code=1).err
 
 
-def test_every_way_to_name_a_place(cli: CommandLine) -> None:
+def test_every_way_to_name_a_place(anywhere: CommandLine) -> None:
     now_ms = int(time.time() * 1000)
     times = [now_ms - 7_200_000 + number * 600_000 for number in range(10)]
     given = "".join(
         json.dumps({"value": str(number), "timestamp": when}) + "\n"
         for number, when in enumerate(times)
     )
-    cli.inside("produce", "t", "--create", "--json", given=given.encode())
+    anywhere.inside("produce", "t", "--create", "--json", given=given.encode())
     moment = datetime.fromtimestamp(times[6] / 1000, UTC).isoformat(timespec="milliseconds")
     for place, expected in (
         ("beginning", 10),
@@ -172,35 +176,38 @@ def test_every_way_to_name_a_place(cli: CommandLine) -> None:
         ("@-3h", 10),
         ("@-1s", 0),
     ):
-        assert len(cli.inside("consume", "t", "-e", "-o", place).lines) == expected, place
-    found = cli.inside("consume", "t", "-e", "-o", "11", code=1)
+        assert len(anywhere.inside("consume", "t", "-e", "-o", place).lines) == expected, place
+    found = anywhere.inside("consume", "t", "-e", "-o", "11", code=1)
     assert "offset 11 is outside t-0 [0, 10)" in found.err
 
 
-def test_groups_go_on_where_they_were(cli: CommandLine) -> None:
-    cli.inside("produce", "t", "--create", given=b"1\n2\n3\n4\n5\n")
-    assert cli("consume", "t", "-g", "g", "-n", "2").lines == ["1", "2"]
-    assert cli.inside("consume", "t", "-g", "g", "-e").lines == ["3", "4", "5"]
-    assert cli.inside("consume", "t", "-g", "g", "-e").lines == []
-    assert cli.inside("consume", "t", "-g", "other", "-e", "-o", "-1").lines == ["5"]
-    assert cli.inside("consume", "t", "-g", "g", "-e", "-p", "0", "-o", "3").lines == ["4", "5"]
+def test_groups_go_on_where_they_were(anywhere: CommandLine) -> None:
+    anywhere.inside("produce", "t", "--create", given=b"1\n2\n3\n4\n5\n")
+    assert anywhere("consume", "t", "-g", "g", "-n", "2").lines == ["1", "2"]
+    assert anywhere.inside("consume", "t", "-g", "g", "-e").lines == ["3", "4", "5"]
+    assert anywhere.inside("consume", "t", "-g", "g", "-e").lines == []
+    assert anywhere.inside("consume", "t", "-g", "other", "-e", "-o", "-1").lines == ["5"]
+    assert anywhere.inside("consume", "t", "-g", "g", "-e", "-p", "0", "-o", "3").lines == [
+        "4",
+        "5",
+    ]
 
 
-def test_what_nobody_read_is_not_committed(cli: CommandLine) -> None:
-    cli.inside("produce", "t", "--create", given=b"a line that fills the pipe\n" * 30_000)
-    with cli.popen("consume", "t", "-g", "g") as process:
+def test_what_nobody_read_is_not_committed(anywhere: CommandLine) -> None:
+    anywhere.inside("produce", "t", "--create", given=b"a line that fills the pipe\n" * 30_000)
+    with anywhere.popen("consume", "t", "-g", "g") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(30) == 0
-    found = cli.inside("group", "describe", "g", "--json").document["partitions"]
+    found = anywhere.inside("group", "describe", "g", "--json").document["partitions"]
     committed = found[0]["committed"] if found else 0
     assert (committed or 0) < 30_000
 
 
-def test_a_slow_pipe_is_sent_line_by_line_and_can_be_followed(cli: CommandLine) -> None:
-    cli.inside("topic", "create", "t")
-    with cli.popen("produce", "t") as producer, cli.popen("consume", "t") as consumer:
+def test_a_slow_pipe_is_sent_line_by_line_and_can_be_followed(anywhere: CommandLine) -> None:
+    anywhere.inside("topic", "create", "t")
+    with anywhere.popen("produce", "t") as producer, anywhere.popen("consume", "t") as consumer:
         assert producer.stdin is not None
         assert consumer.stdout is not None
         for number in range(3):

@@ -6,31 +6,36 @@ import pytest
 from tests.cli.command_line import CommandLine
 
 
-def test_a_topics_life(cli: CommandLine) -> None:
-    found = cli("topic", "create", "orders", "-p", "3", "-c", "retention.ms=1d", "--json").document
+def test_a_topics_life(anywhere: CommandLine) -> None:
+    found = anywhere(
+        "topic", "create", "orders", "-p", "3", "-c", "retention.ms=1d", "--json"
+    ).document
     assert (found["name"], found["partitions"]) == ("orders", 3)
     assert found["config"] == {"retention.ms": "86400000"}
-    assert cli.inside("topic", "create", "plain").err == "created plain with 1 partition\n"
-    cli.inside("produce", "orders", given=b"1\n2\n3\n4\n")
+    assert anywhere.inside("topic", "create", "plain").err == "created plain with 1 partition\n"
+    anywhere.inside("produce", "orders", given=b"1\n2\n3\n4\n")
 
-    found = cli.inside("topic", "list", "--json").document
+    found = anywhere.inside("topic", "list", "--json").document
     assert [(row["name"], row["partitions"], row["records"]) for row in found] == [
         ("orders", 3, 4),
         ("plain", 1, 0),
     ]
-    assert cli.inside("topic", "list").lines[0].split() == [
+    assert anywhere.inside("topic", "list").lines[0].split() == [
         "TOPIC",
         "PARTITIONS",
         "RECORDS",
         "SIZE",
     ]
 
-    cli.inside(
+    anywhere.inside(
         "topic", "alter", "orders", "-c", "retention.ms=", "-c", "segment.bytes=1MiB", "-p", "4"
     )
-    found = cli.inside("topic", "describe", "orders", "--json").document
+    found = anywhere.inside("topic", "describe", "orders", "--json").document
     assert found["config"] == {"segment.bytes": "1048576"}
-    assert [row["end_offset"] for row in found["partitions"]] == [2, 1, 1, 0]
+    ends = [row["end_offset"] for row in found["partitions"]]
+    assert (len(ends), sum(ends)) == (4, 4)
+    if not anywhere.is_wire:  # librdkafka does not take turns
+        assert ends == [2, 1, 1, 0]
     assert set(found["partitions"][0]) == {
         "partition",
         "start_offset",
@@ -38,22 +43,26 @@ def test_a_topics_life(cli: CommandLine) -> None:
         "size_bytes",
         "segments",
     }
-    shown = cli.inside("topic", "describe", "orders").lines
-    assert shown[1].split()[:4] == ["0", "0", "2", "2"]
+    shown = anywhere.inside("topic", "describe", "orders").lines
+    assert shown[1].split()[:4] == ["0", "0", str(ends[0]), str(ends[0])]
     assert "segment.bytes  1048576" in shown
-    found = cli.inside("topic", "describe", "orders", "--json", "--defaults").document["config"]
+    found = anywhere.inside("topic", "describe", "orders", "--json", "--defaults").document[
+        "config"
+    ]
     assert found["retention.ms"] == "604800000"
     assert found["cleanup.policy"] == "delete"
 
-    assert cli("topic", "delete", "orders", "--yes", "--json").document == {"deleted": "orders"}
-    assert [row["name"] for row in cli.inside("topic", "list", "--json").document] == ["plain"]
+    assert anywhere("topic", "delete", "orders", "--yes", "--json").document == {
+        "deleted": "orders"
+    }
+    assert [row["name"] for row in anywhere.inside("topic", "list", "--json").document] == ["plain"]
 
 
-def test_deleting_asks_and_without_a_terminal_wants_yes(cli: CommandLine) -> None:
-    cli.inside("topic", "create", "t")
-    found = cli("topic", "delete", "t", given=b"y\n", code=2)
+def test_deleting_asks_and_without_a_terminal_wants_yes(anywhere: CommandLine) -> None:
+    anywhere.inside("topic", "create", "t")
+    found = anywhere("topic", "delete", "t", given=b"y\n", code=2)
     assert "add --yes" in found.err
-    assert cli.inside("topic", "list", "--json").document
+    assert anywhere.inside("topic", "list", "--json").document
 
 
 @pytest.mark.parametrize(
@@ -72,8 +81,8 @@ def test_deleting_asks_and_without_a_terminal_wants_yes(cli: CommandLine) -> Non
         (("topic", "delete", "other", "--yes"), 1, "does not exist"),
     ],
 )
-def test_mistakes(cli: CommandLine, arguments: tuple[str, ...], code: int, words: str) -> None:
-    cli.inside("topic", "create", "old")
-    found = cli.inside(*arguments, code=code)
+def test_mistakes(anywhere: CommandLine, arguments: tuple[str, ...], code: int, words: str) -> None:
+    anywhere.inside("topic", "create", "old")
+    found = anywhere.inside(*arguments, code=code)
     assert words in found.err
     assert found.out == b""

@@ -1,8 +1,8 @@
 """`strandlog consume`: records out, as lines.
 
-Without a group the files are read, beside an owner if there is one, and nothing is kept of it. With
-a group the folder is opened as its owner, and the group's offsets are committed after the records
-have been written out: what a reader of our output did not get is not committed.
+Without a group nothing is kept of it; of a folder the files are read, beside an owner if there is
+one. With a group a folder is opened as its owner, and the group's offsets are committed after the
+records have been written out: what a reader of our output did not get is not committed.
 
     how it ends      -e    everything that was there at the start has been printed
                      -n N  so many records have been printed
@@ -18,11 +18,21 @@ from typing import Annotated
 
 import typer
 
-from strandlog import Consumer, FolderLog, Log, PartitionInfo, Record, TopicNotFoundError
+from strandlog import PartitionInfo, Record, TopicNotFoundError
 from strandlog.cli.format import RecordFormat
 from strandlog.cli.offsets import WORDS, go_to, parse_place
-from strandlog.cli.options import Bootstrap, DataDir, Json, command_app, owned, readable
+from strandlog.cli.options import (
+    Bootstrap,
+    ClientSettings,
+    DataDir,
+    Json,
+    command_app,
+    owned,
+    readable,
+    target_of,
+)
 from strandlog.cli.record_json import record_line
+from strandlog.client.interface import AnyConsumer, ReadableLog
 
 POLL_RECORDS = 2_000
 WAIT_MS = 500
@@ -64,6 +74,7 @@ def consume(
     shows_null: Annotated[bool, typer.Option("-Z", help="Print null as NULL.")] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Print the records of a topic, one line each.
@@ -71,26 +82,21 @@ def consume(
     Begins at the beginning (with -g where the group is) unless -o says otherwise, and waits for
     more unless -e or -n say when to stop.
     """
-    del bootstrap
     render = _render(words, key_delimiter, shows_null, as_json=as_json)
     place = None if offset is None else parse_place(offset)
+    target = target_of(data, bootstrap, client)
     with ExitStack() as stack:
-        log: Log | FolderLog
-        if group is None:
-            log = stack.enter_context(readable(data))
-        else:
-            log = stack.enter_context(owned(data))
+        log = stack.enter_context(readable(target) if group is None else owned(target))
         infos = _partitions(log, topic, partition)
         consumer = stack.enter_context(_consumer(log, topic, group, partition))
         if place is not None:
             go_to(consumer, topic, infos, place, is_strict=len(infos) == 1)
         ends = {info.partition: info.end_offset for info in infos} if exits else {}
-        _copy(consumer, topic, render, count, ends, commits=group is not None)
+        _copy(consumer, render, count, ends, commits=group is not None)
 
 
 def _copy(
-    consumer: Consumer,
-    topic: str,
+    consumer: AnyConsumer,
     render: Render,
     count: int | None,
     ends: dict[int, int],
@@ -107,16 +113,17 @@ def _copy(
             count = None if count is None else count - len(records)
         if commits:
             consumer.commit()
-        if ends and (not records or _is_done(consumer, topic, ends)):
+        if ends and (not records or _is_done(consumer, ends)):
             return
 
 
-def _is_done(consumer: Consumer, topic: str, ends: dict[int, int]) -> bool:
+def _is_done(consumer: AnyConsumer, ends: dict[int, int]) -> bool:
     """Whether everything was printed that was there at the start; a busy writer has no end."""
-    return all(consumer.position(topic, number) >= end for number, end in ends.items())
+    # In a group, others may have some of them.
+    return all(consumer.position(*tp) >= ends.get(tp.partition, 0) for tp in consumer.assignment)
 
 
-def _partitions(log: Log | FolderLog, topic: str, wanted: list[int]) -> list[PartitionInfo]:
+def _partitions(log: ReadableLog, topic: str, wanted: list[int]) -> list[PartitionInfo]:
     """The partitions to read."""
     infos = {info.partition: info for info in log.describe_topic(topic).partitions}
     for number in wanted:
@@ -126,10 +133,9 @@ def _partitions(log: Log | FolderLog, topic: str, wanted: list[int]) -> list[Par
 
 
 def _consumer(
-    log: Log | FolderLog, topic: str, group: str | None, partitions: list[int]
-) -> Consumer:
-    topics = [] if partitions else [topic]
-    consumer = log.consumer(topics, group=group) if isinstance(log, Log) else log.consumer(topics)
+    log: ReadableLog, topic: str, group: str | None, partitions: list[int]
+) -> AnyConsumer:
+    consumer = log.consumer([] if partitions else [topic], group=group)
     if partitions:
         consumer.assign([(topic, number) for number in partitions])
     return consumer

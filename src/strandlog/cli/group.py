@@ -1,7 +1,7 @@
 """`strandlog group …`: list, describe, reset, delete.
 
-list, describe and a reset without `--yes` read the files and work beside an owner. A reset with
-`--yes` and a delete need the folder for themselves.
+On a folder, list, describe and a reset without `--yes` read the files and work beside an owner. A
+reset with `--yes` and a delete need it for themselves.
 """
 
 from __future__ import annotations
@@ -10,12 +10,24 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from strandlog import FolderLog, PartitionInfo, TopicNotFoundError, TopicPartition
-from strandlog.cli.group_table import GroupState, assigned_partitions, lag_rows, read_groups
+from strandlog import PartitionInfo, TopicNotFoundError, TopicPartition
+from strandlog.broker.group_member import NO_GENERATION
+from strandlog.cli.group_table import assigned_partitions, lag_rows
 from strandlog.cli.offsets import Place, go_to, parse_place
-from strandlog.cli.options import Bootstrap, DataDir, Json, Yes, ask, command_app, owned, readable
+from strandlog.cli.options import (
+    Bootstrap,
+    ClientSettings,
+    DataDir,
+    Json,
+    Yes,
+    ask,
+    command_app,
+    owned,
+    readable,
+    target_of,
+)
 from strandlog.cli.output import counted, number, print_json, print_table, talk, text
-from strandlog.errors import GroupNotFoundError
+from strandlog.client.interface import ReadableLog
 
 app = command_app("List, describe, reset and delete consumer groups.")
 
@@ -32,11 +44,15 @@ class Move(NamedTuple):
 
 
 @app.command("list")
-def list_groups(data: DataDir = None, bootstrap: Bootstrap = None, as_json: Json = False) -> None:
+def list_groups(
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    as_json: Json = False,
+) -> None:
     """Show all groups."""
-    del bootstrap
-    with readable(data) as log:
-        found = [_summary(log, group) for group in read_groups(log).values()]
+    with readable(target_of(data, bootstrap, client)) as log:
+        found = [_summary(log, name) for name in log.groups()]
     if as_json:
         print_json(found)
         return
@@ -50,13 +66,16 @@ def list_groups(data: DataDir = None, bootstrap: Bootstrap = None, as_json: Json
 
 @app.command()
 def describe(
-    name: Name, data: DataDir = None, bootstrap: Bootstrap = None, as_json: Json = False
+    name: Name,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    as_json: Json = False,
 ) -> None:
     """Show the members of a group, and how far it is behind in each partition."""
-    del bootstrap
-    with readable(data) as log:
-        group = _existing(log, name)
-        rows = lag_rows(log, group)
+    with readable(target_of(data, bootstrap, client)) as log:
+        group = log.describe_group(name)
+        rows = lag_rows(log, group, log.committed_offsets(name))
     members = [
         {
             "member_id": member.member_id,
@@ -71,8 +90,8 @@ def describe(
             {
                 "group": name,
                 "state": group.state,
-                "protocol": group.value.protocol_name if group.value else None,
-                "generation": group.value.generation if group.value else 0,
+                "protocol": group.protocol_name or None,
+                "generation": None if group.generation == NO_GENERATION else group.generation,
                 "members": members,
                 "partitions": rows,
             }
@@ -103,15 +122,16 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it, not only show it.")] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
     """Move a group to another place. Shows what would happen until --yes."""
-    del bootstrap
     place = parse_place(to)
-    with readable(data) as log:
+    target = target_of(data, bootstrap, client)
+    with readable(target) as log:
         moves = _moves(log, name, topic, place)
     if yes:
-        with owned(data) as owner:
+        with owned(target) as owner:
             owner.commit_offsets(name, {move.tp: move.new_offset for move in moves})
     if as_json:
         partitions = [
@@ -141,11 +161,11 @@ def delete(
     yes: Yes = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
     """Forget a group without members, and its offsets."""
-    del bootstrap
-    with owned(data) as log:
+    with owned(target_of(data, bootstrap, client)) as log:
         held = counted(len(log.committed_offsets(name)), "committed offset")
         log.describe_group(name)
         ask(f"Delete group {name} with {held}?", yes=yes, as_json=as_json)
@@ -156,17 +176,11 @@ def delete(
         talk(f"deleted {name}")
 
 
-def _existing(log: FolderLog, name: str) -> GroupState:
-    group = read_groups(log).get(name)
-    if group is None:
-        raise GroupNotFoundError(name)
-    return group
-
-
-def _summary(log: FolderLog, group: GroupState) -> dict[str, Any]:
-    rows = lag_rows(log, group)
+def _summary(log: ReadableLog, name: str) -> dict[str, Any]:
+    group = log.describe_group(name)
+    rows = lag_rows(log, group, log.committed_offsets(name))
     return {
-        "group": group.name,
+        "group": name,
         "state": group.state,
         "members": len(group.members),
         "topics": sorted({row["topic"] for row in rows}),
@@ -174,27 +188,27 @@ def _summary(log: FolderLog, group: GroupState) -> dict[str, Any]:
     }
 
 
-def _moves(log: FolderLog, name: str, topics: list[str], place: Place) -> list[Move]:
+def _moves(log: ReadableLog, name: str, topics: list[str], place: Place) -> list[Move]:
     """Where each partition would go. A group that does not exist yet may be given a place."""
-    if topics:
-        group = read_groups(log).get(name) or GroupState(name)
-        wanted = [tp for words in topics for tp in _partitions_of(log, words)]
-    else:
-        group = _existing(log, name)
-        wanted = list(group.offsets)
+    if not topics:
+        log.describe_group(name)
+    offsets = log.committed_offsets(name)
+    wanted = [tp for words in topics for tp in _partitions_of(log, words)] or list(offsets)
+    infos = _infos(log, sorted(set(wanted)))
     moves = []
-    for tp in sorted(set(wanted)):
-        info = _info(log, tp)
-        with log.consumer() as consumer:
-            consumer.assign([tp])
-            go_to(consumer, tp.topic, [info], place)
+    with log.consumer() as consumer:
+        consumer.assign(infos)
+        for topic in {tp.topic for tp in infos}:
+            of_topic = [info for tp, info in infos.items() if tp.topic == topic]
+            go_to(consumer, topic, of_topic, place)
+        for tp, info in infos.items():
+            held = offsets.get(tp)
             new_offset = consumer.position(*tp)
-        held = group.offsets.get(tp)
-        moves.append(Move(tp, held.offset if held else None, new_offset, info.end_offset))
+            moves.append(Move(tp, held.offset if held else None, new_offset, info.end_offset))
     return moves
 
 
-def _partitions_of(log: FolderLog, words: str) -> list[TopicPartition]:
+def _partitions_of(log: ReadableLog, words: str) -> list[TopicPartition]:
     """`T` is all partitions of a topic, `T:P` is one."""
     topic, colon, digits = words.partition(":")
     if not colon:
@@ -205,8 +219,10 @@ def _partitions_of(log: FolderLog, words: str) -> list[TopicPartition]:
     return [TopicPartition(topic, int(digits))]
 
 
-def _info(log: FolderLog, tp: TopicPartition) -> PartitionInfo:
-    infos = log.describe_topic(tp.topic).partitions
-    if tp.partition >= len(infos):
-        raise TopicNotFoundError(tp.topic, tp.partition, len(infos))
-    return infos[tp.partition]
+def _infos(log: ReadableLog, tps: list[TopicPartition]) -> dict[TopicPartition, PartitionInfo]:
+    """What is known of each partition."""
+    topics = {tp.topic: log.describe_topic(tp.topic).partitions for tp in tps}
+    for tp in tps:
+        if tp.partition >= len(topics[tp.topic]):
+            raise TopicNotFoundError(*tp, len(topics[tp.topic]))
+    return {tp: topics[tp.topic][tp.partition] for tp in tps}

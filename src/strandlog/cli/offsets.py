@@ -17,7 +17,8 @@ from typing import Literal, NamedTuple
 
 import typer
 
-from strandlog import Consumer, PartitionInfo
+from strandlog import PartitionInfo
+from strandlog.client.interface import AnyConsumer
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_duration_ms
 
@@ -58,7 +59,7 @@ def _parse_time(words: str) -> int:
 
 
 def go_to(
-    consumer: Consumer,
+    consumer: AnyConsumer,
     topic: str,
     partitions: Sequence[PartitionInfo],
     place: Place,

@@ -1,9 +1,16 @@
-"""Options that many commands share, and the two ways to open the folder that `-d` names.
+"""Options that many commands share, and the two ways to open what they name.
 
-    owned      as its owner, for commands that change something; `AlreadyOpenError` beside another
-    readable   from its files, beside an owner if there is one; sees what the owner made durable
+    -d DIR         a folder        -b HOST:PORT   a broker, over Kafka's wire; `-X` for librdkafka
+    STRANDLOG_DATA                 STRANDLOG_BOOTSTRAP
 
-Neither makes a folder by accident: only `owned(..., create=True)` does.
+    owned      for commands that change something: the folder as its owner (`AlreadyOpenError`
+               beside another), or the broker
+    readable   for commands that look: the files of the folder, beside an owner if there is one
+               (they show what the owner made durable), or the broker
+
+Exactly one of the two is to be named; an option counts more than the environment. A command's body
+is written once, against the verbs of `client/interface.py`. No folder is made by accident: only
+`owned(..., create=True)` does that.
 """
 
 from __future__ import annotations
@@ -13,18 +20,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
 import strandlog
 from strandlog.cli.output import talk
+from strandlog.client.interface import OpenLog, ReadableLog
 from strandlog.errors import UnknownLayoutError
 from strandlog.storage.paths import META_PROPERTIES
 
 # Boxes and colours are for people; in a pipe help and usage errors are plain text.
 MARKUP: Literal["rich"] | None = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+DATA_VARIABLE = "STRANDLOG_DATA"
+BOOTSTRAP_VARIABLE = "STRANDLOG_BOOTSTRAP"
 
 
 @dataclass(slots=True)
@@ -51,12 +61,16 @@ def _note_json(ctx: typer.Context, value: bool) -> bool:
     return value
 
 
-def _refuse_bootstrap(value: str | None) -> str | None:
-    if value is not None:
-        raise typer.BadParameter(
-            "talking to a server is not part of this release; name a folder with -d DIR instead"
-        )
-    return value
+class Said(str):
+    """A value of the command line, not of the environment."""
+
+    __slots__ = ()
+
+
+def _note_source(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
+    source = ctx.get_parameter_source(param.name or "")
+    is_said = value is not None and source is not None and source.name == "COMMANDLINE"
+    return Said(value) if is_said else value
 
 
 Json = Annotated[
@@ -65,7 +79,14 @@ Json = Annotated[
 ]
 DataDir = Annotated[
     str | None,
-    typer.Option("-d", "--data", metavar="DIR", envvar="STRANDLOG_DATA", help="The data folder."),
+    typer.Option(
+        "-d",
+        "--data",
+        metavar="DIR",
+        envvar=DATA_VARIABLE,
+        callback=_note_source,
+        help="A data folder, or:",
+    ),
 ]
 Bootstrap = Annotated[
     str | None,
@@ -73,25 +94,56 @@ Bootstrap = Annotated[
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
-        callback=_refuse_bootstrap,
-        is_eager=True,
-        help="A server instead of a folder: in a later release.",
+        envvar=BOOTSTRAP_VARIABLE,
+        callback=_note_source,
+        help="A broker, of any Kafka cluster.",
+    ),
+]
+ClientSettings = Annotated[
+    list[str],
+    typer.Option(
+        "-X",
+        metavar="KEY=VALUE",
+        help="With -b: a setting of librdkafka (security.protocol, sasl.username, …).",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
-def folder_of(data: str | None) -> str:
-    """The folder that was named; a usage error when none was."""
-    if not data:
-        raise typer.BadParameter("name the data folder with -d DIR, or in STRANDLOG_DATA")
-    return data
+class Target(NamedTuple):
+    """What a command works on: a folder, or else a broker."""
+
+    data: str | None
+    bootstrap: str | None
+    client_config: dict[str, str]
+
+
+def target_of(data: str | None, bootstrap: str | None, client: list[str]) -> Target:
+    """The one that was named; a usage error when it is none, or both."""
+    if data and bootstrap:
+        if isinstance(data, Said) == isinstance(bootstrap, Said):
+            of_both = "" if isinstance(data, Said) else f": {DATA_VARIABLE}, {BOOTSTRAP_VARIABLE}"
+            raise typer.BadParameter(f"choose one of -d and -b, both are set{of_both}")
+        data, bootstrap = (data, None) if isinstance(data, Said) else (None, bootstrap)
+    if not data and not bootstrap:
+        raise typer.BadParameter(
+            f"name the data folder with -d DIR or a broker with -b HOST:PORT, or in "
+            f"{DATA_VARIABLE} or {BOOTSTRAP_VARIABLE}"
+        )
+    if client and not bootstrap:
+        raise typer.BadParameter("it is for a broker: add -b HOST:PORT", param_hint="-X")
+    config = {name: value or "" for name, value in settings_of(client, "-X").items()}
+    return Target(data, bootstrap, config)
 
 
 @contextmanager
-def owned(data: str | None, *, create: bool = False) -> Iterator[strandlog.Log]:
-    """The folder, opened for changes."""
-    path = folder_of(data)
+def owned(target: Target, *, create: bool = False) -> Iterator[OpenLog]:
+    """The log, opened for changes."""
+    if target.data is None:
+        with _connected(target) as remote:
+            yield remote
+        return
+    path = target.data
     if not create and not os.path.lexists(os.path.join(path, META_PROPERTIES)):
         raise UnknownLayoutError(path, "there is no log in it; 'strandlog topic create' makes one")
     with strandlog.open(path) as log:
@@ -101,19 +153,28 @@ def owned(data: str | None, *, create: bool = False) -> Iterator[strandlog.Log]:
 
 
 @contextmanager
-def readable(data: str | None) -> Iterator[strandlog.FolderLog]:
-    """The folder, opened for looking."""
-    with strandlog.read(folder_of(data)) as log:
+def readable(target: Target) -> Iterator[ReadableLog]:
+    """The log, opened for looking."""
+    if target.data is None:
+        with _connected(target) as remote:
+            yield remote
+        return
+    with strandlog.read(target.data) as log:
         yield log
 
 
-def settings_of(pairs: list[str]) -> dict[str, str | None]:
+def _connected(target: Target) -> strandlog.RemoteLog:
+    assert target.bootstrap is not None
+    return strandlog.RemoteLog(target.bootstrap, target.client_config)
+
+
+def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
     """`key=value` options as a mapping; an empty value is None."""
     settings: dict[str, str | None] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise typer.BadParameter(f"{pair!r} is not of the form key=value", param_hint="-c")
+            raise typer.BadParameter(f"{pair!r} is not of the form key=value", param_hint=option)
         settings[name.strip()] = value.strip() or None
     return settings
 

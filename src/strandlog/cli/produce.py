@@ -1,9 +1,10 @@
 """`strandlog produce`: lines in, records out.
 
 Whatever a read of the input brings is sent at once, one batch per partition: a file goes in large
-batches, a slow pipe line by line. A batch that turns out too large is halved until it fits. Each is
-as safe as `--acks` says before the next is read, so when something goes wrong, everything before it
-was written, and the message tells how much that was.
+batches, a slow pipe line by line. A batch that turns out too large is halved until it fits (over
+the wire the producer does that itself). Each is as safe as `--acks` says before the next is read,
+so when something goes wrong, everything before it was written, and the message tells how much that
+was.
 """
 
 from __future__ import annotations
@@ -17,16 +18,24 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
-from strandlog import MessageTooLargeError, Producer, StrandlogError
+from strandlog import MessageTooLargeError, StrandlogError
 from strandlog.cli.format import unescaped
-from strandlog.cli.options import Bootstrap, DataDir, Json, command_app, owned
+from strandlog.cli.options import (
+    Bootstrap,
+    ClientSettings,
+    DataDir,
+    Json,
+    command_app,
+    owned,
+    target_of,
+)
 from strandlog.cli.output import counted, print_json, progress, size_text, talk
 from strandlog.cli.record_json import parse_line
-from strandlog.client.producer import Acks, BatchItem
+from strandlog.client.interface import Acks, AnyProducer
+from strandlog.client.record_items import BatchItem
 from strandlog.clock import SystemClock
 from strandlog.errors import DataError
 
-READ_BYTES = 256 * 1024
 MAX_LINE_BYTES = 256 * 1024 * 1024
 
 ACKS: dict[str, Acks] = {"all": "all", "1": 1, "0": 0}
@@ -64,6 +73,7 @@ def produce(
     create: Annotated[bool, typer.Option("--create", help="Make the topic if need be.")] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Write lines to a topic.
@@ -73,13 +83,13 @@ def produce(
     null, anything else as its JSON text; value_base64 and key_base64 take bytes. What
     `consume --json` prints can be piped in.
     """
-    del bootstrap
     encode = _encoder(key_delimiter, header, partition, null_empty, as_json=as_json)
+    target = target_of(data, bootstrap, client)
     source = sys.stdin.buffer if file is None else file
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
     with ExitStack() as stack:
-        log = stack.enter_context(owned(data, create=create))
+        log = stack.enter_context(owned(target, create=create))
         if create and topic not in log.topics():
             log.create_topic(topic)
         sender = Sender(stack.enter_context(log.producer(ACKS[acks], compression=codec)), topic)
@@ -92,7 +102,7 @@ def produce(
 class Sender:
     """Sends lines and counts what was kept of them."""
 
-    def __init__(self, producer: Producer, topic: str) -> None:
+    def __init__(self, producer: AnyProducer, topic: str) -> None:
         self.topic = topic
         self.records = 0
         self.size_bytes = 0
@@ -102,7 +112,7 @@ class Sender:
         """Send everything that the source has; on an error, everything before it was sent."""
         number = 0
         try:
-            for lines in read_lines(source):
+            for lines in read_lines(source, self._producer.batch_bytes):
                 items: list[BatchItem] = []
                 for line in lines:
                     number += 1
@@ -116,6 +126,7 @@ class Sender:
                 self.size_bytes += size
                 advance(size + len(lines))
         except StrandlogError as error:
+            self.records += error.records_kept
             error.add_note(f"{counted(self.records, 'record')} went to {self.topic} before that")
             raise
 
@@ -125,7 +136,7 @@ class Sender:
         try:
             self._producer.send_batch(self.topic, items)
         except MessageTooLargeError:
-            if len(items) == 1:
+            if len(items) == 1 or not self._producer.is_atomic:
                 raise
             middle = len(items) // 2
             self._send(items[:middle])
@@ -134,12 +145,12 @@ class Sender:
         self.records += len(items)
 
 
-def read_lines(source: BinaryIO) -> Iterator[list[bytes]]:
+def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
     """The lines that each read of the source completes, without their line ends."""
     begun: list[bytes] = []
     begun_bytes = 0
     read = getattr(source, "read1", source.read)  # read1 does not wait for more than there is
-    while chunk := read(READ_BYTES):
+    while chunk := read(read_bytes):
         first, *others = chunk.split(b"\n")
         begun.append(first)
         begun_bytes += len(first)

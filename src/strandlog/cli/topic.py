@@ -1,7 +1,8 @@
 """`strandlog topic …`: create, list, describe, alter, delete.
 
-list and describe read the files and work beside an owner; the others need the folder for
-themselves. Settings have Kafka's names and are shown in Kafka's form.
+On a folder, list and describe read the files and work beside an owner; the others need it for
+themselves. Settings have Kafka's names and are shown in Kafka's form; sizes and segments are facts
+of files, and not known over the wire.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import typer
 from strandlog import TopicInfo
 from strandlog.cli.options import (
     Bootstrap,
+    ClientSettings,
     DataDir,
     Json,
     Yes,
@@ -21,6 +23,7 @@ from strandlog.cli.options import (
     owned,
     readable,
     settings_of,
+    target_of,
 )
 from strandlog.cli.output import (
     counted,
@@ -31,6 +34,8 @@ from strandlog.cli.output import (
     talk,
     text,
 )
+from strandlog.client.topic_info import NOT_TOLD
+from strandlog.config.setting import Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 
 app = command_app("Create, list, describe, alter and delete topics.")
@@ -49,27 +54,31 @@ def create(
     config: Settings = [],  # noqa: B006 - typer makes a new one for every call
     data: DataDir = None,
     bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
     """Make a topic; makes the folder too when it is not there yet."""
-    del bootstrap
     settings = settings_of(config)
-    with owned(data, create=True) as log:
+    with owned(target_of(data, bootstrap, client), create=True) as log:
         _say_done(log.create_topic(name, partitions, settings), "created", as_json=as_json)
 
 
 @app.command("list")
-def list_topics(data: DataDir = None, bootstrap: Bootstrap = None, as_json: Json = False) -> None:
+def list_topics(
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
     """Show all topics."""
-    del bootstrap
-    with readable(data) as log:
-        topics = [log.describe_topic(name) for name in log.topics()]
+    with readable(target_of(data, bootstrap, client)) as log:
+        topics = log.describe_topics(log.topics())
     if as_json:
         print_json([summary(topic) for topic in topics])
         return
     columns = [text("TOPIC"), number("PARTITIONS"), number("RECORDS"), number("SIZE")]
     rows = [
-        [topic.name, len(topic.partitions), _record_count(topic), size_text(_size_bytes(topic))]
+        [topic.name, len(topic.partitions), _record_count(topic), _size_text(_size_bytes(topic))]
         for topic in topics
     ]
     print_table(columns, rows)
@@ -83,16 +92,18 @@ def describe(
     ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
     """Show the partitions and settings of a topic."""
-    del bootstrap
-    with readable(data) as log:
+    with readable(target_of(data, bootstrap, client)) as log:
         topic = log.describe_topic(name)
-    settings = TOPIC_SETTINGS.resolve(topic.config) if defaults else topic.config
-    config = {key: TOPIC_SETTINGS[key].format(value) for key, value in settings.items()}
+        config = _texts(log.topic_settings(name) if defaults else topic.config)
     if as_json:
-        partitions = [partition._asdict() for partition in topic.partitions]
+        partitions = [
+            {key: None if value == NOT_TOLD else value for key, value in row._asdict().items()}
+            for row in topic.partitions
+        ]
         document = {"name": topic.name, "topic_id": topic.topic_id, "partitions": partitions}
         print_json({**document, "config": config})
         return
@@ -103,8 +114,8 @@ def describe(
             partition.start_offset,
             partition.end_offset,
             partition.end_offset - partition.start_offset,
-            partition.segments,
-            size_text(partition.size_bytes),
+            _told(partition.segments),
+            _size_text(_told(partition.size_bytes)),
         ]
         for partition in topic.partitions
     ]
@@ -124,14 +135,14 @@ def alter(
     ] = None,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
     """Change settings (`-c key=` takes one back to its default) or add partitions."""
-    del bootstrap
     if not config and partitions is None:
         raise typer.BadParameter("say what to change: -c key=value or -p N")
     settings = settings_of(config)
-    with owned(data) as log:
+    with owned(target_of(data, bootstrap, client)) as log:
         _say_done(log.alter_topic(name, settings, partitions), "altered", as_json=as_json)
 
 
@@ -141,11 +152,11 @@ def delete(
     yes: Yes = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
     """Remove a topic with all its records."""
-    del bootstrap
-    with owned(data) as log:
+    with owned(target_of(data, bootstrap, client)) as log:
         topic = log.describe_topic(name)
         records = counted(_record_count(topic), "record")
         ask(f"Delete topic {name} with {records}?", yes=yes, as_json=as_json)
@@ -169,8 +180,7 @@ def summary(topic: TopicInfo) -> dict[str, Any]:
 
 def _say_done(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
     if as_json:
-        config = {key: TOPIC_SETTINGS[key].format(value) for key, value in topic.config.items()}
-        print_json({**summary(topic), "config": config})
+        print_json({**summary(topic), "config": _texts(topic.config)})
     else:
         talk(f"{verb} {topic.name} with {counted(len(topic.partitions), 'partition')}")
 
@@ -180,5 +190,22 @@ def _record_count(topic: TopicInfo) -> int:
     return sum(partition.end_offset - partition.start_offset for partition in topic.partitions)
 
 
-def _size_bytes(topic: TopicInfo) -> int:
-    return sum(partition.size_bytes for partition in topic.partitions)
+def _size_bytes(topic: TopicInfo) -> int | None:
+    sizes = [partition.size_bytes for partition in topic.partitions]
+    return None if NOT_TOLD in sizes else sum(sizes)
+
+
+def _told(fact: int) -> int | None:
+    return None if fact == NOT_TOLD else fact
+
+
+def _size_text(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else size_text(size_bytes)
+
+
+def _texts(config: dict[str, Value]) -> dict[str, str]:
+    """Settings as Kafka writes them; of another kind of broker there may be some that we lack."""
+    return {
+        key: TOPIC_SETTINGS[key].format(value) if key in TOPIC_SETTINGS else str(value)
+        for key, value in config.items()
+    }

@@ -84,8 +84,8 @@ def error_of(
 def too_large(size_bytes: int) -> MessageTooLargeError:
     """A record that no batch can be small enough for."""
     text = (
-        f"a record of {size_bytes} bytes is more than the broker takes; send smaller ones or "
-        f"raise max.message.bytes of the topic and message.max.bytes of this client"
+        f"a record of {size_bytes} bytes is over the limit of its topic or of this client; "
+        f"send smaller ones, or raise max.message.bytes there and message.max.bytes here"
     )
     error = _made(MessageTooLargeError, text)
     assert isinstance(error, MessageTooLargeError)

@@ -47,7 +47,8 @@ DELIVERY_TIMEOUT_MS = 30_000
 QUEUE_RECORDS = 500_000
 QUEUE_FULL = -184
 BULK_RECORDS = 20_000
-_BULK_FIELDS = frozenset({"value", "key", "partition", "callback"})
+# produce_batch refuses or ignores everything else in a message.
+_BULK_FIELDS = frozenset({"value", "key", "callback"})
 ANY_PARTITION = -1
 LIBRDKAFKA_PARTITIONER = "murmur2"
 
@@ -178,8 +179,9 @@ class RemoteProducer(Closing):
         try:
             self._send(topic, calls, list(range(len(items))), deliveries)
         except StrandlogError as error:
-            if len(items) > 1:
-                error.add_note(f"{deliveries.kept} of {len(items)} records were kept")
+            error.records_kept = deliveries.kept
+            if error.records_kept:
+                error.add_note(f"{error.records_kept} of {len(items)} records were kept")
             raise
         return deliveries
 

@@ -122,6 +122,10 @@ class Catalog:
     def __contains__(self, name: object) -> bool:
         return name in self._topics
 
+    def is_unfinished(self, name: str) -> bool:
+        """Whether somebody is about to make the topic, or to let it grow."""
+        return name in self._unfinished
+
     def topic(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:

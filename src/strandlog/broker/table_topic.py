@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 from strandlog.broker.catalog import Catalog
 from strandlog.broker.internal_topic import Entry, InternalTopic, group_partition
-from strandlog.errors import CorruptSegmentError
+from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from strandlog.record.batch import BatchView
 from strandlog.record.builder import build_batch
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import aborted_in, read
+from strandlog.storage.steps import Steps, do_here
 from strandlog.storage.txn_index import AbortedRanges
 
 REPLAY_BYTES = 1024 * 1024
@@ -59,10 +60,16 @@ class TableTopic:
 
     def ensure(self) -> None:
         """Make the topic unless it is there."""
+        if self._catalog.is_unfinished(self._shape.name):
+            raise CoordinatorLoadingError(f"{self._shape.name} is being made; ask again")
+        do_here(self.ensuring())
+
+    def ensuring(self) -> Steps[None]:
+        """The same in steps."""
         if not self.exists:
             shape = self._shape
             config = {"cleanup.policy": "compact", **shape.config}
-            self._catalog.create(shape.name, shape.partitions, config)
+            yield from self._catalog.creating(shape.name, shape.partitions, config)
 
     def log_of(self, owner: str) -> PartitionLog:
         """The partition that keeps what belongs to this owner."""

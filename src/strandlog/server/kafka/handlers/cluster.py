@@ -8,12 +8,14 @@ per number and version, for clients of large topics ask often.
 
 from __future__ import annotations
 
+import logging
 import re
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from strandlog.broker.catalog import Topic
+from strandlog.broker.table_topic import TableTopic
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
 from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.messages import array_encoder
@@ -23,6 +25,8 @@ from strandlog.server.kafka.refusals import InvalidRequestError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
 from strandlog.storage.steps import Steps
+
+logger = logging.getLogger(__name__)
 
 # Bits of what a client may do: everything that Kafka knows, as long as nobody asks who it is.
 ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
@@ -179,14 +183,36 @@ def find_coordinator(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     host, port = door.advertised(request.connection)
     key_type = getattr(body, "key_type", COORDINATOR_GROUP)
-    answer: dict[str, Any] = {"node_id": NODE_ID, "host": host, "port": port, "error_code": 0}
-    if key_type not in (COORDINATOR_GROUP, COORDINATOR_TRANSACTION):
-        answer = {"node_id": -1, "host": "", "port": -1, "error_code": COORDINATOR_NOT_AVAILABLE}
     keys = getattr(body, "coordinator_keys", None)
-    if keys is None:
-        request.reply(answer)
-    else:
-        request.reply({"coordinators": [{**answer, "key": key} for key in keys]})
+
+    def reply(is_there: bool) -> None:
+        answer: dict[str, Any] = {"node_id": NODE_ID, "host": host, "port": port, "error_code": 0}
+        if not is_there:
+            nowhere = {"node_id": -1, "host": "", "port": -1}
+            answer = {**nowhere, "error_code": COORDINATOR_NOT_AVAILABLE}
+        if keys is None:
+            request.reply(answer)
+        else:
+            request.reply({"coordinators": [{**answer, "key": key} for key in keys]})
+
+    tables = {
+        COORDINATOR_GROUP: door.broker.offsets_table,
+        COORDINATOR_TRANSACTION: door.broker.transactions_table,
+    }
+    table = tables.get(key_type)
+    if table is None or table.exists:
+        reply(table is not None)
+    else:  # whoever asks is about to use it; later, making it would hold everybody up
+        door.in_steps(request, _making_table(table), reply)
+
+
+def _making_table(table: TableTopic) -> Steps[bool]:
+    try:
+        yield from table.ensuring()
+    except StrandlogError as error:
+        logger.warning("a table of coordinators cannot be made: %s", error)
+        return False
+    return True
 
 
 def describe_cluster(door: KafkaDoor, request: Request) -> None:

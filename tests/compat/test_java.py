@@ -100,3 +100,13 @@ def test_the_admin_client_finds_what_it_looks_for(java: Java) -> None:
         "left": 0,
         "deleted": True,
     }
+
+
+def test_transactions_commit_abort_move_offsets_and_fence(java: Java) -> None:
+    assert java.run("transactions") == [
+        {"ends": "committed"},
+        {"read committed": ["committed"], "end": 4},
+        {"read uncommitted": ["aborted", "committed"]},
+        {"from": 2, "moved to": 3},
+        {"fenced": "ProducerFencedException"},
+    ]

@@ -81,3 +81,10 @@ def test_the_admin_client_finds_what_it_looks_for(kafkajs: KafkaJs) -> None:
         "state": "Empty",
         "groupGone": True,
     }
+
+
+def test_transactions_commit_abort_and_move_offsets(kafkajs: KafkaJs) -> None:
+    assert kafkajs.run("transactions") == [
+        {"moved": ["1"]},
+        {"committed": ["committed"], "all": ["aborted", "committed"]},
+    ]

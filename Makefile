@@ -48,7 +48,7 @@ crash: setup
 	$(BIN)/python -m tests.crash.enumerate_crashes --points 10000
 
 fuzz: setup
-	STRANDLOG_FUZZ_EXAMPLES=40 $(BIN)/python -m pytest -o timeout=0 tests/server/test_kafka_fuzz.py
+	FUZZ_EXAMPLES=40 $(BIN)/python -m pytest -o timeout=0 tests/server/test_kafka_fuzz.py
 
 soak: setup
 	$(BIN)/python -m tests.soak.broker_kills --rounds 50

@@ -3,7 +3,7 @@
 Whatever comes over a socket, the broker answers or hangs up: it never dies, and never meets a
 mistake of its own (it would say "went wrong"). Answers to whole requests can be read by kio to
 their last byte. A short run is the same each time; `make fuzz` runs longer and always differently
-(STRANDLOG_FUZZ_EXAMPLES per version).
+(FUZZ_EXAMPLES per version).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.kafka_requests import Wire, create_topic, encode, request_bodies, req
 
 from strandlog.protocol.kafka.versions import API_VERSIONS, APIS, BY_KEY
 
-EXAMPLES = int(os.environ.get("STRANDLOG_FUZZ_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 VERSIONS = [(api.key, version) for api in APIS for version in range(api.first, api.last + 1)]
 FETCH, JOIN_GROUP, SYNC_GROUP = 1, 11, 14
 MAY_WAIT = {FETCH, JOIN_GROUP, SYNC_GROUP}  # and a changed byte may make it a long time

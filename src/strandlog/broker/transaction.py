@@ -123,7 +123,7 @@ def may_be_initialised_by(transaction: Transaction, given: ProducerIdentity) -> 
     did not hear the answer: the same answer will do."""
     if given.producer_id == NO_PRODUCER_ID or given == transaction.identity:
         return True
-    if given == (transaction.producer_id, transaction.last_epoch):
+    if given == (transaction.producer_id, transaction.last_epoch) and given.epoch >= 0:
         return False
     raise ProducerFencedError(
         f"producer {given.producer_id} with epoch {given.epoch} was replaced: transactional id "
@@ -199,9 +199,11 @@ def prepared(transaction: Transaction, *, commit: bool, now_ms: int) -> Transact
 
 
 def fenced(transaction: Transaction, now_ms: int) -> Transaction:
-    """Decided to abort, over the head of its producer."""
+    """Decided to abort, over the head of its producer. The last epoch is handed out to nobody, so
+    one who shows it nevertheless need not be fenced off."""
     aborted = prepared(transaction, commit=False, now_ms=now_ms)
-    return replace(aborted, epoch=transaction.epoch + 1, last_epoch=transaction.epoch)
+    epoch = min(transaction.epoch + 1, LAST_EPOCH)
+    return replace(aborted, epoch=epoch, last_epoch=transaction.epoch)
 
 
 def completed(transaction: Transaction, now_ms: int) -> Transaction:

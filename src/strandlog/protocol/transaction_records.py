@@ -105,6 +105,8 @@ def decode_value(data: bytes) -> TransactionValue:
     timeout_ms, state = reader.int32(), reader.int8()
     partitions = _read_partitions(reader, flexible=flexible)
     updated_ms, started_ms = reader.int64(), reader.int64()
+    if flexible:
+        reader.skip_tagged_fields()
     try:
         known = TransactionState(state)
     except ValueError:

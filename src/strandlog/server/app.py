@@ -47,6 +47,9 @@ LONGEST_NAP_MS = 1000
 IDLE_LOOKS = 10  # during the time that a client may be silent
 DRAIN_LOOK_SECONDS = 0.01
 KILLED_EXIT_CODE = 130
+# How long another thread may keep the interpreter while the loop wants it. Compaction computes;
+# with Python's 5 ms each turn of the loop waited so long for it.
+THREAD_SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +280,7 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
     `ServerCrashError` when it stopped by itself. A second signal ends the process at once, as a
     crash would.
     """
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -60,12 +60,16 @@ APIS = (
     Api(35, "DescribeLogDirs", 1, 4, 2),
     Api(37, "CreatePartitions", 0, 3, 2),
     Api(42, "DeleteGroups", 0, 2, 2),
+    Api(43, "ElectLeaders", 0, 2, 2),
     Api(44, "IncrementalAlterConfigs", 0, 1, 1),
+    Api(45, "AlterPartitionReassignments", 0, 1, 0),
+    Api(46, "ListPartitionReassignments", 0, 0, 0),
     Api(47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE),
     Api(60, "DescribeCluster", 0, 2, 0),
     Api(61, "DescribeProducers", 0, 0, 0),
     Api(65, "DescribeTransactions", 0, 0, 0),
     Api(66, "ListTransactions", 0, 1, 0),
+    Api(74, "ListConfigResources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", 0, 0, 0),
 )
 
@@ -103,12 +107,16 @@ GIVES = {
     "DescribeLogDirs": "Bytes per partition, size and free space of the disk.",
     "CreatePartitions": "Topics grow; `validate_only` tries.",
     "DeleteGroups": "Empty groups are forgotten.",
+    "ElectLeaders": "The answer that no election is needed.",
     "IncrementalAlterConfigs": "Single settings of a topic are set, taken back, added to.",
+    "AlterPartitionReassignments": "Moves to node 0 succeed, others are refused.",
+    "ListPartitionReassignments": "The answer that nothing is being moved.",
     "OffsetDelete": "A group's positions are forgotten, except in topics that it reads.",
     "DescribeCluster": "The cluster id and the one node.",
     "DescribeProducers": "Who writes to a partition, and since when a transaction is open.",
     "DescribeTransactions": "State and partitions of transactions.",
     "ListTransactions": "The transactions there are, by state, producer id and age.",
+    "ListConfigResources": "What DescribeConfigs can be asked about.",
     "DescribeTopicPartitions": "Topics with many partitions, page by page.",
 }
 

@@ -53,3 +53,15 @@ class TopicDeletionDisabledError(StrandlogError):
 
     def __init__(self) -> None:
         super().__init__("topics cannot be deleted here: delete.topic.enable is false")
+
+
+class ElectionNotNeededError(StrandlogError):
+    """The leader that would be elected leads already."""
+
+    kafka_code = 84
+
+
+class NoReassignmentInProgressError(StrandlogError):
+    """There is nothing to cancel."""
+
+    kafka_code = 85

@@ -185,11 +185,10 @@ def find_coordinator(door: KafkaDoor, request: Request) -> None:
     key_type = getattr(body, "key_type", COORDINATOR_GROUP)
     keys = getattr(body, "coordinator_keys", None)
 
-    def reply(is_there: bool) -> None:
+    def reply(is_there: bool, code: int = COORDINATOR_NOT_AVAILABLE) -> None:
         answer: dict[str, Any] = {"node_id": NODE_ID, "host": host, "port": port, "error_code": 0}
         if not is_there:
-            nowhere = {"node_id": -1, "host": "", "port": -1}
-            answer = {**nowhere, "error_code": COORDINATOR_NOT_AVAILABLE}
+            answer = {"node_id": -1, "host": "", "port": -1, "error_code": code}
         if keys is None:
             request.reply(answer)
         else:
@@ -200,8 +199,10 @@ def find_coordinator(door: KafkaDoor, request: Request) -> None:
         COORDINATOR_TRANSACTION: door.broker.transactions_table,
     }
     table = tables.get(key_type)
-    if table is None or table.exists:
-        reply(table is not None)
+    if table is None:
+        reply(False, InvalidRequestError.kafka_code)  # no use in asking again
+    elif table.exists:
+        reply(True)
     else:  # whoever asks is about to use it; later, making it would hold everybody up
         door.in_steps(request, _making_table(table), reply)
 

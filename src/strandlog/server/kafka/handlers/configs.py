@@ -1,4 +1,5 @@
-"""Settings of topics and of the broker: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+"""Settings of topics and of the broker: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs,
+ListConfigResources.
 
 A value comes from the first of these that has one, and `synonyms` lists all that do:
 
@@ -23,10 +24,10 @@ from strandlog.config.setting import MAX_INT, Setting, Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
-from strandlog.server.kafka.refusals import InvalidRequestError
+from strandlog.server.kafka.refusals import InvalidRequestError, UnsupportedVersionError
 from strandlog.server.kafka.request import Request
 
-RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
+RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32
 SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 CONFIG_TYPES = {"bool": 1, "text": 2, "choice": 2, "float": 6, "list": 7}
@@ -126,6 +127,24 @@ def _row(row: Setting, layers: list[Layer], *, read_only: bool) -> dict[str, Any
 
 def _integer_type(row: Setting) -> int:
     return LONG_TYPE if row.maximum is None or row.maximum > MAX_INT else INT_TYPE
+
+
+def list_config_resources(door: KafkaDoor, request: Request) -> None:
+    """What DescribeConfigs can be asked about."""
+    body = request.body()
+    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 is about those alone
+    known = {RESOURCE_TOPIC, RESOURCE_BROKER, CLIENT_METRICS, RESOURCE_LOGGER, RESOURCE_GROUP}
+    if not wanted <= known:
+        request.reply({"error_code": UnsupportedVersionError.kafka_code})
+        return
+    found = [(RESOURCE_TOPIC, name) for name in door.broker.catalog.names()]
+    found.append((RESOURCE_BROKER, str(NODE_ID)))
+    rows = [
+        {"resource_type": kind, "resource_name": name}
+        for kind, name in found
+        if not wanted or kind in wanted
+    ]
+    request.reply({"config_resources": rows})
 
 
 # -- alter ---------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ SKIP_ASSIGNMENT_FROM = 9
 NULL_PROTOCOL_FROM = 7
 LEAVE_MANY_FROM = 3
 DESCRIBE_MISSING_FROM = 6
+ALL_OPERATIONS_ON_GROUP = 0b1_0100_1000  # read, delete, describe: nobody asks who it is
 
 
 def join_group(door: KafkaDoor, request: Request) -> None:
@@ -169,9 +170,12 @@ def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None)
 
 
 def describe_groups(door: KafkaDoor, request: Request) -> None:
-    request.reply(
-        {"groups": [_described(door, name, request.version) for name in request.body().groups]}
-    )
+    body = request.body()
+    groups = [_described(door, name, request.version) for name in body.groups]
+    if getattr(body, "include_authorized_operations", False):
+        for group in groups:
+            group["authorized_operations"] = ALL_OPERATIONS_ON_GROUP
+    request.reply({"groups": groups})
 
 
 def _described(door: KafkaDoor, name: str, version: int) -> dict[str, Any]:

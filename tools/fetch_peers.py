@@ -4,7 +4,7 @@
     java      Kafka's own Java client, with Maven
     spark     PySpark and its Kafka connector, with pip (an environment of its own) and Maven
 
-`make peers` puts them into $STRANDLOG_PEERS, or else into the user's cache; the tests look there
+`make peers` puts them into $COMPAT_PEERS, or else into the user's cache; the tests look there
 and skip, saying so, where a peer is missing. Each tool asks the registry that it is configured for.
 A folder carries the version in its name, and a mark once it is complete: what was cut short is
 fetched again, and a new version in the table below is a new folder.
@@ -78,7 +78,7 @@ class Peer(NamedTuple):
 
 def home() -> Path:
     """The folder that holds all peers."""
-    given = os.environ.get("STRANDLOG_PEERS")
+    given = os.environ.get("COMPAT_PEERS")
     if given:
         return Path(given)
     cache = os.environ.get("XDG_CACHE_HOME")

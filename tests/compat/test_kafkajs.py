@@ -17,8 +17,8 @@ PROGRAM = Path(__file__).parent / "kafkajs" / "peer.js"
 class KafkaJs:
     """The program against one broker and one topic."""
 
-    def __init__(self, broker: BrokerProcess, topic: str) -> None:
-        self._folder = peers.folder(KAFKAJS)
+    def __init__(self, folder: Path, broker: BrokerProcess, topic: str) -> None:
+        self._folder = folder
         self.address = broker.address
         self.topic = topic
 
@@ -33,9 +33,14 @@ class KafkaJs:
         return [row for row in rows if row.get("logger") != "kafkajs"]
 
 
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    return peers.folder(KAFKAJS)
+
+
 @pytest.fixture
-def kafkajs(shared_broker: BrokerProcess, topic: str) -> KafkaJs:
-    return KafkaJs(shared_broker, topic)
+def kafkajs(folder: Path, shared_broker: BrokerProcess, topic: str) -> KafkaJs:
+    return KafkaJs(folder, shared_broker, topic)
 
 
 def test_what_is_produced_is_consumed(kafkajs: KafkaJs) -> None:

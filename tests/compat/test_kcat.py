@@ -17,8 +17,8 @@ SECOND_MS = 1000
 class Kcat:
     """kcat against one broker and one topic."""
 
-    def __init__(self, address: str, topic: str) -> None:
-        self.program = peers.tool("kcat", "Debian has it as the package kcat")
+    def __init__(self, program: str, address: str, topic: str) -> None:
+        self.program = program
         self.address = address
         self.topic = topic
 
@@ -39,9 +39,14 @@ class Kcat:
         return done.stdout
 
 
+@pytest.fixture(scope="session")
+def program() -> str:
+    return peers.tool("kcat", "Debian has it as the package kcat")
+
+
 @pytest.fixture
-def kcat(shared_broker: BrokerProcess, topic: str) -> Kcat:
-    return Kcat(shared_broker.address, topic)
+def kcat(program: str, shared_broker: BrokerProcess, topic: str) -> Kcat:
+    return Kcat(program, shared_broker.address, topic)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -15,11 +15,15 @@ MARK = "said: "
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
 
 
+@pytest.fixture(scope="session")
+def spark() -> Path:
+    return peers.folder(SPARK)
+
+
 @pytest.mark.slow
 def test_a_job_reads_and_writes_in_batches_and_as_a_stream_that_goes_on(
-    shared_broker: BrokerProcess, topic: str, tmp_path: Path
+    spark: Path, shared_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    spark = peers.folder(SPARK)
     python = spark / "venv" / "bin" / "python"
     printed = peers.run(
         *(python, PROGRAM, shared_broker.address, topic, tmp_path),

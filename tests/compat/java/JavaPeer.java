@@ -183,7 +183,7 @@ public class JavaPeer {
                 .get(topic).partitions().size());
             offsets(admin);
             groups(admin);
-            say("log dirs", logDirs(admin));
+            logDirs(admin);
             admin.deleteTopics(List.of(topic)).all().get();
             say("deleted", !admin.listTopics().names().get().contains(topic));
         }
@@ -260,13 +260,18 @@ public class JavaPeer {
         say("listed", listed.contains(group), "altered", altered, "left", left);
     }
 
-    private String logDirs(Admin admin) throws Exception {
-        try {
-            return "" + admin.describeLogDirs(List.of(0)).allDescriptions().get().get(0)
-                .values().iterator().next().replicaInfos().size();
-        } catch (ExecutionException error) {
-            return error.getCause().getClass().getSimpleName();
+    private void logDirs(Admin admin) throws Exception {
+        var folder = admin.describeLogDirs(List.of(0)).allDescriptions().get().get(0)
+            .values().iterator().next();
+        int logs = 0;
+        long bytes = 0;
+        for (var replica : folder.replicaInfos().entrySet()) {
+            if (replica.getKey().topic().equals(topic)) {
+                logs += 1;
+                bytes += replica.getValue().size();
+            }
         }
+        say("logs", logs, "written", bytes > 0);
     }
 
     /** A committed transaction with offsets, and an aborted one that nobody sees. */

@@ -77,12 +77,13 @@ def test_partitions_do_not_move_and_elections_are_not_needed(
     with _kafka_python(shared_broker) as admin:
         assert not admin.list_partition_reassignments()
         answer = admin.elect_leaders(0, {topic: [0, 1]}, raise_errors=False)
-        assert "ElectionNotNeeded" in str(answer)
+        assert "leads already" in str(answer)
         moves = {kafka.TopicPartition(topic, 0): [0], kafka.TopicPartition(topic, 1): [7]}
-        moved = admin.alter_partition_reassignments(moves)
-        assert "node 0 alone" in str(moved) or "InvalidReplicaAssignment" in str(moved)
+        outcomes = admin.alter_partition_reassignments(moves)
+        assert list(outcomes.values()) == [None, kafka.errors.InvalidReplicationAssignmentError]
 
 
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
 def test_settings_are_listed_changed_and_taken_back(
     shared_broker: BrokerProcess, topic: str
 ) -> None:
@@ -140,6 +141,5 @@ def test_offsets_of_a_topic_that_a_member_reads_are_not_deleted(
         assert consumer.committed(partition) == 1
         consumer.close()
         admin.delete_group_offsets(topic, [partition])
-        assert topic not in str(admin.list_group_offsets({topic: [partition]})) or "-1" in str(
-            admin.list_group_offsets({topic: [partition]})
-        )
+        left = admin.list_group_offsets({topic: [partition]})
+        assert all(row.offset == -1 for rows in left.values() for row in rows.values()), left

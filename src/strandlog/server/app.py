@@ -23,7 +23,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -302,6 +302,18 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
     finally:
-        await server.stop()
+        with _first_crash(server):
+            await server.stop()
+
+
+@contextlib.contextmanager
+def _first_crash(server: Server) -> Iterator[None]:
+    """Whatever goes wrong at the end: what made the server stop is what is told."""
+    try:
+        yield
+    except Exception:
+        if not server.crashed.done():
+            raise
+        logger.exception("stopping went wrong, too")
     if server.crashed.done():
         server.crashed.result()

@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strandlog import RemoteLog
+
 
 @dataclass
 class BrokerProcess:
@@ -48,3 +50,12 @@ class BrokerProcess:
         self.process.stdout.close()
         self.process = None
         return code
+
+
+def emptied(log: RemoteLog) -> RemoteLog:
+    """The log, with nothing left of the test before."""
+    for group in log.groups():
+        log.delete_group(group)
+    for topic in log.topics():
+        log.delete_topic(topic)
+    return log

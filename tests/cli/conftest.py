@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess, emptied
 from tests.cli.command_line import CommandLine
 
 import strandlog
@@ -32,10 +32,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def wire(broker: BrokerProcess, tmp_path: Path) -> CommandLine:
     """A command line on a broker, which has nothing left of the test before."""
     with strandlog.connect(broker.address) as log:
-        for group in log.groups():
-            log.delete_group(group)
-        for topic in log.topics():
-            log.delete_topic(topic)
+        emptied(log)
     return CommandLine(tmp_path / "data", broker.address)
 
 

@@ -9,7 +9,10 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from tests.broker_process import BrokerProcess, emptied
 from tests.client.desk import Desk
+
+import strandlog
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -25,3 +28,21 @@ def desk() -> Iterator[Desk]:
     made.disk.watch(None)
     made.disk.capacity_bytes = None
     made.log.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A real broker for the tests of a file; groups do not wait for late joiners."""
+    running = BrokerProcess(
+        tmp_path_factory.mktemp("broker") / "data", {"group.initial.rebalance.delay.ms": "0"}
+    )
+    running.start()
+    yield running
+    assert running.stop() == 0, "a broker stops cleanly"
+
+
+@pytest.fixture
+def remote(broker: BrokerProcess) -> Iterator[strandlog.RemoteLog]:
+    """The log behind the broker, empty."""
+    with strandlog.connect(broker.address, timeout_ms=20_000) as log:
+        yield emptied(log)

@@ -47,8 +47,9 @@ DELIVERY_TIMEOUT_MS = 30_000
 QUEUE_RECORDS = 500_000
 QUEUE_FULL = -184
 BULK_RECORDS = 20_000
-# produce_batch refuses or ignores everything else in a message.
-_BULK_FIELDS = frozenset({"value", "key", "callback"})
+# produce_batch refuses everything else in a message. A partition must hold for the whole batch,
+# too: in a message alone it is ignored.
+_BULK_FIELDS = frozenset({"value", "key", "partition", "callback"})
 ANY_PARTITION = -1
 LIBRDKAFKA_PARTITIONER = "murmur2"
 
@@ -215,10 +216,17 @@ class RemoteProducer(Closing):
         if not isinstance(fields.partition, int):
             raise TypeError(f"a partition is an int; this one is {fields.partition!r}")
         if not 0 <= fields.partition < count:
-            count = self._counts[topic] = self._log.partition_count(topic)  # it may have grown
+            count = self._grown(topic)
             if not 0 <= fields.partition < count:
                 raise TopicNotFoundError(topic, fields.partition, count)
         return fields.partition
+
+    def _grown(self, topic: str) -> int:
+        """How many partitions the topic has by now; librdkafka asks by itself only now and then."""
+        self._counts[topic] = self._log.partition_count(topic)
+        with translated(topic=topic, to=self._log.bootstrap):
+            self._producer.list_topics(topic, timeout=self._log.timeout_ms / 1000)
+        return self._counts[topic]
 
     def _send(
         self,
@@ -230,8 +238,12 @@ class RemoteProducer(Closing):
         """Send some of the records and wait for all of them."""
         wanted = len(deliveries.answered) + len(indexes)
         if all(call.keys() <= _BULK_FIELDS for call in calls):
-            for begin in range(0, len(indexes), BULK_RECORDS):
-                self._produce_bulk(topic, calls, indexes[begin : begin + BULK_RECORDS], deliveries)
+            by_partition: dict[int, list[int]] = {}
+            for index in indexes:
+                partition = calls[index].get("partition", ANY_PARTITION)
+                by_partition.setdefault(partition, []).append(index)
+            for partition, some in by_partition.items():
+                self._produce_bulk(topic, partition, calls, some, deliveries)
         else:
             for index in indexes:
                 calls[index]["callback"] = partial(deliveries.answer, index)
@@ -252,24 +264,36 @@ class RemoteProducer(Closing):
         self._send(topic, calls, large[middle:], deliveries)
 
     def _produce_bulk(
-        self, topic: str, calls: list[dict[str, Any]], indexes: list[int], deliveries: Deliveries
+        self,
+        topic: str,
+        partition: int,
+        calls: list[dict[str, Any]],
+        indexes: list[int],
+        deliveries: Deliveries,
     ) -> None:
         """At half the price of one by one, for records without headers and timestamps."""
-        while len(self._producer) > QUEUE_RECORDS - BULK_RECORDS:
-            self._serve()
-        batch = [calls[index] for index in indexes]
-        for index, message in zip(indexes, batch, strict=True):
-            message["callback"] = partial(deliveries.answer, index)
-        if self._producer.produce_batch(topic, batch) == len(batch):
+        for index in indexes:
+            calls[index]["callback"] = partial(deliveries.answer, index)
+        for begin in range(0, len(indexes), BULK_RECORDS):
+            while len(self._producer) > QUEUE_RECORDS - BULK_RECORDS:
+                self._serve()
+            some = indexes[begin : begin + BULK_RECORDS]
+            batch = [calls[index] for index in some]
+            if self._producer.produce_batch(topic, batch, partition=partition) < len(batch):
+                for index in some:
+                    self._settle_refusal(topic, index, calls[index], deliveries)
+
+    def _settle_refusal(
+        self, topic: str, index: int, call: dict[str, Any], deliveries: Deliveries
+    ) -> None:
+        """If this one was not taken into the queue, send it alone or give it up."""
+        error = call.pop("_error", None)
+        if error is None:
             return
-        for index, message in zip(indexes, batch, strict=True):
-            error = message.pop("_error", None)
-            if error is None:
-                continue
-            if error.code() == QUEUE_FULL:
-                self._produce(topic, message)
-            else:
-                deliveries.answer(index, error, None)
+        if error.code() == QUEUE_FULL:
+            self._produce(topic, call)
+        else:
+            deliveries.answer(index, error, None)
 
     def _produce(self, topic: str, call: Mapping[str, Any]) -> None:
         while True:

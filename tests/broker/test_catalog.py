@@ -322,3 +322,72 @@ def test_defaults_of_the_broker_are_not_written_into_topics() -> None:
     again = shelf.reopened()  # with a broker that says nothing
     assert again.catalog.topic("t").config == {}
     assert again.catalog.log("t", 0).settings == log_settings()
+
+
+# -- in steps ------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_being_made_is_not_made_twice(shelf: Shelf) -> None:
+    steps = shelf.catalog.creating("t", 2)
+    make_folders = next(steps)
+    assert shelf.catalog.is_unfinished("t")
+    assert "t" not in shelf.catalog
+    with pytest.raises(TopicExistsError):
+        shelf.catalog.create("t", 1)
+    shelf.catalog.create("other", 1)
+    make_folders()
+    with pytest.raises(StopIteration):
+        next(steps)
+    assert not shelf.catalog.is_unfinished("t")
+    assert shelf.ends() == {"other": [0], "t": [0, 0]}
+    assert shelf.reopened().ends() == {"other": [0], "t": [0, 0]}
+
+
+def test_checkpoints_written_while_a_topic_is_made_again_do_not_hide_its_records(
+    shelf: Shelf,
+) -> None:
+    """The old topic's log start came back as that of the new one."""
+    shelf.catalog.create("t", 1)
+    for _ in range(5):
+        shelf.append("t")
+    shelf.catalog.log("t", 0).raise_log_start(4)
+    shelf.log_dir.write_checkpoints()
+    shelf.catalog.delete("t")
+    steps = shelf.catalog.creating("t", 1)
+    make_folders = next(steps)
+    write = next(shelf.log_dir.writing_log_starts(), None)
+    make_folders()
+    if write is not None:
+        write()
+    with pytest.raises(StopIteration):
+        next(steps)
+    shelf.append("t")
+    again = shelf.killed()
+    assert again.catalog.log("t", 0).log_start_offset == 0
+    assert again.ends() == {"t": [1]}
+
+
+def test_making_a_topic_that_fails_leaves_nothing_behind(shelf: Shelf) -> None:
+    steps = shelf.catalog.creating("t", 2)
+    next(steps)()
+    with pytest.raises(StorageError):
+        steps.throw(StorageError("the last sync failed"))
+    assert "t" not in shelf.catalog
+    assert not shelf.catalog.is_unfinished("t")
+    assert not shelf.log_dir.logs
+    shelf.catalog.create("t", 1)
+    assert shelf.reopened().ends() == {"t": [0]}
+
+
+def test_a_deleted_topic_is_gone_before_its_folders_are(shelf: Shelf) -> None:
+    shelf.catalog.create("t", 2)
+    shelf.append("t")
+    steps = shelf.catalog.deleting("t")
+    rename = next(steps)
+    assert "t" not in shelf.catalog
+    assert not shelf.log_dir.logs
+    assert shelf.killed().ends() == {}, "a crash before the folders went"
+    rename()
+    with pytest.raises(StopIteration):
+        next(steps)
+    assert shelf.reopened().ends() == {}

@@ -234,3 +234,81 @@ def test_producers_that_fell_silent_are_forgotten() -> None:
     yard.clock.advance(2 * DAY_MS)
     yard.broker.tick()
     assert 7 not in log.producers.last_offsets() and not log.producers.last_offsets()
+
+
+# -- in steps ------------------------------------------------------------------------------------
+
+
+def test_a_chore_that_is_under_way_is_not_begun_again() -> None:
+    yard = Yard()
+    upkeep = yard.broker.upkeep
+    yard.topic("t", file_delete_delay_ms=0)
+    yard.broker.delete_topic("t")
+    yard.clock.advance(1_000)
+    begun = dict(upkeep.begin_due())
+    remove = next(begun["files"])
+    yard.clock.advance(5_000)
+    assert upkeep.next_due_ms() <= yard.clock.monotonic_ms(), "the others are due"
+    assert "files" not in dict(upkeep.begin_due())
+    remove()
+    with pytest.raises(StopIteration):
+        next(begun["files"])
+    assert "files" in dict(upkeep.begin_due())
+    assert not [path for path in yard.disk.contents() if path.startswith("data/t-0")]
+
+
+def test_retention_leaves_a_partition_alone_that_is_being_synced() -> None:
+    """Of two syncs at the same time one can vouch for what the other lost."""
+    yard = Yard(log_retention_check_interval_ms="1m")
+    yard.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
+    for number in range(20):
+        yard.append("t", b"%d" % number + bytes(300))
+    log = yard.broker.catalog.log("t", 0)
+    log.flush()
+    yard.clock.advance(7_200_000)
+    upkeep = yard.broker.upkeep
+    upkeep.syncing.add(log)
+    yard.broker.tick()
+    assert yard.start("t") == 0
+    upkeep.syncing.discard(log)
+    yard.pass_ms(1_000)
+    assert yard.start("t") == 20, "a second later, not at the next turn"
+    assert not upkeep.syncing
+    assert yard.broker.metrics.retention_segments >= 6
+
+
+def test_whoever_syncs_elsewhere_is_handed_lazy_flushes() -> None:
+    yard = Yard()
+    handed: list[object] = []
+    yard.broker.upkeep.sync_elsewhere = handed.append
+    yard.topic("t", flush_ms=100)
+    yard.append("t")
+    yard.pass_ms(300)
+    assert handed
+    assert set(handed) == {yard.broker.catalog.log("t", 0)}
+    assert yard.unflushed("t") == 1
+
+
+def test_a_topic_deleted_in_the_middle_of_a_chore_is_no_failure() -> None:
+    yard = Yard(log_retention_check_interval_ms="1m")
+    yard.topic("t", segment_bytes=1024, retention_ms="1h")
+    for number in range(20):
+        yard.append("t", b"%d" % number + bytes(300))
+    yard.broker.catalog.log("t", 0).flush()
+    yard.clock.advance(7_200_000)
+    upkeep = yard.broker.upkeep
+    steps = dict(upkeep.begin_due())["retention"]
+    part = next(steps)
+    yard.broker.delete_topic("t")
+    while True:
+        try:
+            part()
+        except FileNotFoundError as error:
+            part = steps.throw(error)
+            continue
+        try:
+            part = next(steps)
+        except StopIteration:
+            break
+    assert list(upkeep.failures) == []
+    assert not upkeep.syncing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from uuid import UUID
 
@@ -300,15 +301,13 @@ def test_a_topic_deleted_in_the_middle_of_a_chore_is_no_failure() -> None:
     steps = dict(upkeep.begin_due())["retention"]
     part = next(steps)
     yard.broker.delete_topic("t")
-    while True:
-        try:
-            part()
-        except FileNotFoundError as error:
-            part = steps.throw(error)
-            continue
-        try:
-            part = next(steps)
-        except StopIteration:
-            break
+    with contextlib.suppress(StopIteration):
+        while True:
+            try:
+                part()
+            except FileNotFoundError as error:
+                part = steps.throw(error)
+            else:
+                part = next(steps)
     assert list(upkeep.failures) == []
     assert not upkeep.syncing

@@ -379,3 +379,11 @@ def test_settings_of_a_topic_survive_and_work_after_a_restart(desk: Desk) -> Non
     desk.send("t", *(bytes(1500) for _ in range(30)))
     (info,) = desk.log.describe_topic("t").partitions
     assert info.segments > 1 and info.size_bytes < 30 * 200
+
+
+def test_settings_of_a_topic_begin_with_those_of_the_broker(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path / "data", {"log.retention.ms": 1_234_000}) as log:
+        log.create_topic("t", config={"segment.bytes": "1MiB"})
+        settings = log.topic_settings("t")
+        assert (settings["retention.ms"], settings["segment.bytes"]) == (1_234_000, 1_048_576)
+        assert log.describe_topic("t").config == {"segment.bytes": 1_048_576}

@@ -1,7 +1,9 @@
-"""`strandlog config …`: show, check.
+"""`strandlog config …`: show, topic, check.
 
-`show` prints every setting that a broker would start with, and where each was given. `check` looks
-at one file alone and lists all that is wrong with it at once, by line.
+`show` prints every setting that a broker would start with, and where each was given; with `-b` what
+a running broker (of any kind) has, and where it says that it has it from. `topic` prints the
+settings of a topic in the same way. `check` looks at one file alone and lists all that is wrong
+with it at once, by line.
 """
 
 from __future__ import annotations
@@ -10,16 +12,34 @@ from typing import Annotated, Any
 
 import typer
 
+from strandlog import RemoteLog
 from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration
-from strandlog.cli.options import Json, command_app
+from strandlog.cli.options import (
+    Bootstrap,
+    ClientSettings,
+    DataDir,
+    Json,
+    command_app,
+    owned,
+    readable,
+    target_of,
+)
 from strandlog.cli.output import counted, print_json, print_table, talk, text
 from strandlog.cli.setting_sources import read_file
+from strandlog.client.interface import ReadableLog
+from strandlog.client.remote_settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
 from strandlog.config.configuration import Chosen, settle
 from strandlog.config.environment import variable_of
 from strandlog.config.origin import Problem
+from strandlog.config.topic_settings import TOPIC_SETTINGS
 
 app = command_app("Show settings and where they come from; check a file of settings.")
 
+# Without the environment: what `serve` would do is not a question to a broker.
+RunningBroker = Annotated[
+    str | None,
+    typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="Ask a broker that runs."),
+]
 UNITS = {"ms": "ms", "bytes": "bytes"}
 
 
@@ -30,9 +50,21 @@ def show(
     changed: Annotated[
         bool, typer.Option("--changed", help="Only what is not the built-in default.")
     ] = False,
+    bootstrap: RunningBroker = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Print each setting with its value and origin."""
+    """Print each setting with its value and origin.
+
+    Without -b: what `serve` would start with. With -b: what a running broker tells.
+    """
+    if bootstrap is not None:
+        if given:
+            raise typer.BadParameter("--set is not for a broker that runs (-b)")
+        with owned(target_of(None, bootstrap, client)) as log:
+            assert isinstance(log, RemoteLog)
+            _print_told(log.broker_settings(), changed, as_json=as_json)
+        return
     configuration = read_configuration(config, given)
     configuration.check()
     rows = [row for row in configuration.chosen.values() if not (changed and row.is_default)]
@@ -44,6 +76,59 @@ def show(
     columns = [text(title) for title in ("NAME", "VALUE", "UNIT", "ORIGIN", "MEANING")]
     print_table(columns, [_cells(row) for row in rows])
     talk(f"{counted(sum(not row.is_default for row in rows), 'setting')} changed")
+
+
+@app.command()
+def topic(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic.")],
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only what is not the built-in default.")
+    ] = False,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    as_json: Json = False,
+) -> None:
+    """Print each setting of a topic; `strandlog topic alter` changes them."""
+    with readable(target_of(data, bootstrap, client)) as log:
+        _print_told(_topic_settings(log, name), changed, as_json=as_json)
+
+
+def _topic_settings(log: ReadableLog, name: str) -> list[RemoteSetting]:
+    if isinstance(log, RemoteLog):
+        return log.topic_setting_rows(name)
+    own = log.describe_topic(name).config
+    return [
+        RemoteSetting(
+            key,
+            TOPIC_SETTINGS[key].format(value),
+            SOURCE_TOPIC if key in own else SOURCE_DEFAULT,
+            is_read_only=False,
+            is_sensitive=False,
+        )
+        for key, value in sorted(log.topic_settings(name).items())
+    ]
+
+
+def _print_told(settings: list[RemoteSetting], changed: bool, *, as_json: bool) -> None:
+    rows = [row for row in settings if not (changed and row.source_id == SOURCE_DEFAULT)]
+    if as_json:
+        document = [
+            {
+                "name": row.name,
+                "value": row.value,
+                "origin": row.source,
+                "read_only": row.is_read_only,
+                "sensitive": row.is_sensitive,
+            }
+            for row in rows
+        ]
+        print_json(document)
+        return
+    columns = [text(title) for title in ("NAME", "VALUE", "ORIGIN")]
+    shown = [(row.name, "(secret)" if row.is_sensitive else row.value, row.source) for row in rows]
+    print_table(columns, [[name, value or "-", source] for name, value, source in shown])
+    talk(f"{counted(sum(row.source_id != SOURCE_DEFAULT for row in rows), 'setting')} changed")
 
 
 def _cells(chosen: Chosen) -> list[str]:

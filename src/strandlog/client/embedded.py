@@ -126,7 +126,8 @@ class Log(Closing):
 
     def topic_settings(self, name: str) -> dict[str, Value]:
         """Every setting of a topic, changed or not."""
-        return TOPIC_SETTINGS.resolve(self.describe_topic(name).config)
+        own = self.describe_topic(name).config
+        return TOPIC_SETTINGS.resolve({**self.broker.settings.topic_defaults, **own})
 
     def _describe(self, name: str) -> TopicInfo:
         topic = self.broker.catalog.topic(name)

@@ -203,7 +203,11 @@ class RemoteLog(Closing):
 
     def topic_settings(self, name: str) -> dict[str, Value]:
         """Every setting of a topic, changed or not."""
-        return {row.name: row.parsed() for row in self._settings.of_topics([name])[name]}
+        return {row.name: row.parsed() for row in self.topic_setting_rows(name)}
+
+    def topic_setting_rows(self, name: str) -> list[RemoteSetting]:
+        """The same with where each comes from."""
+        return self._settings.of_topics([name])[name]
 
     def broker_settings(self, node_id: int | None = None) -> list[RemoteSetting]:
         """Every setting of a node (any, unless told) with where it comes from."""

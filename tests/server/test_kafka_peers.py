@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import sys
@@ -227,4 +228,62 @@ def test_a_consumer_that_stops_reading_costs_a_bounded_amount_of_memory(
             _receive(writer)
         assert time.monotonic() - started < 10, "others are not slowed"
         assert resident_mb() - before < 120
+    assert _is_alive(broker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the broker from /proc")
+def test_a_consumer_that_stops_reading_holds_nobody_up_and_loses_nothing(
+    broker: BrokerProcess,
+) -> None:
+    assert broker.process is not None
+    status = Path(f"/proc/{broker.process.pid}/status")
+
+    def resident_mb() -> float:
+        return int(status.read_text().partition("RssAnon:")[2].split()[0]) / 1024
+
+    batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 1000] * 100))
+    fetch = _frame(
+        _header(1, 4, 1)
+        + struct.pack(">iiiib", -1, 0, 1, 2_000_000, 0)
+        + struct.pack(">ih", 1, 1)
+        + b"t"
+        + struct.pack(">iiqi", 1, 0, 0, 2_000_000)
+    )
+
+    def produce(writer: socket.socket, count: int) -> float:
+        """The median time of an acknowledgement, in ms."""
+        took = []
+        for _ in range(count):
+            began = time.monotonic()
+            writer.sendall(_produce(b"t", batch, -1))
+            assert struct.unpack_from(">h", _receive(writer), 4 + 4 + 2 + 1 + 4 + 4)[0] == 0
+            took.append(time.monotonic() - began)
+        return sorted(took)[len(took) // 2] * 1000
+
+    with _connect(broker) as writer, _connect(broker) as stuck, _connect(broker) as reader:
+        _create_by_metadata(writer, b"t")
+        alone_ms = produce(writer, 100)
+        before_mb = resident_mb()
+        asked = 0
+        stuck.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            while asked < 20_000:  # 2 MB each, and not one byte is read
+                stuck.sendall(fetch)
+                asked += 1
+        beside_ms = produce(writer, 100)
+        half_mb = resident_mb()
+        beside_ms = min(beside_ms, produce(writer, 100))
+        full_mb = resident_mb()
+        began = time.monotonic()
+        reader.sendall(fetch)
+        answer = _receive(reader)
+        read_ms = (time.monotonic() - began) * 1000
+        stuck.settimeout(30)
+        late_answers = [_receive(stuck) for _ in range(50)]
+    assert half_mb - before_mb < 40, f"{asked} fetches cost {half_mb - before_mb:.0f} MB"
+    assert full_mb - half_mb < 8, "and no more the longer it takes"
+    assert beside_ms < 3 * alone_ms + 5, f"{alone_ms:.1f} ms alone, {beside_ms:.1f} ms beside it"
+    assert read_ms < 1000
+    counts = {each.count(batch[61:]) for each in (answer, *late_answers)}
+    assert counts == {2_000_000 // len(batch)}, "what it asked for is still there"
     assert _is_alive(broker)

@@ -10,7 +10,7 @@ import io
 import socket
 import struct
 from dataclasses import MISSING, fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Self
 from uuid import UUID
@@ -59,6 +59,8 @@ def _primitive(kafka_type: str) -> st.SearchStrategy[Any]:
             return st.sampled_from(ErrorCode)
         case "timedelta_i32" | "timedelta_i64":
             return st.integers(0, 300).map(lambda ms: timedelta(milliseconds=ms))
+        case "datetime_i64":
+            return st.integers(0, 2**31).map(lambda second: datetime.fromtimestamp(second, UTC))
     return _integers(FIXED[kafka_type][0].format[1:])
 
 
@@ -90,6 +92,11 @@ def _entity(schema: Any, depth: int = 0) -> st.SearchStrategy[Any]:
 def request_bodies(api_key: int, version: int) -> st.SearchStrategy[Any]:
     """Any request of this version, as kio's object."""
     return _entity(load_request_schema(api_key, version))
+
+
+def response_bodies(api_key: int, version: int) -> st.SearchStrategy[Any]:
+    """Any response of this version, as kio's object."""
+    return _entity(load_response_schema(api_key, version))
 
 
 def encode(body: Any) -> bytes:

@@ -15,7 +15,7 @@ import struct
 from typing import NamedTuple
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
+from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY, Api
 
 _REQUEST = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
@@ -58,6 +58,25 @@ def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
     if api_key != API_VERSIONS and BY_KEY[api_key].is_flexible(version):
         return header + NO_TAGGED_FIELDS
     return header
+
+
+def request_header(api: Api, version: int, correlation_id: int, client_id: str) -> bytes:
+    """The header of a request that we send."""
+    name = client_id.encode()
+    header = _REQUEST.pack(api.key, version, correlation_id, len(name)) + name
+    return header + NO_TAGGED_FIELDS if api.is_flexible(version) else header
+
+
+def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int, int]:
+    """(correlation id, where the body begins) of a response to what we sent."""
+    try:
+        (correlation_id,) = _CORRELATION.unpack_from(frame)
+    except struct.error as error:
+        raise DataError("a response is shorter than its header") from error
+    position = _CORRELATION.size
+    if api.key != API_VERSIONS and api.is_flexible(version):
+        position = skip_tagged_fields(frame, position)
+    return correlation_id, position
 
 
 def skip_tagged_fields(frame: memoryview, position: int) -> int:

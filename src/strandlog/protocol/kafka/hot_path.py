@@ -21,7 +21,7 @@ and back.
 
 Strings, arrays and bytes are compact and structures end with tagged fields from v9 and v12 on. A
 length is never trusted: it is checked against the bytes that are left before anything is made of
-it.
+it. A client has the other two, and what a broker sends back, in client_path.py.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class FetchedPartition(NamedTuple):
     records: Sequence[Buffer]
 
 
-class _Cursor:
-    """Reads one request from front to back."""
+class Cursor:
+    """Reads one message from front to back."""
 
     __slots__ = ("frame", "is_flexible", "position")
 
@@ -96,7 +96,7 @@ class _Cursor:
         try:
             values = layout.unpack_from(self.frame, self.position)
         except struct.error as error:
-            raise DataError("a Produce request ends too early") from error
+            raise DataError("a message ends too early") from error
         self.position += layout.size
         return values
 
@@ -126,13 +126,13 @@ class _Cursor:
         """The length of an array, believed only if so many elements can still come."""
         count = self._length(_INT32)
         if count * _SMALLEST_ELEMENT_BYTES > len(self.frame) - self.position:
-            raise DataError(f"an array of {count} does not fit into its request")
+            raise DataError(f"an array of {count} does not fit into its message")
         return max(count, 0)
 
     def uuid(self) -> UUID:
         data = self.frame[self.position : self.position + 16]
         if len(data) < 16:
-            raise DataError("a Produce request ends too early")
+            raise DataError("a message ends too early")
         self.position += 16
         return UUID(bytes=bytes(data))
 
@@ -143,7 +143,7 @@ class _Cursor:
 
 def parse_produce(version: int, frame: memoryview, position: int) -> ProduceRequest:
     """A Produce request whose records are views of the frame."""
-    cursor = _Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM)
+    cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM)
     transactional_id = cursor.text()
     acks, timeout_ms = cursor.fixed(_ACKS_TIMEOUT)
     partitions: list[ProducedRecords] = []
@@ -181,27 +181,28 @@ def produce_response(
     """The body of a Produce response."""
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
-    parts = [_array_length(len(topics), is_flexible)]
+    parts = [array_length(len(topics), is_flexible)]
     for topic, answers in topics:
         by_id = version >= PRODUCE_TOPIC_IDS_FROM
-        parts += (_topic(topic, is_flexible, by_id=by_id), _array_length(len(answers), is_flexible))
+        parts += (_topic(topic, is_flexible, by_id=by_id), array_length(len(answers), is_flexible))
         for answer in answers:
             if version < 5:
                 parts.append(_PRODUCED_V3.pack(*answer[:4]))
                 continue
             parts.append(_PRODUCED.pack(*answer[:5]))
             if version >= 8:
-                parts.append(_array_length(len(answer.bad_records), is_flexible))
+                parts.append(array_length(len(answer.bad_records), is_flexible))
                 for number in answer.bad_records:
-                    parts += (_INT32.pack(number), _nullable_text(None, is_flexible), tags)
-                parts.append(_nullable_text(answer.error_message, is_flexible))
+                    parts += (_INT32.pack(number), nullable_text(None, is_flexible), tags)
+                parts.append(nullable_text(answer.error_message, is_flexible))
             parts.append(tags)
         parts.append(tags)
     parts += (_INT32.pack(0), tags)
     return b"".join(parts)
 
 
-def _nullable_text(text: str | None, is_flexible: bool) -> bytes:
+def nullable_text(text: str | None, is_flexible: bool) -> bytes:
+    """Text behind its length."""
     if text is None:
         return b"\0" if is_flexible else _INT16.pack(-1)
     data = text.encode()
@@ -226,11 +227,11 @@ def fetch_response(
     head = bytearray(_INT32.pack(0))
     if version >= 7:
         head += _INT16.pack(error_code) + _INT32.pack(session_id)
-    head += _array_length(len(topics), is_flexible)
+    head += array_length(len(topics), is_flexible)
     buffers: list[Buffer] = []
     for topic, partitions in topics:
         head += _topic(topic, is_flexible, by_id=version >= FETCH_TOPIC_IDS_FROM)
-        head += _array_length(len(partitions), is_flexible)
+        head += array_length(len(partitions), is_flexible)
         for partition in partitions:
             head += _partition_head(partition, version, is_flexible)
             size = sum(map(len, partition.records))
@@ -243,7 +244,8 @@ def fetch_response(
     return buffers
 
 
-def _array_length(count: int, is_flexible: bool) -> bytes:
+def array_length(count: int, is_flexible: bool) -> bytes:
+    """The length in front of an array, or of bytes."""
     return unsigned_varint(count + 1) if is_flexible else _INT32.pack(count)
 
 
@@ -265,7 +267,7 @@ def _partition_head(partition: FetchedPartition, version: int, is_flexible: bool
         head += b"\0" if is_flexible else _INT32.pack(-1)
     else:
         tags = NO_TAGGED_FIELDS if is_flexible else b""
-        head += _array_length(len(aborted), is_flexible)
+        head += array_length(len(aborted), is_flexible)
         head += b"".join(_ABORTED.pack(*transaction) + tags for transaction in aborted)
     if version >= 11:
         head += _NO_PREFERRED_REPLICA

@@ -1,11 +1,12 @@
 """Any control-plane message of any version, parsed and written by kio's schemas.
 
 `parse` gives an object with attributes in snake_case, only those that the version has; handlers ask
-for newer ones with `getattr` and a default (request_reader.py). `encoder` takes plain dictionaries
+for newer ones with `getattr` and a default (message_reader.py). `encoder` takes plain dictionaries
 with every field that any version knows, and picks: what the version does not have is left out, what
 the dictionary does not have gets the schema's default. The writer of a version is compiled once,
 when it is first needed; so is kio, for loading it takes longer than everything else that a broker
-does before it listens. `warm_up` does both ahead of time.
+does before it listens. `warm_up` does both ahead of time. A broker parses requests and encodes
+responses; `parse_response` and `request_encoder` are the same for a client.
 
 Times are plain milliseconds, errors plain codes, uuids are `uuid.UUID` or None, as they are in the
 dictionaries. An array may be given as `bytes`: what `array_encoder` made of it before.
@@ -22,7 +23,7 @@ from typing import Any
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS, unsigned_varint
-from strandlog.protocol.kafka.request_reader import request_reader
+from strandlog.protocol.kafka.message_reader import request_reader, response_reader
 from strandlog.protocol.kafka.schemas import FIXED, element_of, is_entity, unwrap
 from strandlog.protocol.kafka.versions import APIS
 
@@ -41,6 +42,16 @@ def parse(api_key: int, version: int, frame: memoryview, position: int) -> Any:
         ) from error
 
 
+def parse_response(api_key: int, version: int, frame: memoryview, position: int) -> Any:
+    """The body of a response; `DataError` when the bytes are not one."""
+    try:
+        return response_reader(api_key, version)(frame, position)
+    except (DataError, struct.error, IndexError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"a response with key {api_key} v{version} cannot be read: {error}"
+        ) from error
+
+
 def warm_up() -> None:
     """Load what the first request would have to wait for. From any thread."""
     import kio.index  # noqa: F401, PLC0415 - see above
@@ -55,7 +66,19 @@ def encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
     """What turns a dictionary into the body of a response."""
     from kio.index import load_response_schema  # noqa: PLC0415 - see above
 
-    write = _entity_writer(load_response_schema(api_key, version))
+    return _encoder(load_response_schema(api_key, version))
+
+
+@cache
+def request_encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
+    """What turns a dictionary into the body of a request."""
+    from kio.index import load_request_schema  # noqa: PLC0415 - see above
+
+    return _encoder(load_request_schema(api_key, version))
+
+
+def _encoder(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
+    write = _entity_writer(schema)
 
     def encode(body: Mapping[str, Any]) -> bytes:
         parts: list[bytes] = []

@@ -1,7 +1,9 @@
-"""The one table of APIs that the broker speaks, and in which versions.
+"""The one table of APIs that the broker speaks, and in which versions; and that of our own client.
 
 ApiVersions, dispatch and the page of supported APIs derive from it. `flexible_from` is the first
 version with compact types and tagged fields. `GIVES` and `NOTES` say the same for people.
+`CLIENT_APIS` is what client/wire asks for: it takes the last version that the other side speaks
+too.
 
 Produce is advertised from version 0 although 0 to 2 are refused: older librdkafka looks for version
 0 and silently gives up compression when it is missing (KAFKA-18659).
@@ -76,6 +78,31 @@ APIS = (
 BY_KEY = {api.key: api for api in APIS}
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
+
+# From Kafka 2.4 on every broker speaks one of these. Where we stop short of the newest there is a
+# reason: up to Fetch 12 a topic goes by its name; Produce 12 and EndTxn 5 belong to transactions
+# that change the epoch at their end, and a commit by somebody who was told the epoch before could
+# not be asked for twice; FindCoordinator 4 and OffsetFetch 8 ask for many, where we have one.
+CLIENT_APIS = {
+    api.key: api
+    for api in (
+        Api(0, "Produce", 3, 11, 9),
+        Api(1, "Fetch", 4, 12, 12),
+        Api(2, "ListOffsets", 2, 7, 6),
+        Api(3, "Metadata", 5, 12, 9),
+        Api(8, "OffsetCommit", 2, 8, 8),
+        Api(9, "OffsetFetch", 2, 7, 6),
+        Api(10, "FindCoordinator", 1, 3, 3),
+        Api(17, "SaslHandshake", 1, 1, NEVER_FLEXIBLE),
+        Api(18, "ApiVersions", 0, 3, 3),
+        Api(19, "CreateTopics", 2, 7, 5),
+        Api(22, "InitProducerId", 0, 4, 2),
+        Api(24, "AddPartitionsToTxn", 0, 3, 3),
+        Api(26, "EndTxn", 0, 3, 3),
+        Api(36, "SaslAuthenticate", 0, 2, 2),
+        Api(65, "DescribeTransactions", 0, 0, 0),
+    )
+}
 
 # What a user gets of each, and what there is to know: for the page of supported APIs.
 GIVES = {

@@ -1,7 +1,7 @@
-"""Reads the body of any request by its schema, trusting nothing in it.
+"""Reads the body of any request or response by its schema, trusting nothing in it.
 
 For each version one Python function is written out and compiled, when it is first needed; what it
-does for a small request looks like this:
+does for a small message looks like this:
 
     def read(frame, p):
         v0, p = compact_text(frame, p)              group id
@@ -14,10 +14,11 @@ does for a small request looks like this:
 
 Structures come out as named tuples with exactly the fields that the version has; times are
 `timedelta`, uuids `uuid.UUID` or None for the zero one. Tagged fields that the schema does not know
-are skipped: clients newer than us may send them.
+are skipped: peers newer than us may send them.
 
-A length is checked against the bytes that are left before anything is made of it, so a request
-costs memory in proportion to the bytes that arrived. What breaks a rule raises `DataError`, what
+A length is checked against the bytes that are left before anything is made of it, so a message
+costs memory in proportion to the bytes that arrived; and since an object takes more room than the
+one byte that an empty name has, no array is longer than MAX_ARRAY_LENGTH. What breaks a rule raises `DataError`, what
 ends too early `DataError`, `struct.error` or `IndexError`; `parse` in messages.py makes one of all.
 """
 
@@ -38,6 +39,7 @@ from strandlog.protocol.kafka.schemas import FIXED, INT16, INT32, element_of, is
 
 Reader = Callable[[memoryview, int], Any]
 
+MAX_ARRAY_LENGTH = 1_000_000
 _ZERO_UUID = bytes(16)
 
 
@@ -46,7 +48,18 @@ def request_reader(api_key: int, version: int) -> Reader:
     """The reader of one version of a request."""
     from kio.index import load_request_schema  # noqa: PLC0415 - slow to load, see messages.py
 
-    schema = load_request_schema(api_key, version)
+    return _reader(load_request_schema(api_key, version))
+
+
+@cache
+def response_reader(api_key: int, version: int) -> Reader:
+    """The reader of one version of a response."""
+    from kio.index import load_response_schema  # noqa: PLC0415 - slow to load, see messages.py
+
+    return _reader(load_response_schema(api_key, version))
+
+
+def _reader(schema: Any) -> Reader:
     source = _Source()
     source.entity("body", schema)
     return source.compiled("body")
@@ -242,7 +255,9 @@ def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
 
 def _fitting(count: int, frame: memoryview, position: int) -> tuple[int, int]:
     if count > len(frame) - position:  # each has a byte at least
-        raise DataError(f"an array of {count} elements does not fit into its request")
+        raise DataError(f"an array of {count} elements does not fit into its message")
+    if count > MAX_ARRAY_LENGTH:
+        raise DataError(f"an array of {count} elements is too long: {MAX_ARRAY_LENGTH} may be")
     return count, position
 
 
@@ -268,7 +283,7 @@ def _read_uuid(frame: memoryview, position: int) -> tuple[UUID | None, int]:
 @lru_cache(maxsize=4096)  # the same topics, again and again
 def _uuid_of(data: bytes) -> UUID | None:
     if len(data) < 16:
-        raise DataError("a request ends in the middle of a uuid")
+        raise DataError("a message ends in the middle of a uuid")
     return None if data == _ZERO_UUID else UUID(bytes=data)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.kafka_requests import encode, request_bodies
 
 from strandlog.errors import DataError
+from strandlog.protocol.kafka.message_reader import MAX_ARRAY_LENGTH
 from strandlog.protocol.kafka.messages import parse
 from strandlog.protocol.kafka.versions import APIS, FETCH, PRODUCE
 
@@ -99,6 +100,14 @@ def test_an_unknown_tagged_field_inside_a_structure_is_skipped() -> None:
     body = parse(FETCH, 12, memoryview(frame), 0)
     [part] = body.topics[0].partitions
     assert (part.partition, part.fetch_offset, part.partition_max_bytes) == (3, 5, 100)
+
+
+def test_an_array_is_no_longer_than_the_limit() -> None:
+    names = struct.pack(">i", MAX_ARRAY_LENGTH) + bytes(2 * MAX_ARRAY_LENGTH)
+    assert len(parse(15, 0, memoryview(names), 0).groups) == MAX_ARRAY_LENGTH
+    names = struct.pack(">i", MAX_ARRAY_LENGTH + 1) + bytes(2 * MAX_ARRAY_LENGTH + 2)
+    with pytest.raises(DataError, match="too long"):
+        parse(15, 0, memoryview(names), 0)
 
 
 @pytest.mark.parametrize(

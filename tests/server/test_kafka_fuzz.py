@@ -23,7 +23,7 @@ from kio.serial.errors import OutOfBoundValue
 from tests.broker_process import BrokerProcess
 from tests.kafka_requests import Wire, create_topic, encode, request_bodies, request_header
 
-from strandlog.protocol.kafka.versions import API_VERSIONS, APIS, BY_KEY
+from strandlog.protocol.kafka.versions import API_VERSIONS, APIS, BY_KEY, PRODUCE
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 VERSIONS = [(api.key, version) for api in APIS for version in range(api.first, api.last + 1)]
@@ -74,7 +74,7 @@ class Target:
         said = self.said()
         assert not any(word in said for word in OUR_MISTAKES), f"{frame.hex()}: {said}"
 
-    def fire(self, frame: bytes) -> bytes | None:
+    def fire(self, frame: bytes, *, may_hang_up: bool = True) -> bytes | None:
         """The answer; None when there is none, when it takes long or the broker hung up."""
         found = None
         with Wire(self.broker.port) as wire:
@@ -88,7 +88,7 @@ class Target:
                     answer = wire.receive()
                 assert answer[:4] == struct.pack(">i", ASKED_AFTER)
             except ConnectionError:
-                pass
+                assert may_hang_up, f"hung up on {frame.hex()}: {self.said()}"
             except TimeoutError:
                 assert _may_wait(frame), f"no answer to {frame.hex()}"
         self.check(frame)
@@ -137,7 +137,9 @@ def _fire_whole(target: Target, api_key: int, version: int) -> None:
     @_settings(2)
     @given(request_bodies(api_key, version))
     def check(body: Any) -> None:
-        answer = target.fire(request_header(api_key, version, ASKED) + encode(body))
+        frame = request_header(api_key, version, ASKED) + encode(body)
+        # There is no other way to tell a producer without acks that something is wrong.
+        answer = target.fire(frame, may_hang_up=api_key == PRODUCE and body.acks == 0)
         if answer is not None:
             _check_answer(api_key, version, answer)
 

@@ -43,7 +43,8 @@ Layer = tuple[str, Value, int]  # the name that a value was given under, the val
 def describe_configs(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     results = []
-    for resource in body.resources:
+    once = {(row.resource_type, row.resource_name): row for row in body.resources}
+    for resource in once.values():
         keys = resource.configuration_keys
         answer = _answer(resource)
         try:

@@ -3,10 +3,16 @@ date."""
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import typer
 
 import strandlog.errors
+from strandlog.cli.main import COMMANDS
 from strandlog.config.broker_settings import BROKER_SETTINGS
 from strandlog.config.kafka_names import ALIASES, NO_EFFECT, PROTECTION
 from strandlog.config.server_settings import SERVER_SETTINGS
@@ -15,6 +21,13 @@ from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.protocol.kafka.versions import APIS, GIVES, NOTES
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+CLI_HEAD = """# Commands
+
+Generated from `cli/`. Data goes to stdout, talk to stderr. Exit codes: 0 ok, 1 failed, 2 usage, 130
+Ctrl-C. Examples are in [the guide](../guides/cli.md).
+"""
+COMMON_OPTIONS = ("data", "bootstrap", "client", "as_json")
+LEFT_OUT_OPTIONS = ("install_completion", "show_completion")
 
 
 def settings_page() -> str:
@@ -82,7 +95,76 @@ def kafka_apis_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page, "kafka-apis.md": kafka_apis_page}
+def cli_page() -> str:
+    """Every command with its options, out of the commands themselves."""
+    commands = {
+        name: typer.main.get_command(importlib.import_module(module).app)
+        for name, (module, _) in COMMANDS.items()
+    }
+    parts = [CLI_HEAD, *_common(commands["consume"])]
+    for name, command in commands.items():
+        parts += _described(f"strandlog {name}", command)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _common(command: Any) -> Iterator[str]:
+    """The options that most commands share, once."""
+    yield "| option of most commands | meaning |"
+    yield "|---|---|"
+    for param in command.params:
+        if param.name in COMMON_OPTIONS:
+            yield f"| {_names(param)} | {_meaning(param)} |"
+    yield ""
+
+
+def _described(path: str, command: Any) -> Iterator[str]:
+    children = getattr(command, "commands", None)
+    if children:
+        for name, child in children.items():
+            yield from _described(f"{path} {name}", child)
+        return
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    words = " ".join(param.metavar or (param.name or "").upper() for param in arguments)
+    yield f"## `{f'{path} {words}'.strip()}`\n"
+    yield f"{_text(command.help)}\n"
+    options = [param for param in command.params if param.param_type_name == "option"]
+    shared = [param.opts[0] for param in options if param.name in COMMON_OPTIONS]
+    own = [param for param in options if param.name not in COMMON_OPTIONS + LEFT_OUT_OPTIONS]
+    if own:
+        yield "| option | meaning |"
+        yield "|---|---|"
+        for param in own:
+            yield f"| {_names(param)} | {_meaning(param)} |"
+        yield ""
+    if shared:
+        yield "And " + ", ".join(f"`{name}`" for name in shared) + ".\n"
+
+
+def _names(param: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
+    return f"{names} {param.metavar}" if param.metavar else names
+
+
+def _meaning(param: Any) -> str:
+    parts = [_text(param.help)] if param.help else []
+    default = param.default
+    if isinstance(default, int | float | str) and not isinstance(default, bool):
+        parts.append(f"Default: `{default}`.")
+    if param.envvar:
+        parts.append(f"Environment: `{param.envvar}`.")
+    return " ".join(parts)
+
+
+def _text(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+PAGES = {
+    "cli.md": cli_page,
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "kafka-apis.md": kafka_apis_page,
+}
 
 
 def main() -> int:

@@ -85,7 +85,7 @@ DataDir = Annotated[
         metavar="DIR",
         envvar=DATA_VARIABLE,
         callback=_note_source,
-        help="A data folder, or:",
+        help="The data folder.",
     ),
 ]
 Bootstrap = Annotated[
@@ -96,7 +96,7 @@ Bootstrap = Annotated[
         metavar="HOST:PORT",
         envvar=BOOTSTRAP_VARIABLE,
         callback=_note_source,
-        help="A broker, of any Kafka cluster.",
+        help="A broker instead, of any Kafka cluster.",
     ),
 ]
 ClientSettings = Annotated[

@@ -66,7 +66,10 @@ def produce(
     null_empty: Annotated[
         bool, typer.Option("-Z", help="Empty values and keys are null (a null value deletes).")
     ] = False,
-    codec: Annotated[Codec | None, typer.Option("-z", "--compression")] = None,
+    codec: Annotated[
+        Codec | None,
+        typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd."),
+    ] = None,
     acks: Annotated[
         Literal["all", "1", "0"], typer.Option(help="all: on disk. 1, 0: written.")
     ] = "all",

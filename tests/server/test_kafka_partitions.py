@@ -13,7 +13,7 @@ from tests.kafka_requests import Wire, create_topic, produce, topic_id_of
 from strandlog.record.builder import build_batch
 
 UNKNOWN_TOPIC, INVALID_REQUEST, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID = 3, 42, 74, 75, 100
-INVALID_TOPIC, UNSUPPORTED_VERSION = 17, 35
+OFFSET_OUT_OF_RANGE, INVALID_TOPIC, UNSUPPORTED_VERSION, POLICY_VIOLATION = 1, 17, 35, 44
 
 
 def _fill(wire: Wire, topic: str, count: int = 5) -> int:
@@ -248,6 +248,26 @@ def test_special_times_are_known_from_their_version_on(wire: Wire, version: int)
             assert (row.error_code, row.offset) == (UNSUPPORTED_VERSION, -1)
         else:
             assert (row.error_code, row.timestamp, row.offset) == (0, timestamp, offset)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_records_are_deleted_up_to_an_offset_that_is_there(wire: Wire, version: int) -> None:
+    topic = f"shrinking-{version}"
+    create_topic(wire, topic)
+    create_topic(wire, f"compacted-{version}", cleanup_policy="compact")
+    _fill(wire, topic, 10)
+
+    def delete(offset: int, name: str = topic) -> tuple[int, int]:
+        part = {"partition_index": 0, "offset": offset}
+        [found] = wire.ask(21, version, topics=[{"name": name, "partitions": [part]}]).topics
+        return int(found.partitions[0].error_code), found.partitions[0].low_watermark
+
+    assert delete(4) == (0, 4)
+    assert delete(2) == (0, 4), "what is gone stays gone"
+    assert delete(11) == delete(-2) == (OFFSET_OUT_OF_RANGE, -1)
+    assert delete(0, "no-such") == (UNKNOWN_TOPIC, -1)
+    assert delete(0, f"compacted-{version}") == (POLICY_VIOLATION, -1)
+    assert delete(-1) == (0, 10)
 
 
 def test_ids_of_topics_are_those_of_their_creation(wire: Wire) -> None:

@@ -34,6 +34,12 @@ class InvalidReplicaAssignmentError(StrandlogError):
     kafka_code = 39
 
 
+class PolicyViolationError(StrandlogError):
+    """The settings of a topic do not allow it."""
+
+    kafka_code = 44
+
+
 class FencedLeaderEpochError(StrandlogError):
     """The client knows an older leader than there is."""
 

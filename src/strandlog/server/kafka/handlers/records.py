@@ -40,7 +40,7 @@ from strandlog.record.batch_header import (
 )
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
-from strandlog.server.kafka.refusals import UnsupportedVersionError
+from strandlog.server.kafka.refusals import PolicyViolationError, UnsupportedVersionError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
@@ -59,6 +59,7 @@ SENTINELS = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+EVERYTHING = -1
 NO_TOPIC_ID = UUID(int=0)
 
 
@@ -310,7 +311,10 @@ def delete_records(door: KafkaDoor, request: Request) -> None:
             try:
                 log = _log(door, topic.name, part.partition_index)
                 check_not_internal(topic.name)
-                log.raise_log_start(log.high_watermark if part.offset < 0 else part.offset)
+                if not log.settings.deletes:
+                    raise PolicyViolationError(f"{log.tp} is compacted only; nothing is deleted")
+                everything = part.offset == EVERYTHING
+                log.raise_log_start(log.high_watermark if everything else part.offset)
                 found = {"low_watermark": log.log_start_offset, "error_code": 0}
             except StrandlogError as error:
                 found = {"low_watermark": -1, "error_code": error.kafka_code}

@@ -39,7 +39,7 @@ from strandlog.server.heartbeat import Heartbeat
 from strandlog.server.kafka.connection import Connection
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.slow_work import SlowWork
-from strandlog.storage.files import DiskFiles
+from strandlog.storage.files import DiskFiles, Files
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +80,11 @@ def execute_all(jobs: list[SyncJob]) -> tuple[list[StorageError | None], float]:
 class Server:
     """One broker with its doors open."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServerOptions, files: Files | None = None) -> None:
         self._options = options
         self._loop = asyncio.get_running_loop()
-        self.broker = Broker(options.data, DiskFiles(), SystemClock(), uuid.uuid4, options.settings)
+        files = files or DiskFiles()
+        self.broker = Broker(options.data, files, SystemClock(), uuid.uuid4, options.settings)
         self.door = KafkaDoor(
             self.broker,
             advertised=options.advertised,

@@ -1,0 +1,239 @@
+"""A disk that is slow to sync holds up whoever waits for it, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.record.builder import build_batch
+from strandlog.server.app import Server, ServerOptions
+from strandlog.storage.files import DiskFiles
+
+SYNC_SECONDS = 0.05
+PING_LIMIT_SECONDS = 0.8  # of a machine that has other things to do; the work takes much longer
+
+
+class SlowDisk(DiskFiles):
+    """Every sync takes as long as on a disk that turns."""
+
+    __slots__ = ("is_slow",)
+
+    def __init__(self) -> None:
+        self.is_slow = False
+
+    def sync_file(self, path: str) -> None:
+        self._wait()
+        super().sync_file(path)
+
+    def sync_dir(self, path: str) -> None:
+        self._wait()
+        super().sync_dir(path)
+
+    def _wait(self) -> None:
+        if self.is_slow:
+            time.sleep(SYNC_SECONDS)
+
+
+class Client:
+    """One connection, one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def ask(self, api_key: int, version: int, body: bytes = b"") -> bytes:
+        request = struct.pack(">hhih", api_key, version, 1, -1) + body
+        self._writer.write(struct.pack(">i", len(request)) + request)
+        (length,) = struct.unpack(">i", await self._reader.readexactly(4))
+        return await self._reader.readexactly(length)
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+def _text(name: str) -> bytes:
+    return struct.pack(">h", len(name)) + name.encode()
+
+
+async def _create(client: Client, name: str, partitions: int, config: dict[str, str]) -> None:
+    pairs = b"".join(_text(key) + _text(value) for key, value in config.items())
+    topic = _text(name) + struct.pack(">ihi", partitions, 1, 0)
+    topic += struct.pack(">i", len(config)) + pairs
+    answer = await client.ask(19, 2, struct.pack(">i", 1) + topic + struct.pack(">ib", 60_000, 0))
+    assert struct.unpack_from(">h", answer, 4 + 4 + 4 + 2 + len(name))[0] == 0
+
+
+async def _produce(client: Client, name: str, values: list[bytes]) -> None:
+    keys: list[bytes | None] = [b"k"] * len(values)
+    batch = bytes(build_batch(int(time.time() * 1000), list(values), keys))
+    body = struct.pack(">hhi", -1, -1, 60_000) + struct.pack(">i", 1) + _text(name)
+    answer = await client.ask(0, 3, body + struct.pack(">iii", 1, 0, len(batch)) + batch)
+    assert struct.unpack_from(">h", answer, 4 + 4 + 2 + len(name) + 4 + 4)[0] == 0
+
+
+class Scene:
+    """A server on a slow disk, and two clients of it."""
+
+    def __init__(self, server: Server, disk: SlowDisk, worker: Client, pinger: Client) -> None:
+        self.server, self.disk, self.worker, self._pinger = server, disk, worker, pinger
+
+    async def worst_ping(self, work: Awaitable[Any]) -> tuple[float, float]:
+        """How long the work takes, and at most something quick meanwhile."""
+        began, worst = time.monotonic(), 0.0
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            sent = time.monotonic()
+            await self._pinger.ask(18, 0)
+            worst = max(worst, time.monotonic() - sent)
+            await asyncio.sleep(0.01)
+        await task
+        return time.monotonic() - began, worst
+
+
+def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]], **settings: object) -> None:
+    async def run() -> None:
+        disk = SlowDisk()
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        options = ServerOptions(
+            str(tmp_path / "data"),
+            kafka_port=0,
+            settings=broker_settings(BROKER_SETTINGS.parse(given)),
+        )
+        server = Server(options, disk)
+        line = await server.start()
+        port = int(line.split()[1].rpartition(":")[2])
+        clients = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(2)]
+        try:
+            for client in clients:
+                await client.ask(18, 0)
+            await act(Scene(server, disk, *clients))
+        finally:
+            disk.is_slow = False
+            for client in clients:
+                await client.close()
+            await server.stop()
+        assert not server.crashed.done()
+        assert list(server.broker.upkeep.failures) == []
+
+    asyncio.run(run())
+
+
+def test_making_and_deleting_a_topic_of_many_partitions_holds_nobody_up(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.disk.is_slow = True
+        took, worst = await scene.worst_ping(_create(scene.worker, "wide", 40, {}))
+        assert took > 40 * 2 * SYNC_SECONDS, "there is something to wait for"
+        assert worst < PING_LIMIT_SECONDS
+
+        names = struct.pack(">i", 1) + _text("wide") + struct.pack(">i", 60_000)
+        _, worst = await scene.worst_ping(scene.worker.ask(20, 1, names))
+        assert worst < PING_LIMIT_SECONDS
+        assert "wide" not in scene.server.broker.catalog
+
+    play(tmp_path, act)
+
+
+def test_the_first_group_holds_nobody_up(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.disk.is_slow = True
+        took, worst = await scene.worst_ping(scene.worker.ask(10, 0, _text("g")))
+        assert took > 30 * 2 * SYNC_SECONDS
+        assert worst < PING_LIMIT_SECONDS
+        assert len(scene.server.broker.catalog.logs("__consumer_offsets")) == 30
+
+    play(tmp_path, act, offsets_topic_num_partitions=30)
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_retention_and_compaction_hold_nobody_up(tmp_path: Path, policy: str) -> None:
+    config = {
+        "segment.bytes": "1024",
+        "retention.bytes": "2048",
+        "cleanup.policy": policy,
+        "min.cleanable.dirty.ratio": "0.01",
+        "file.delete.delay.ms": "0",
+    }
+
+    async def act(scene: Scene) -> None:
+        for topic in ("a", "b", "c", "d"):
+            await _create(scene.worker, topic, 1, config)
+            for number in range(30):
+                await _produce(scene.worker, topic, [b"%d" % number + bytes(400)])
+        scene.disk.is_slow = True
+        metrics = scene.server.broker.metrics
+        assert not metrics.retention_segments + metrics.compactions, "not before the disk is slow"
+
+        async def until_cleaned() -> None:
+            while not (metrics.retention_segments > 30 or metrics.compactions):
+                await asyncio.sleep(0.05)
+
+        took, worst = await scene.worst_ping(asyncio.wait_for(until_cleaned(), 60))
+        assert took > SYNC_SECONDS
+        assert worst < PING_LIMIT_SECONDS
+        assert metrics.loop_stall_seconds.max_seconds < PING_LIMIT_SECONDS
+
+    play(
+        tmp_path,
+        act,
+        log_retention_check_interval_ms=4000,
+        log_cleaner_backoff_ms=4000,
+        log_flush_offset_checkpoint_interval_ms=500,
+    )
+
+
+def test_the_figures_tell_what_happened(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        await _create(scene.worker, "t", 1, {})
+        await _produce(scene.worker, "t", [b"one", b"two", b"three"])
+        fetch = struct.pack(">iiiib", -1, 0, 1, 10**6, 0) + struct.pack(">i", 1) + _text("t")
+        await scene.worker.ask(1, 4, fetch + struct.pack(">iiqi", 1, 0, 0, 10**6))
+        wait = struct.pack(">iiiib", -1, 30_000, 1, 10**6, 0) + struct.pack(">i", 1) + _text("t")
+        parked = asyncio.ensure_future(
+            scene.worker.ask(1, 4, wait + struct.pack(">iiqi", 1, 0, 3, 10**6))
+        )
+        while not scene.server.metrics()["parked_fetches"]:
+            await asyncio.sleep(0.01)
+        taken = scene.server.metrics()
+        assert taken["produced_records"] == 3
+        assert taken["produced_bytes"] == taken["fetched_bytes"] > 61
+        assert taken["request_seconds"]["Produce"]["count"] == 1
+        assert taken["request_seconds"]["Fetch"]["count"] == 1, "the other one is under way"
+        assert (taken["connections_open"], taken["connections_accepted"]) == (2, 2)
+        assert (taken["requests_in_flight"], taken["connections_paused"]) == (1, 0)
+        assert taken["syncs"] == taken["sync_seconds"]["count"] == 1
+        assert taken["loop_stall_seconds"]["count"] > 0
+        assert taken["handler_seconds"]["count"] >= 5
+        scene.server.door.drain()  # which answers who waits
+        await parked
+        assert scene.server.metrics()["requests_in_flight"] == 0
+
+    play(tmp_path, act)
+
+
+def test_a_handler_that_takes_long_is_named_once_a_second(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(scene: Scene) -> None:
+        def dawdle(_door: object, request: Any) -> None:
+            time.sleep(0.1)
+            request.reply({"error_code": 0, "api_keys": []})
+
+        monkeypatch.setitem(scene.server.door._handlers, 18, dawdle)
+        for _ in range(5):
+            await scene.worker.ask(18, 0)
+        assert scene.server.metrics()["slow_handlers"] == 5
+        complaints = [each for each in caplog.messages if "ApiVersions kept" in each]
+        assert len(complaints) == 1
+        await asyncio.sleep(0.2)
+        assert scene.server.metrics()["loop_stall_seconds"]["max_seconds"] > 0.03
+
+    play(tmp_path, act)

@@ -18,8 +18,10 @@ are skipped: peers newer than us may send them.
 
 A length is checked against the bytes that are left before anything is made of it, so a message
 costs memory in proportion to the bytes that arrived; and since an object takes more room than the
-one byte that an empty name has, no array is longer than MAX_ARRAY_LENGTH. What breaks a rule raises `DataError`, what
-ends too early `DataError`, `struct.error` or `IndexError`; `parse` in messages.py makes one of all.
+one byte that an empty name has, no array is longer than MAX_ARRAY_LENGTH.
+
+What breaks a rule raises `DataError`, what ends too early `DataError`, `struct.error` or
+`IndexError`; `parse` in messages.py makes one of all.
 """
 
 from __future__ import annotations

@@ -219,18 +219,16 @@ class GroupCoordinator:
             for partition in partitions
             if partition.topic in topics
         }
-        held = self._offsets.of_group(group_id).keys() & (set(partitions) - refused.keys())
-        self._append(tombstones(group_id, sorted(held)))
-        self._offsets.forget(group_id, held)
+        self._forget({group_id: self._held(group_id) & (set(partitions) - refused.keys())})
         return refused
 
     def forget_topic(self, topic: str) -> None:
         """Forgets every group's offsets in a topic that is deleted."""
         self._check_loaded()
-        found = self._offsets.with_topic(topic)
-        self._append([entry for group, held in found.items() for entry in tombstones(group, held)])
-        for group, held in found.items():
-            self._offsets.forget(group, held)
+        groups = self._pending.groups().union(self._offsets.groups())
+        self._forget(
+            {name: {tp for tp in self._held(name) if tp.topic == topic} for name in groups}
+        )
 
     # Offsets inside transactions.
 
@@ -252,11 +250,13 @@ class GroupCoordinator:
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """The transaction of a producer ended: what it committed counts now, or never will."""
-        for group_id, offsets in self._pending.take(producer_id).items():
-            if commit:
-                if group_id not in self._groups:
-                    self._create(group_id)
-                self._offsets.put(group_id, offsets)
+        if not commit:
+            self._pending.abort(producer_id)
+            return
+        for group_id, offsets in self._pending.commit(producer_id).items():
+            if group_id not in self._groups:
+                self._create(group_id)
+            self._offsets.put(group_id, offsets)
 
     def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction is about to move this offset."""
@@ -285,7 +285,7 @@ class GroupCoordinator:
         group = self._existing(group_id)
         if group.state is not EMPTY:
             raise GroupNotEmptyError(group_id, len(group.roster))
-        self._bury(group, list(self._offsets.of_group(group_id)))
+        self._bury(group)
 
     # Rules.
 
@@ -374,13 +374,25 @@ class GroupCoordinator:
         self._append([(encode_key(GroupKey(group.group_id)), encode_group(group_value(group)))])
         group.is_saved = True
 
-    def _bury(self, group: Group, partitions: list[TopicPartition]) -> None:
-        """Removes a group for good, the log first."""
-        records = tombstones(group.group_id, partitions)
-        if group.generation > 0:
-            records.append((encode_key(GroupKey(group.group_id)), None))
-        self._append(records)
-        self._offsets.forget(group.group_id, partitions)
+    def _held(self, group_id: str) -> set[TopicPartition]:
+        """The partitions for which a group has an offset, or will have one."""
+        return self._pending.of_group(group_id).union(self._offsets.of_group(group_id))
+
+    def _forget(self, offsets: Mapping[str, set[TopicPartition]], *others: Entry) -> None:
+        """Removes offsets, by group, and other records with them: the log first."""
+        records = [
+            entry for name, held in offsets.items() for entry in tombstones(name, sorted(held))
+        ]
+        self._append([*records, *others])
+        for name, held in offsets.items():
+            self._offsets.forget(name, held)
+            self._pending.supersede(name, held)
+
+    def _bury(self, group: Group) -> None:
+        """Removes a group for good."""
+        key = encode_key(GroupKey(group.group_id))
+        record: list[Entry] = [(key, None)] if group.generation > 0 else []
+        self._forget({group.group_id: self._held(group.group_id)}, *record)
         group.kill()
         del self._groups[group.group_id]
 
@@ -431,8 +443,8 @@ class GroupCoordinator:
         expired = expired_partitions(
             held, expiry_rule(group), self._clock.now_ms(), self._settings.offsets_retention_ms
         )
-        if group.is_idle and len(expired) == len(held):
-            self._bury(group, expired)
+        pending = self._pending.of_group(group.group_id)
+        if group.is_idle and len(expired) == len(held) and not pending:
+            self._bury(group)
         elif expired:
-            self._append(tombstones(group.group_id, expired))
-            self._offsets.forget(group.group_id, expired)
+            self._forget({group.group_id: set(expired) - pending})

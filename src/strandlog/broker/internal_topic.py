@@ -37,7 +37,7 @@ class InternalLog(Protocol):
         """Every record that counts, from the beginning."""
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """(producer id, key, value) of every record in an open transaction."""
+        """(producer id, key, value) of every record in an open transaction that may count yet."""
 
 
 class InternalTopic:

@@ -66,14 +66,6 @@ class OffsetStore:
         held = self._groups.get(group, {})
         return {partition: held.get(partition) for partition in partitions}
 
-    def with_topic(self, topic: str) -> dict[str, list[TopicPartition]]:
-        """The partitions of a topic for which offsets are held, by group."""
-        found = {
-            group: [partition for partition in held if partition.topic == topic]
-            for group, held in self._groups.items()
-        }
-        return {group: partitions for group, partitions in found.items() if partitions}
-
     def put(self, group: str, offsets: Offsets) -> None:
         if offsets:
             self._groups.setdefault(group, {}).update(offsets)

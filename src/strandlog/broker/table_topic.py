@@ -4,7 +4,8 @@ What one owner (a group, a transactional id) keeps goes to one partition, chosen
 write is on disk when `append` returns, unless somebody else sees to that (`written`).
 
 Records written for a producer inside its transaction count when that commits: `replay` gives what
-counts, in the order of the log, and `replay_open` what may count yet.
+counts, in the order of the log, and `replay_open` what may count yet: not what was written before
+a record with the same key that counts.
 
 One flipped bit must not lock everybody out of the log: a damaged record is reported, and its owner
 goes on from the one before it.
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from strandlog.broker.catalog import Catalog
 from strandlog.broker.internal_topic import Entry, InternalTopic, group_partition
 from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError
-from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView
 from strandlog.record.builder import build_batch
 from strandlog.storage.batch_reader import checked_batches
@@ -93,7 +94,7 @@ class TableTopic:
             yield from self._table().replay()
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """(producer id, key, value) of every record in an open transaction."""
+        """(producer id, key, value) of every record in an open transaction that may count."""
         if self.exists:
             yield from self._table().replay_open()
 
@@ -159,13 +160,24 @@ class _TableLog:
         open_from = log.producers.open_transactions()
         if not open_from:
             return
+        aborted = AbortedRanges(aborted_in(log, log.log_start_offset, log.log_end_offset))
+        found: list[tuple[int, Record]] = []
+        last_counting: dict[bytes | None, int] = {}
         for offset, batch in self._batches(min(open_from.values())):
             header = batch.header
-            if header.is_transactional and (
+            is_open = header.is_transactional and (
                 header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
-            ):
-                for record in batch.records(*log.tp, from_offset=offset):
-                    yield header.producer_id, record.key, record.value
+            )
+            if not is_open and aborted.covers(header.producer_id, header.base_offset):
+                continue
+            for record in batch.records(*log.tp, from_offset=offset):
+                if is_open:
+                    found.append((header.producer_id, record))
+                else:
+                    last_counting[record.key] = record.offset
+        for producer_id, record in found:
+            if record.offset > last_counting.get(record.key, -1):
+                yield producer_id, record.key, record.value
 
     def _batches(self, offset: int) -> Iterator[tuple[int, BatchView]]:
         """(offset to read from, batch) of every batch with records from an offset on."""

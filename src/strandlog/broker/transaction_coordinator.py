@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from strandlog.broker.durability import Waiter
 from strandlog.broker.internal_topic import latest_values
@@ -56,7 +56,7 @@ from strandlog.errors import (
     StrandlogError,
     TransactionalIdNotFoundError,
 )
-from strandlog.model import NO_PRODUCER_ID, TopicPartition
+from strandlog.model import TopicPartition
 from strandlog.protocol.transaction_records import (
     decode_key,
     decode_value,
@@ -68,6 +68,8 @@ from strandlog.storage.partition_log import PartitionLog
 
 RETRY_MS = 1_000
 EXPIRY_LOOK_MS = 3_600_000
+
+R = TypeVar("R")
 
 WriteMarker = Callable[[TopicPartition, ControlType, ProducerIdentity], PartitionLog | None]
 
@@ -81,6 +83,13 @@ class TransactionEffects(NamedTuple):
     when_durable: Callable[[PartitionLog, int, Waiter], None]
     # Every partition with open transactions: their producers and where each began.
     open_transactions: Callable[[], Iterable[tuple[PartitionLog, ProducerIdentity]]]
+
+
+class _Marker(NamedTuple):
+    """What ends a transaction in one partition."""
+
+    tp: TopicPartition
+    producer: ProducerIdentity
 
 
 class TransactionCoordinator:
@@ -101,7 +110,8 @@ class TransactionCoordinator:
         self._effects = effects
         self._transactions: dict[str, Transaction] = {}
         self._name_of: dict[int, str] = {}  # by producer id
-        self._changing: set[str] = set()  # a record of these is on its way to disk
+        # A record of these is on its way to disk; and the partitions that it adds.
+        self._changing: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
 
     # -- start ---------------------------------------------------------------------------------
@@ -118,7 +128,6 @@ class TransactionCoordinator:
                 continue  # of a newer release; its producer initialises again
         for transaction in list(self._transactions.values()):
             if transaction.is_prepared:
-                self._changing.add(transaction.transactional_id)
                 self._write_markers(transaction, lambda: None)
             else:
                 self._set_timeout(transaction)
@@ -126,13 +135,20 @@ class TransactionCoordinator:
         return self._abort_unknown()
 
     def _abort_unknown(self) -> int:
-        count = 0
+        unknown: dict[int, list[_Marker]] = {}
         for log, identity in list(self._effects.open_transactions()):
             owner = self._of_producer(identity.producer_id)
             if owner is None or log.tp not in owner.partitions:
-                self._effects.write_marker(log.tp, ControlType.ABORT, identity)
-                count += 1
-        return count
+                unknown.setdefault(identity.producer_id, []).append(_Marker(log.tp, identity))
+        for producer_id, markers in unknown.items():
+            name = self._name_of.get(producer_id)
+            if name is None or name in self._changing:
+                self._mark(markers, ControlType.ABORT, lambda: None)
+            else:
+                # Its owner waits: the marker must not hit a transaction that it begins meanwhile.
+                self._changing[name] = frozenset()
+                self._mark(markers, ControlType.ABORT, partial(self._changing.pop, name))
+        return sum(map(len, unknown.values()))
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -161,9 +177,7 @@ class TransactionCoordinator:
         self._check_idle(name)
         now_ms = self._clock.now_ms()
         transaction = self._transactions.get(name)
-        if transaction is None:
-            if given.producer_id != NO_PRODUCER_ID:
-                check_owner(None, name, given)
+        if transaction is None:  # or no more: whoever shows an old id gets a new one
             producer_id = self._effects.new_producer_id()
             changed = Transaction(name, producer_id, 0, timeout_ms, EMPTY, now_ms)
         elif not may_be_initialised_by(transaction, given):
@@ -214,7 +228,7 @@ class TransactionCoordinator:
         """Raise unless the producer has an open transaction that this partition belongs to: what
         is written outside of one could never be ended."""
         transaction = self._of_producer(given.producer_id)
-        if transaction is not None and transaction.epoch > given.epoch:
+        if transaction is not None and transaction.epoch != given.epoch:
             raise InvalidProducerEpochError(
                 f"producer {given.producer_id} has epoch {transaction.epoch} now, not {given.epoch}"
             )
@@ -222,6 +236,7 @@ class TransactionCoordinator:
             transaction is None
             or transaction.state is not ONGOING
             or tp not in transaction.partitions
+            or tp in self._changing.get(transaction.transactional_id, ())  # nobody told it yet
         ):
             raise InvalidTransactionStateError(
                 f"{tp} is in no open transaction of producer {given.producer_id}; "
@@ -277,43 +292,58 @@ class TransactionCoordinator:
         """Make a change; `then` when it is on disk. An error before that has changed nothing, one
         after that is told by `refuse`, and the change goes on."""
         name = transaction.transactional_id
-        log = self._table.log_of(name)
-        self._append(transaction)
-        self._set_timeout(transaction)
-        self._changing.add(name)
+        before = self._transactions.get(name)
+        known = before.partitions if before and before.state is ONGOING else frozenset()
+
+        def write() -> PartitionLog:
+            log = self._table.log_of(name)
+            self._append(transaction)
+            return log
+
+        def wait_for(log: PartitionLog) -> None:
+            write_again = partial(self._pursue, write, wait_for)
+            self._when_durable(log, on_disk, refuse, write_again)
 
         def on_disk() -> None:
-            self._changing.discard(name)
+            del self._changing[name]
             then()
 
-        self._when_durable([(log, log.log_end_offset)], on_disk, refuse)
+        log = write()
+        self._changing[name] = transaction.partitions - known
+        self._set_timeout(transaction)
+        wait_for(log)
 
     def _when_durable(
         self,
-        places: list[tuple[PartitionLog, int]],
+        log: PartitionLog,
         then: Callable[[], object],
-        refuse: Callable[[StrandlogError], object] = lambda _: None,
+        refuse: Callable[[StrandlogError], object],
+        write_again: Callable[[], None],
     ) -> None:
-        """Call `then` when all of these are on disk, however long that takes."""
-        waiting = len(places)
+        """Call `then` when what was just written is on disk, however long that takes. A partition
+        that was deleted, or opened anew, meanwhile will not say so: `write_again`."""
+        end_offset = log.log_end_offset
 
-        def wait_for(place: tuple[PartitionLog, int]) -> None:
-            self._effects.when_durable(*place, partial(told, place))
+        def wait() -> None:
+            self._effects.when_durable(log, end_offset, told)
 
-        def told(place: tuple[PartitionLog, int], error: StorageError | None) -> None:
-            nonlocal waiting
-            if error is not None:
-                refuse(error)
-                self._later(partial(wait_for, place))
-                return
-            waiting -= 1
-            if not waiting:
+        def told(error: StorageError | None) -> None:
+            if error is None:
                 then()
+            else:
+                refuse(error)
+                self._later(write_again if log.is_closed else wait)
 
-        if not places:
-            then()
-        for place in places:
-            wait_for(place)
+        wait()
+
+    def _pursue(self, write: Callable[[], R], then: Callable[[R], object]) -> None:
+        """Write something, now or when the disk allows it; then go on with it."""
+        try:
+            written = write()
+        except StrandlogError:
+            self._later(partial(self._pursue, write, then))
+            return
+        then(written)
 
     def _later(self, action: Callable[[], None]) -> None:
         self._timers.schedule(self._clock.monotonic_ms() + RETRY_MS, action)
@@ -326,43 +356,47 @@ class TransactionCoordinator:
         then: Callable[[], object],
         refuse: Callable[[StrandlogError], object],
     ) -> None:
-        def on_disk() -> None:
-            self._changing.add(decided.transactional_id)
-            self._write_markers(decided, then)
-
-        self._keep(decided, on_disk, refuse)
+        self._keep(decided, lambda: self._write_markers(decided, then), refuse)
 
     def _write_markers(self, decided: Transaction, then: Callable[[], object]) -> None:
-        """Write every marker, however often the disk refuses; then call it complete."""
+        """Write every marker of a decision that is on disk, then call it complete."""
+        self._changing[decided.transactional_id] = frozenset()
         kind = ControlType.COMMIT if decided.is_commit else ControlType.ABORT
-        places: list[tuple[PartitionLog, int]] = []
-        left = set(decided.partitions)
+        markers = [_Marker(tp, decided.identity) for tp in sorted(decided.partitions)]
+        self._mark(markers, kind, partial(self._complete, decided, then))
 
-        def write_left() -> None:
-            for tp in sorted(left):
-                try:
-                    log = self._effects.write_marker(tp, kind, decided.identity)
-                except StorageError:
-                    continue
-                left.discard(tp)
-                if log is not None:
-                    places.append((log, log.log_end_offset))
-            if left:
-                self._later(write_left)
+    def _mark(self, markers: list[_Marker], kind: ControlType, then: Callable[[], object]) -> None:
+        """Write markers, however often the disk refuses; `then` when all of them are on disk."""
+        left = set(markers)
+
+        def pursue(marker: _Marker) -> None:
+            write = partial(self._effects.write_marker, marker.tp, kind, marker.producer)
+            self._pursue(write, partial(wait_for, marker))
+
+        def wait_for(marker: _Marker, log: PartitionLog | None) -> None:
+            if log is None:  # the partition is gone
+                on_disk(marker)
             else:
-                self._when_durable(places, lambda: self._complete(decided, then))
+                write_again = partial(pursue, marker)
+                self._when_durable(log, partial(on_disk, marker), lambda _: None, write_again)
 
-        write_left()
+        def on_disk(marker: _Marker) -> None:
+            left.discard(marker)
+            if not left:
+                then()
+
+        if not markers:
+            then()
+        for marker in markers:
+            pursue(marker)
 
     def _complete(self, decided: Transaction, then: Callable[[], object]) -> None:
-        try:
-            self._append(completed(decided, self._clock.now_ms()))
-        except StorageError:
-            self._later(lambda: self._complete(decided, then))
-            return
-        # On disk or not: a start that finds the decision only would write the markers again.
-        self._changing.discard(decided.transactional_id)
-        then()
+        def go_on(_: None) -> None:
+            # On disk or not: a start that finds the decision only writes the markers again.
+            del self._changing[decided.transactional_id]
+            then()
+
+        self._pursue(lambda: self._append(completed(decided, self._clock.now_ms())), go_on)
 
     # -- time ----------------------------------------------------------------------------------
 

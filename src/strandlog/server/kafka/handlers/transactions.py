@@ -8,6 +8,7 @@ available", which clients take as a reason to ask again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from strandlog.broker.group_member import CommitRequest
@@ -86,7 +87,7 @@ def init_producer_id(door: KafkaDoor, request: Request) -> None:
     def ask() -> Pending[ProducerIdentity]:
         if name is None:
             return Pending.of(ProducerIdentity(door.producer_ids.next(), 0))
-        timeout_ms = int(body.transaction_timeout.total_seconds() * 1000)
+        timeout_ms = body.transaction_timeout // timedelta(milliseconds=1)
         return door.transactions.init_producer(name, timeout_ms, _identity(body))
 
     def reply(code: int, identity: ProducerIdentity | None) -> None:

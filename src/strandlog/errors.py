@@ -29,6 +29,7 @@
     │   ├── MessageTooLargeError        send smaller batches or raise max.message.bytes
     │   ├── StorageError                the disk failed; see the message            (retriable)
     │   │   └── DiskFullError           free some space                             (retriable)
+    │   ├── DataLossError               records were deleted before a query read them
     │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
     ├── DataError                       the bytes that were handed in are wrong
     │   ├── CorruptRecordError          send again: the bytes were damaged on their way
@@ -110,10 +111,6 @@ class TopicNotFoundError(TopicError):
 class UnknownTopicIdError(TopicError):
     kafka_code = 100
 
-    def __init__(self, topic_id: object) -> None:
-        super().__init__(f"no topic has the id {topic_id}; ask for the topic by its name")
-        self.topic_id = topic_id
-
 
 class TopicInUseError(TopicError):
     kafka_code = 3
@@ -168,11 +165,6 @@ class GroupNotEmptyError(GroupError):
 
 class GroupSubscribedError(GroupError):
     kafka_code = 86
-
-    def __init__(self, group: str, topic: str) -> None:
-        super().__init__(f"group {group!r} is subscribed to {topic!r}; stop its members first")
-        self.group = group
-        self.topic = topic
 
 
 class GroupFullError(GroupError):
@@ -276,6 +268,12 @@ class CorruptSegmentError(LogError):
         self.reason = reason
         self.offset = offset
         self.resume_offset: int | None = None  # where intact records go on, when that is known
+
+
+class DataLossError(LogError):
+    """Records that a query was to read are gone; the message names them."""
+
+    kafka_code = 1
 
 
 class DataError(StrandlogError):

@@ -215,7 +215,7 @@ class GroupCoordinator:
         if topics is None:
             raise GroupNotEmptyError(group_id, len(group.roster))
         refused: dict[TopicPartition, StrandlogError] = {
-            partition: GroupSubscribedError(group_id, partition.topic)
+            partition: GroupSubscribedError(f"group {group_id!r} reads it; stop its members first")
             for partition in partitions
             if partition.topic in topics
         }

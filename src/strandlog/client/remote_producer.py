@@ -51,6 +51,7 @@ BULK_RECORDS = 20_000
 # too: in a message alone it is ignored.
 _BULK_FIELDS = frozenset({"value", "key", "partition", "callback"})
 ANY_PARTITION = -1
+_VALUES = {bytes, type(None)}
 LIBRDKAFKA_PARTITIONER = "murmur2"
 
 
@@ -175,7 +176,7 @@ class RemoteProducer(Closing):
         self._check_open()
         if not items:
             return []
-        calls = [self._call(topic, item) for item in items]
+        calls = self._calls(topic, items)
         deliveries = Deliveries(len(items))
         try:
             self._send(topic, calls, list(range(len(items))), deliveries)
@@ -190,10 +191,23 @@ class RemoteProducer(Closing):
         """Send the rows of an Arrow table (see arrow.py)."""
         return self.send_batch(topic, items_of(table))
 
+    def _calls(self, topic: str, items: list[BatchItem]) -> list[dict[str, Any]]:
+        """What librdkafka is called with for each record."""
+        if topic not in self._counts:
+            self._counts[topic] = self._log.partition_count(topic)
+        kinds = set(map(type, items))
+        if kinds <= _VALUES:
+            return [{"value": item} for item in items]
+        if kinds == {tuple} and self._hash is None:
+            pairs = [item for item in items if isinstance(item, tuple) and len(item) == 2]
+            if (
+                len(pairs) == len(items)
+                and {type(part) for pair in pairs for part in pair} <= _VALUES
+            ):
+                return [{"key": key, "value": value} for key, value in pairs]
+        return [self._call(topic, item) for item in items]
+
     def _call(self, topic: str, item: BatchItem) -> dict[str, Any]:
-        """What librdkafka is called with for a record."""
-        if type(item) is bytes and self._counts.get(topic):
-            return {"value": item}
         fields = fields_of(item, 0)
         call: dict[str, Any] = {"value": fields.value, "key": fields.key}
         partition = self._partition(topic, fields)
@@ -206,9 +220,7 @@ class RemoteProducer(Closing):
         return call
 
     def _partition(self, topic: str, fields: Fields) -> int:
-        count = self._counts.get(topic)
-        if count is None:
-            count = self._counts[topic] = self._log.partition_count(topic)
+        count = self._counts[topic]
         if fields.partition is None:
             if self._hash is None or fields.key is None:
                 return ANY_PARTITION
@@ -237,7 +249,10 @@ class RemoteProducer(Closing):
     ) -> None:
         """Send some of the records and wait for all of them."""
         wanted = len(deliveries.answered) + len(indexes)
-        if all(call.keys() <= _BULK_FIELDS for call in calls):
+        fields = set().union(*calls)
+        if "partition" not in fields and fields <= _BULK_FIELDS:
+            self._produce_bulk(topic, ANY_PARTITION, calls, indexes, deliveries)
+        elif fields <= _BULK_FIELDS:
             by_partition: dict[int, list[int]] = {}
             for index in indexes:
                 partition = calls[index].get("partition", ANY_PARTITION)

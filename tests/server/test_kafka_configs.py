@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.kafka_requests import Wire, create_topic
+from tests.broker_process import BrokerProcess
+from tests.kafka_requests import Wire, build, create_topic, encode, request_header
 
 from strandlog.config.broker_settings import BROKER_SETTINGS
 from strandlog.config.topic_settings import TOPIC_SETTINGS
@@ -199,6 +200,29 @@ def test_settings_of_the_broker_are_refused_with_the_way_to_set_them(wire: Wire)
     assert "when it starts" in refused.error_message
     unknown = _change(wire, "0", ("num.partition", SET, "7"), kind=BROKER)
     assert "'num.partitions'" in unknown.error_message
+
+
+def test_a_change_during_the_growth_of_a_topic_is_not_lost(
+    wire: Wire, shared_broker: BrokerProcess
+) -> None:
+    create_topic(wire, "growing")
+    growth = {"name": "growing", "count": 150, "assignments": None}
+    with Wire(shared_broker.port) as other:
+        other.ask(18, 0)
+        body = build(37, 3, topics=[growth], timeout=10_000)
+        other.send(request_header(37, 3, 1) + encode(body))
+        changes = 0
+        while _partitions(wire, "growing") == 1:
+            changes += 1
+            assert _change(wire, "growing", ("flush.ms", SET, str(changes))).error_code == 0
+        assert other.answer(37, 3).results[0].error_code == 0
+    assert changes > 0, "the growth was too quick for this test"
+    assert _own(wire, "growing") == {"flush.ms": str(changes)}
+
+
+def _partitions(wire: Wire, name: str) -> int:
+    [topic] = wire.ask(3, 12, topics=[{"topic_id": None, "name": name}]).topics
+    return len(topic.partitions)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

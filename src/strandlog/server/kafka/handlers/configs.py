@@ -26,6 +26,7 @@ from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import InvalidRequestError, UnsupportedVersionError
 from strandlog.server.kafka.request import Request
+from strandlog.storage.steps import Steps, breathe
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32
 SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5
@@ -159,15 +160,20 @@ def incremental_alter_configs(door: KafkaDoor, request: Request) -> None:
     _alter(door, request, _increments)
 
 
-def _alter(
-    door: KafkaDoor,
-    request: Request,
-    changes_of: Callable[[Topic, Any, BrokerSettings], Changes],
-) -> None:
-    body = request.body()
+ChangesOf = Callable[[Topic, Any, BrokerSettings], Changes]
+
+
+def _alter(door: KafkaDoor, request: Request, changes_of: ChangesOf) -> None:
+    # In turn with all that changes topics: one that is growing is written down as it was before.
+    altering = _altering(door, request.body(), changes_of)
+    door.in_steps(request, altering, lambda rows: request.reply({"responses": rows}))
+
+
+def _altering(door: KafkaDoor, body: Any, changes_of: ChangesOf) -> Steps[list[dict[str, Any]]]:
     times = Counter((row.resource_type, row.resource_name) for row in body.resources)
-    responses = []
+    rows = []
     for resource in body.resources:
+        yield breathe
         answer = _answer(resource)
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
@@ -180,8 +186,8 @@ def _alter(
                 door.broker.catalog.alter(topic.name, changes)
         except StrandlogError as error:
             answer |= {"error_code": error.kafka_code, "error_message": str(error)}
-        responses.append(answer)
-    request.reply({"responses": responses})
+        rows.append(answer)
+    return rows
 
 
 def _check_rows(resource: Any) -> None:

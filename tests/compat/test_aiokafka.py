@@ -16,23 +16,25 @@ from tests.broker_process import BrokerProcess
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
 
-async def _produce(broker: BrokerProcess, values: list[bytes], codec: str | None) -> list[Any]:
+async def _produce(
+    broker: BrokerProcess, topic: str, values: list[bytes], codec: str | None
+) -> list[Any]:
     producer = AIOKafkaProducer(
         bootstrap_servers=broker.address, compression_type=codec, acks="all"
     )
     await producer.start()
     try:
         sent = [
-            await producer.send("t", value, key=b"k", headers=[("h", b"x")]) for value in values
+            await producer.send(topic, value, key=b"k", headers=[("h", b"x")]) for value in values
         ]
         return list(await asyncio.gather(*sent))
     finally:
         await producer.stop()
 
 
-async def _consume(broker: BrokerProcess, count: int, **config: Any) -> list[Any]:
+async def _consume(broker: BrokerProcess, topic: str, count: int, **config: Any) -> list[Any]:
     consumer = AIOKafkaConsumer(
-        "t", bootstrap_servers=broker.address, auto_offset_reset="earliest", **config
+        topic, bootstrap_servers=broker.address, auto_offset_reset="earliest", **config
     )
     await consumer.start()
     found: list[Any] = []
@@ -47,25 +49,27 @@ async def _consume(broker: BrokerProcess, count: int, **config: Any) -> list[Any
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_produced_is_consumed(broker: BrokerProcess, codec: str | None) -> None:
+def test_what_is_produced_is_consumed(
+    shared_broker: BrokerProcess, topic: str, codec: str | None
+) -> None:
     async def run() -> None:
         values = [b"value-%d" % number for number in range(300)]
-        sent = await _produce(broker, values, codec)
+        sent = await _produce(shared_broker, topic, values, codec)
         assert [record.offset for record in sent] == list(range(300))
-        found = await _consume(broker, 300, group_id="g")
+        found = await _consume(shared_broker, topic, 300, group_id=f"g-{topic}")
         assert [message.value for message in found] == values
         assert found[0].headers == (("h", b"x"),)
 
     asyncio.run(run())
 
 
-def test_a_group_goes_on_where_it_committed(broker: BrokerProcess) -> None:
+def test_a_group_goes_on_where_it_committed(shared_broker: BrokerProcess, topic: str) -> None:
     async def run() -> None:
-        await _produce(broker, [b"%d" % number for number in range(10)], None)
+        await _produce(shared_broker, topic, [b"%d" % number for number in range(10)], None)
         consumer = AIOKafkaConsumer(
-            "t",
-            bootstrap_servers=broker.address,
-            group_id="g",
+            topic,
+            bootstrap_servers=shared_broker.address,
+            group_id=f"g-{topic}",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
@@ -73,9 +77,9 @@ def test_a_group_goes_on_where_it_committed(broker: BrokerProcess) -> None:
         for _ in range(4):
             await asyncio.wait_for(consumer.getone(), 20)
         await consumer.commit()
-        assert await consumer.committed(TopicPartition("t", 0)) == 4
+        assert await consumer.committed(TopicPartition(topic, 0)) == 4
         await consumer.stop()
-        found = await _consume(broker, 6, group_id="g")
+        found = await _consume(shared_broker, topic, 6, group_id=f"g-{topic}")
         assert [message.value for message in found] == [b"%d" % number for number in range(4, 10)]
 
     asyncio.run(run())

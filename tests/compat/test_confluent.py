@@ -82,12 +82,14 @@ def _read(consumer: Consumer, count: int, seconds: float = 30) -> Iterator[Any]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("acks", ["1", "all"])
-def test_what_is_produced_is_consumed(broker: BrokerProcess, codec: str, acks: str) -> None:
+def test_what_is_produced_is_consumed(
+    shared_broker: BrokerProcess, topic: str, codec: str, acks: str
+) -> None:
     values = [b"value-%d" % number for number in range(1000)]
-    _create(broker, "t", 3)
-    _produce(broker, "t", values, **{"compression.type": codec, "acks": acks})
-    consumer = _consumer(broker, "g")
-    consumer.subscribe(["t"])
+    _create(shared_broker, topic, 3)
+    _produce(shared_broker, topic, values, **{"compression.type": codec, "acks": acks})
+    consumer = _consumer(shared_broker, f"g-{topic}")
+    consumer.subscribe([topic])
     messages = list(_read(consumer, len(values)))
     consumer.close()
     assert sorted(message.value() for message in messages) == sorted(values)
@@ -97,29 +99,31 @@ def test_what_is_produced_is_consumed(broker: BrokerProcess, codec: str, acks: s
         assert offsets == list(range(len(offsets)))
 
 
-def test_an_idempotent_producer_keeps_order_and_writes_once(broker: BrokerProcess) -> None:
-    _create(broker, "t")
+def test_an_idempotent_producer_keeps_order_and_writes_once(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    _create(shared_broker, topic)
     values = [b"%06d" % number for number in range(5000)]
-    _produce(broker, "t", values, **{"enable.idempotence": True, "batch.num.messages": 50})
-    consumer = _consumer(broker, "g")
-    consumer.subscribe(["t"])
+    _produce(shared_broker, topic, values, **{"enable.idempotence": True, "batch.num.messages": 50})
+    consumer = _consumer(shared_broker, f"g-{topic}")
+    consumer.subscribe([topic])
     assert [message.value() for message in _read(consumer, len(values))] == values
     consumer.close()
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_share_a_topic_and_take_over_from_each_other(
-    broker: BrokerProcess, strategy: str
+    shared_broker: BrokerProcess, topic: str, strategy: str
 ) -> None:
-    _create(broker, "t", 4)
+    _create(shared_broker, topic, 4)
     config = {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 300}
-    first = _consumer(broker, "g", **config)
-    first.subscribe(["t"])
+    first = _consumer(shared_broker, f"g-{topic}", **config)
+    first.subscribe([topic])
     deadline = time.monotonic() + 30
     while len(first.assignment()) != 4 and time.monotonic() < deadline:
         first.poll(0.1)
-    second = _consumer(broker, "g", **config)
-    second.subscribe(["t"])
+    second = _consumer(shared_broker, f"g-{topic}", **config)
+    second.subscribe([topic])
     while time.monotonic() < deadline:
         first.poll(0.1)
         second.poll(0.1)
@@ -154,20 +158,20 @@ def test_a_group_goes_on_where_it_committed_after_the_broker_was_killed(
     assert read == [b"%d" % number for number in range(100)]
 
 
-def test_offsets_by_time_are_exact(broker: BrokerProcess) -> None:
-    _create(broker, "t")
-    producer = Producer({"bootstrap.servers": broker.address})
+def test_offsets_by_time_are_exact(shared_broker: BrokerProcess, topic: str) -> None:
+    _create(shared_broker, topic)
+    producer = Producer({"bootstrap.servers": shared_broker.address})
     base = int(time.time() * 1000) - 1_000_000
     for number in range(50):
-        producer.produce("t", b"%d" % number, timestamp=base + number * 1000)
+        producer.produce(topic, b"%d" % number, timestamp=base + number * 1000)
     assert producer.flush(10) == 0
-    consumer = _consumer(broker, "g")
+    consumer = _consumer(shared_broker, f"g-{topic}")
     for wanted, offset in ((base, 0), (base + 10_500, 11), (base + 49_000, 49)):
-        [found] = consumer.offsets_for_times([TopicPartition("t", 0, wanted)], timeout=10)
+        [found] = consumer.offsets_for_times([TopicPartition(topic, 0, wanted)], timeout=10)
         assert found.offset == offset
-    [late] = consumer.offsets_for_times([TopicPartition("t", 0, base + 10**9)], timeout=10)
+    [late] = consumer.offsets_for_times([TopicPartition(topic, 0, base + 10**9)], timeout=10)
     assert late.offset == -1
-    assert consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10) == (0, 50)
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (0, 50)
     consumer.close()
 
 

@@ -47,31 +47,35 @@ def _take(consumer: KafkaConsumer, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_produced_is_consumed(broker: BrokerProcess, codec: str | None) -> None:
-    producer = KafkaProducer(bootstrap_servers=broker.address, compression_type=codec, acks="all")
+def test_what_is_produced_is_consumed(
+    shared_broker: BrokerProcess, topic: str, codec: str | None
+) -> None:
+    producer = KafkaProducer(
+        bootstrap_servers=shared_broker.address, compression_type=codec, acks="all"
+    )
     sent = [
-        producer.send("t", b"value-%d" % number, key=b"k", headers=[("h", b"x")])
+        producer.send(topic, b"value-%d" % number, key=b"k", headers=[("h", b"x")])
         for number in range(300)
     ]
     assert [future.get(timeout=20).offset for future in sent] == list(range(300))
     producer.close()
-    consumer = _consumer(broker, group_id="g")
-    consumer.subscribe(["t"])
+    consumer = _consumer(shared_broker, group_id=f"g-{topic}")
+    consumer.subscribe([topic])
     messages = _take(consumer, 300)
     consumer.close()
     assert [message.value for message in messages] == [b"value-%d" % n for n in range(300)]
     assert messages[0].headers == [("h", b"x")]
 
 
-def test_seek_by_time_and_committed_positions(broker: BrokerProcess) -> None:
-    producer = KafkaProducer(bootstrap_servers=broker.address)
+def test_seek_by_time_and_committed_positions(shared_broker: BrokerProcess, topic: str) -> None:
+    producer = KafkaProducer(bootstrap_servers=shared_broker.address)
     base = int(time.time() * 1000) - 100_000
     for number in range(20):
-        producer.send("t", b"%d" % number, timestamp_ms=base + number * 1000)
+        producer.send(topic, b"%d" % number, timestamp_ms=base + number * 1000)
     producer.flush(timeout=20)
     producer.close()
-    partition = TopicPartition("t", 0)
-    consumer = _consumer(broker, group_id="g", enable_auto_commit=False)
+    partition = TopicPartition(topic, 0)
+    consumer = _consumer(shared_broker, group_id=f"g-{topic}", enable_auto_commit=False)
     consumer.assign([partition])
     found = consumer.offsets_for_times({partition: base + 4500})[partition]
     assert (found.offset, found.timestamp) == (5, base + 5000)

@@ -63,7 +63,7 @@ def lines_to_try(deed: Callable[[int], bool]) -> int:
     chance = random.Random(7)
     line = 0
     while deed(line):
-        line += 1 if line < 120 else chance.randrange(1, 12)
+        line += 1 if line < 300 else chance.randrange(1, 12)
     return line
 
 

@@ -47,12 +47,13 @@ needs_strace = pytest.mark.skipif(
 )
 
 
-def _run_with_fault(folder: Path, fault: str, count: int = 30) -> tuple[int, list[str]]:
+def _run_with_fault(folder: Path, fault: str, *options: str) -> tuple[int, list[str]]:
     """Run the writer under a fault; returns its exit code and what it printed."""
     # Bytecode is not written, so that the calls that are counted are those of the log.
     arguments = [
         *("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={fault}"),
-        *(sys.executable, "-B", "-c", WRITER, str(folder), str(count)),
+        *options,
+        *(sys.executable, "-B", "-c", WRITER, str(folder), "30"),
     ]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stdout.splitlines()
@@ -84,8 +85,8 @@ def test_a_failed_sync_is_not_acknowledged_and_the_log_goes_on(tmp_path: Path) -
 
 
 @needs_strace
-@pytest.mark.parametrize("call", ["fdatasync", "pwritev,pwritev2", "rename", "pwrite64", "fsync"])
-@pytest.mark.parametrize("when", [1, 2, 3, 7])
+@pytest.mark.parametrize("call", ["fdatasync", "rename", "pwrite64", "fsync"])
+@pytest.mark.parametrize("when", [1, 2, 3, 4, 7])
 def test_killed_at_a_call_nothing_acknowledged_is_lost(
     tmp_path: Path, call: str, when: int
 ) -> None:
@@ -105,7 +106,8 @@ def test_killed_at_a_call_nothing_acknowledged_is_lost(
 @needs_strace
 def test_a_disk_that_is_full_for_a_moment_loses_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    code, lines = _run_with_fault(folder, "pwritev,pwritev2:error=ENOSPC:when=4")
+    log_file = folder / "t-0" / f"{0:020d}.log"
+    code, lines = _run_with_fault(folder, "pwrite64:error=ENOSPC:when=4", "-P", str(log_file))
     assert code == 0
     errors = [line for line in lines if line.startswith("error")]
     assert len(errors) == 1

@@ -187,12 +187,15 @@ class Broker:
 
     def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
         """Append whole batches to a partition; "written" when this returns."""
-        self._check_before_append(log, data)
+        self._bytes_until_look -= len(data)
+        if self._bytes_until_look < 0 or log.settings.compacts:
+            self._check_before_append(log, data)
         return self._append(log, data)
 
     def append_all(self, parts: Sequence[tuple[PartitionLog, Buffer]]) -> list[AppendResult]:
         """Append to several partitions; when one refuses its part, nothing is written anywhere."""
         for log, data in parts:
+            self._bytes_until_look -= len(data)
             self._check_before_append(log, data)
             if len(parts) > 1:  # a partition looks at its own part anyway, when it comes to it
                 if log.failure is not None:
@@ -216,7 +219,6 @@ class Broker:
         return result
 
     def _check_before_append(self, log: PartitionLog, data: Buffer) -> None:
-        self._bytes_until_look -= len(data)
         if self._bytes_until_look < 0:
             self._check_free_space()
         if log.settings.compacts:

@@ -34,7 +34,7 @@ class OpenGuard:
 
     Only checking first and locking then would let a thread that waited for the lock go on with a
     log that another one has closed meanwhile, and write into a folder that may have a new owner.
-    Only locking first would hang in a forked process, where nobody is left to unlock.
+    Only waiting for the lock first would hang in a forked process, where nobody is left to unlock.
     """
 
     __slots__ = ("_condition", "_is_closed", "_what")
@@ -45,9 +45,10 @@ class OpenGuard:
         self._what = what
 
     def __enter__(self) -> None:
-        if self._is_closed():
-            raise ClosedError(self._what)
-        self._condition.acquire()
+        if not self._condition.acquire(blocking=False):
+            if self._is_closed():
+                raise ClosedError(self._what)
+            self._condition.acquire()
         if self._is_closed():
             self._condition.release()
             raise ClosedError(self._what)

@@ -76,7 +76,8 @@ class Log(Closing):
         self.broker = Broker(
             self.path, files or DiskFiles(), self.clock, uuid.uuid4, broker_settings(overrides)
         )
-        self.condition = Condition(RLock())
+        self.lock = RLock()
+        self.condition = Condition(self.lock)
         self.waiters = 0
         self.turns: dict[str, int] = {}  # of records that take turns, by topic
         self.group_commit = GroupCommit(

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from threading import Condition
 
 from strandlog.errors import StorageError
+from strandlog.storage.flush_plan import FlushPlan
 from strandlog.storage.partition_log import PartitionLog
 
 
@@ -69,18 +70,31 @@ class GroupCommit:
             return
         failure: StorageError | None = None
         try:
-            self._syncing.add(log)
-            self._condition.release()
-            plan.execute()
-        except StorageError as error:
-            failure = error
+            try:
+                failure = self._execute(log, plan)
+            finally:
+                self._take_back(log)
         finally:
-            if not self._condition._is_owned():  # type: ignore[attr-defined]
-                self._condition.acquire()  # unless Ctrl-C came before it was let go
-            self._syncing.discard(log)
-            self._condition.notify_all()
+            self._take_back(log)  # once more: Ctrl-C may have come in the middle of the first time
         if failure is not None:
             log.flush_failed(plan, failure)
             raise failure
         with self._changing(log):
             log.flush_completed(plan)
+
+    def _execute(self, log: PartitionLog, plan: FlushPlan) -> StorageError | None:
+        """Sync without the lock; returns what the disk said against it."""
+        try:
+            self._syncing.add(log)
+            self._condition.release()
+            plan.execute()
+        except StorageError as error:
+            return error
+        return None
+
+    def _take_back(self, log: PartitionLog) -> None:
+        """Take the lock again, unless it was never let go of."""
+        if not self._condition._is_owned():  # type: ignore[attr-defined]
+            self._condition.acquire()
+        self._syncing.discard(log)
+        self._condition.notify_all()

@@ -12,7 +12,7 @@ is listed, because tools set it and read it back, and says so in its help.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from strandlog.config.setting import MAX_INT, MAX_LONG, Setting, SettingTable, Value
 
@@ -253,21 +253,23 @@ class LogSettings:
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
 
-    @property
-    def compacts(self) -> bool:
-        return "compact" in self.cleanup_policy
+    # Asked for at every append.
+    compacts: bool = field(init=False)
+    stamps_append_time: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
+        stamps_append_time = self.message_timestamp_type == "LogAppendTime"
+        object.__setattr__(self, "stamps_append_time", stamps_append_time)
 
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
 
-    @property
-    def stamps_append_time(self) -> bool:
-        return self.message_timestamp_type == "LogAppendTime"
-
 
 def log_settings(overrides: Mapping[str, Value] | None = None) -> LogSettings:
     """Typed settings out of validated overrides (names with dots) and the defaults."""
     values = TOPIC_SETTINGS.resolve(overrides or {})
-    chosen = {field.name: values[field.name.replace("_", ".")] for field in fields(LogSettings)}
+    given = [each.name for each in fields(LogSettings) if each.init]
+    chosen = {name: values[name.replace("_", ".")] for name in given}
     return LogSettings(**chosen)  # type: ignore[arg-type]

@@ -66,6 +66,8 @@ _SEQUENCE_COUNT: Final = 1 << 31
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PREFIX: Final = struct.Struct(">qii")
+_UP_TO_CRC: Final = struct.Struct(">qiibI")
+_COVERED: Final = struct.Struct(">hiqqqhii")  # the fields that the checksum covers
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
@@ -183,8 +185,47 @@ def seal(
             record_count,
         )
     except struct.error as error:
-        raise InvalidRecordError(f"a field of the batch header is out of range: {error}") from None
+        raise _out_of_range(error) from None
     _write_crc(batch, 0, len(batch))
+
+
+def sealed_single(
+    parts: list[bytes],
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> bytearray:
+    """A batch of one record, of which `parts` are the packed bytes.
+
+    Copies them twice. Up to a few kilobytes that is quicker than to leave room for the header and
+    to fill it in, as `seal` does.
+    """
+    try:
+        head = _COVERED.pack(
+            attributes,
+            0,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            1,
+        )
+        covered = b"".join([head, *parts])
+        length = len(covered) + CRC_START - LOG_OVERHEAD
+        head = _UP_TO_CRC.pack(base_offset, length, leader_epoch, MAGIC, crc32c(covered))
+    except struct.error as error:
+        raise _out_of_range(error) from None
+    return bytearray().join((head, covered))
+
+
+def _out_of_range(error: struct.error) -> InvalidRecordError:
+    return InvalidRecordError(f"a field of the batch header is out of range: {error}")
 
 
 def stamp(

@@ -29,6 +29,7 @@ from strandlog.record.batch_header import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     seal,
+    sealed_single,
 )
 from strandlog.record.codecs import Codec, compress, max_compressed_size
 from strandlog.record.parts import batch_parts, single_parts
@@ -37,6 +38,7 @@ from strandlog.record.varint import MAX_INT64, MIN_INT64
 
 NO_LEADER_EPOCH: Final = -1
 
+_NO_CODEC: Final = Codec.NONE  # looking it up in the enum takes longer than comparing
 _BLANK_HEADER: Final = bytes(HEADER_SIZE)
 
 
@@ -202,22 +204,23 @@ def build_single(
     append_time_ms: int | None = None,
 ) -> bytearray:
     """One batch of one record."""
-    batch = _joined(single_parts(value, key, headers), codec)
-    attributes = _attributes(codec, is_transactional, append_time_ms is not None)
-    seal(
-        batch,
+    parts = single_parts(value, key, headers)
+    attributes = CONTROL_BIT if is_control else 0
+    if codec is not _NO_CODEC:
+        parts = [compress(codec, b"".join(parts))]
+    if codec is not _NO_CODEC or is_transactional or append_time_ms is not None:
+        attributes |= _attributes(codec, is_transactional, append_time_ms is not None)
+    return sealed_single(
+        parts,
         base_offset,
         leader_epoch,
-        attributes | CONTROL_BIT if is_control else attributes,
-        0,
+        attributes,
         timestamp_ms,
         timestamp_ms if append_time_ms is None else append_time_ms,
         producer_id,
         producer_epoch,
         base_sequence,
-        1,
     )
-    return batch
 
 
 def filtered_batch(
@@ -276,7 +279,7 @@ def _wrapped(delta: int) -> int:
 
 def _joined(parts: list[bytes], codec: Codec) -> bytearray:
     """Room for the header and the packed parts behind it. Takes `parts` over."""
-    if codec is not Codec.NONE:
+    if codec is not _NO_CODEC:
         parts = [compress(codec, b"".join(parts))]
     parts.insert(0, _BLANK_HEADER)
     return bytearray().join(parts)

@@ -31,7 +31,7 @@ from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.storage.files import Buffer
 
-LARGEST_CODEC = max(Codec)
+LARGEST_CODEC = int(max(Codec))
 
 
 def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
@@ -83,21 +83,21 @@ def check_batch(
         raise InvalidRecordError("clients do not write control batches")
     if header.producer_id >= 0 > header.base_sequence and not (is_control or from_coordinator):
         raise InvalidRecordError("a batch with a producer id needs a sequence number")
-    if not settings.stamps_append_time:
-        _check_timestamp(header.max_timestamp, settings, now_ms)
+    max_timestamp = header.max_timestamp
+    if max_timestamp >= 0 and not settings.stamps_append_time:
+        ahead_ms = max_timestamp - now_ms
+        before_ms = settings.message_timestamp_before_max_ms
+        if not -before_ms <= ahead_ms <= settings.message_timestamp_after_max_ms:
+            raise _out_of_window(max_timestamp, ahead_ms, settings)
 
 
-def _check_timestamp(timestamp: int, settings: LogSettings, now_ms: int) -> None:
-    if timestamp < 0:
-        return
-    ahead_ms = timestamp - now_ms
-    if ahead_ms > settings.message_timestamp_after_max_ms:
-        raise InvalidTimestampError(
+def _out_of_window(timestamp: int, ahead_ms: int, settings: LogSettings) -> InvalidTimestampError:
+    if ahead_ms > 0:
+        return InvalidTimestampError(
             f"timestamp {timestamp} is {ahead_ms} ms ahead of the clock; "
             f"message.timestamp.after.max.ms allows {settings.message_timestamp_after_max_ms}"
         )
-    if -ahead_ms > settings.message_timestamp_before_max_ms:
-        raise InvalidTimestampError(
-            f"timestamp {timestamp} is {-ahead_ms} ms behind the clock; "
-            f"message.timestamp.before.max.ms allows {settings.message_timestamp_before_max_ms}"
-        )
+    return InvalidTimestampError(
+        f"timestamp {timestamp} is {-ahead_ms} ms behind the clock; "
+        f"message.timestamp.before.max.ms allows {settings.message_timestamp_before_max_ms}"
+    )

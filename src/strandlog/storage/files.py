@@ -36,6 +36,7 @@ Buffer = bytes | bytearray | memoryview
 TEMP_SUFFIX = ".tmp"
 PREVIOUS_SUFFIX = ".previous"
 MAX_BUFFERS = 1024  # what the kernel takes in one call (IOV_MAX)
+JOINED_BYTES = 4096  # so little is written quicker as one buffer, copied together
 DIRECTORY = -1  # what list_dir tells as the size of a folder
 
 
@@ -136,11 +137,17 @@ class DiskLogFile:
         self._path = path
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        if len(buffers) > MAX_BUFFERS:
-            buffers = [b"".join(buffers)]
-        expected = sum(map(len, buffers))
+        if len(buffers) == 1:
+            expected = len(buffers[0])
+        else:
+            expected = sum(map(len, buffers))
+            if expected <= JOINED_BYTES or len(buffers) > MAX_BUFFERS:
+                buffers = [b"".join(buffers)]
         try:
-            written = os.pwritev(self._fd, buffers, self.size)
+            if len(buffers) == 1:
+                written = os.pwrite(self._fd, buffers[0], self.size)
+            else:
+                written = os.pwritev(self._fd, buffers, self.size)
             if written != expected:
                 self._append_rest(buffers, written, expected)
         except BaseException as error:

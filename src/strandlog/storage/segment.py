@@ -169,7 +169,7 @@ class ActiveSegment(Segment):
     ) -> None:
         """Write one batch, as one or more buffers, at the end."""
         position = self.size_bytes
-        self.file.append(buffers)
+        (self._log_file or self.open_file()).append(buffers)
         self.size_bytes = position + size
         if self.first_timestamp < 0:
             self.first_timestamp = max_timestamp
@@ -192,6 +192,8 @@ class ActiveSegment(Segment):
             age_ms = max_timestamp - self.first_timestamp
         else:
             age_ms = now_ms - self.created_ms
+        if age_ms <= settings.segment_ms - settings.segment_jitter_ms:
+            return False
         jitter_ms = self._jitter_ms(min(settings.segment_jitter_ms, settings.segment_ms))
         return age_ms > settings.segment_ms - jitter_ms
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Condition, RLock
-from typing import NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from strandlog.broker.catalog import CATALOG_FILE, topic_from_document
 from strandlog.broker.group_member import GroupDescription
@@ -49,12 +49,23 @@ from strandlog.errors import (
     UnknownLayoutError,
 )
 from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
+from strandlog.record.batch_header import end_offset_of, read_header
 from strandlog.storage.checkpoint import read_document
-from strandlog.storage.files import DiskFiles, Files
+from strandlog.storage.files import Buffer, DiskFiles, Files
 from strandlog.storage.folder_view import FolderView, PartitionView
 from strandlog.storage.paths import LOG_SUFFIX, SWAP_SUFFIX, join, parse_segment_file
+from strandlog.storage.stable_view import StableView, stable_view
 
 LOOKS_BEFORE_BELIEVING = 8
+
+T = TypeVar("T")
+
+
+class RawFetched(NamedTuple):
+    """Batches as they are on disk, the last one perhaps cut off, and where to go on."""
+
+    data: Buffer
+    next_offset: int
 
 
 class FolderSource:
@@ -95,24 +106,57 @@ class FolderSource:
                     return fetched
                 if fetched.records and fetched.records[0].offset == offset:
                     return fetched
-            return self._fetch_at_rest(view, offset)
+            return self._fetch_at_rest(view, offset, _read, Fetched([], offset))
 
-    def _fetch_at_rest(self, view: PartitionView, offset: int) -> Fetched:
-        """The same once more, and what comes out of it is true."""
+    def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
+        """Whole batches from the one that holds `offset` on, as they are on disk."""
+
+        def read(view: PartitionView, offset: int, end_offset: int) -> RawFetched:
+            data = view.read(offset, max_bytes)
+            next_offset = end_offset_of(data)
+            return RawFetched(data, max(offset, next_offset if data else end_offset))
+
+        with self._looking_at(tp) as view:
+            with contextlib.suppress(OffsetOutOfRangeError, CorruptSegmentError):
+                fetched = read(view, offset, offset)
+                has_it = len(fetched.data) and read_header(fetched.data).base_offset <= offset
+                if has_it or fetched.next_offset == offset == view.end_offset:
+                    return fetched
+            return self._fetch_at_rest(view, offset, read, RawFetched(b"", offset))
+
+    def stable_view(self, tp: TopicPartition) -> StableView:
+        """How far readers of committed records may go, and what they leave out."""
+        with self._looking_at(tp) as view:
+            for _ in range(LOOKS_BEFORE_BELIEVING):
+                before = self._files_at_rest(view)
+                view.look_again()
+                found = stable_view(self._files, view)
+                if before is not None and before == self._files_at_rest(view):
+                    return found
+            return StableView(view.start_offset, [])  # the owner is busy: nothing is sure yet
+
+    def _fetch_at_rest(
+        self,
+        view: PartitionView,
+        offset: int,
+        read: Callable[[PartitionView, int, int], T],
+        nothing: T,
+    ) -> T:
+        """The same once more, and what comes out of it is true; or nothing, yet."""
         for _ in range(LOOKS_BEFORE_BELIEVING):
             before = self._files_at_rest(view)
             end_offset = view.end_offset  # known before the look, so the look must show it
             view.look_again()
-            result: Fetched | LogError
+            result: T | LogError
             try:
-                result = _read(view, offset, end_offset)
+                result = read(view, offset, end_offset)
             except (OffsetOutOfRangeError, CorruptSegmentError) as error:
                 result = error
             if before is not None and before == self._files_at_rest(view):
                 if isinstance(result, LogError):
                     raise result
                 return result
-        return Fetched([], offset)  # the owner is busy with it, or died over it: nothing yet
+        return nothing  # the owner is busy with it, or died over it
 
     def _files_at_rest(self, view: PartitionView) -> dict[str, int] | None:
         """The log files with their sizes, but for the one that grows; None during a swap."""

@@ -11,6 +11,7 @@ A guest writes nothing: an index that is missing or wrong is made anew in memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TypeVar
 
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError, TopicNotFoundError
@@ -64,6 +65,8 @@ class PartitionView:
                 self._cache.drop(stem)
                 old = Segment(stem, base, size)
             segments.append(old)
+        for segment, later in pairwise(segments):
+            segment.end_offset = later.base_offset
         self._segments = segments
         self._end_offset = self._find_end()
 
@@ -179,6 +182,23 @@ class PartitionView:
             path=segment.log_path,
             next_offset=next_offset,
         )
+
+    def headers(self, segment: Segment, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches of a segment from about an offset on, up to where the
+        owner is writing."""
+        is_last = segment is self._segments[-1]
+        if not is_last and segment.end_offset <= from_offset:
+            return
+        position, next_offset = 0, segment.base_offset
+        if from_offset > segment.base_offset:
+            _, entry = self._source_and_entry(segment, from_offset, is_last=is_last)
+            if entry is not None:
+                position, next_offset = entry.position, segment.base_offset
+        try:
+            yield from self._walk(segment, position, next_offset)
+        except CorruptSegmentError:
+            if not is_last:
+                raise
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time. Walks the headers of every segment."""

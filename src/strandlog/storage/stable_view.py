@@ -1,0 +1,94 @@
+"""What a guest may take for committed in a partition that another process owns.
+
+The owner knows its open transactions; a guest finds them out from the files: the newest producer
+snapshot tells which were open at its offset, the batches behind it tell what happened since, and
+the transaction indexes tell which were aborted before it. The owner writes a snapshot at least
+every 16 MB, so little is walked.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandlog.errors import DataError
+from strandlog.record.batch import BatchView
+from strandlog.record.control import ControlType, read_control
+from strandlog.storage.batch_walk import NEVER
+from strandlog.storage.files import Files
+from strandlog.storage.folder_view import PartitionView
+from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX
+from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.recovery import segment_offsets
+from strandlog.storage.segment import stem_of
+from strandlog.storage.txn_index import AbortedTransaction, unpacked
+
+
+class StableView(NamedTuple):
+    """How far a reader of committed records may go, and what it leaves out."""
+
+    last_stable_offset: int
+    aborted: list[AbortedTransaction]
+
+
+def stable_view(files: Files, view: PartitionView) -> StableView:
+    """As of the view's last look."""
+    end_offset = view.end_offset
+    producers, known_offset = _newest_snapshot(files, view)
+    aborted = _indexed(files, view, known_offset)
+    for segment in view.segments:
+        for position, header in view.headers(segment, known_offset):
+            if header.base_offset >= end_offset:
+                break
+            if header.producer_id < 0 or header.base_offset < known_offset:
+                continue
+            if not header.is_control:
+                producers.update(header, header.base_offset)
+                continue
+            data = files.read_at(segment.log_path, position, header.size_bytes)
+            marker = read_control(BatchView(data))
+            first_offset = producers.end_transaction(header, marker.coordinator_epoch)
+            if marker.kind is ControlType.ABORT and first_offset is not None:
+                aborted.append(
+                    AbortedTransaction(header.producer_id, first_offset, header.base_offset, 0)
+                )
+    first_open = producers.first_open_transaction()
+    stable = end_offset if first_open is None else max(first_open, view.start_offset)
+    return StableView(min(end_offset, stable), aborted)
+
+
+def _newest_snapshot(files: Files, view: PartitionView) -> tuple[ProducerState, int]:
+    """The producers as of an offset that the view shows, and that offset."""
+    offsets = segment_offsets(files.list_dir(view.folder), SNAPSHOT_SUFFIX)
+    for offset in reversed(offsets):
+        if offset > view.end_offset:
+            continue
+        try:
+            state = ProducerState.from_snapshot(
+                files.read(stem_of(view.folder, offset) + SNAPSHOT_SUFFIX)
+            )
+        except FileNotFoundError:
+            continue  # the owner made a newer one
+        if state is not None:
+            return state, offset
+    return ProducerState(), 0
+
+
+def _indexed(files: Files, view: PartitionView, end_offset: int) -> list[AbortedTransaction]:
+    """What the transaction indexes tell of markers below an offset."""
+    found: list[AbortedTransaction] = []
+    ends = [*(segment.base_offset for segment in view.segments[1:]), NEVER]
+    for segment, segment_end in zip(view.segments, ends, strict=False):
+        if segment.base_offset >= end_offset:
+            break
+        try:
+            data = files.read(segment.stem + ABORT_INDEX_SUFFIX)
+        except FileNotFoundError:
+            continue
+        entries = unpacked(data, segment.base_offset, segment_end, end_offset)
+        if entries is None:
+            raise DataError(
+                f"{segment.stem}{ABORT_INDEX_SUFFIX} is damaged; its owner mends it at its next "
+                f"start"
+            )
+        found += entries
+    return found

@@ -58,7 +58,7 @@ def _primitive(kafka_type: str) -> st.SearchStrategy[Any]:
         case "error_code":
             return st.sampled_from(ErrorCode)
         case "timedelta_i32" | "timedelta_i64":
-            return st.integers(0, 300).map(lambda ms: timedelta(milliseconds=ms))
+            return st.integers(0, 60).map(lambda ms: timedelta(milliseconds=ms))
         case "datetime_i64":
             return st.integers(0, 2**31).map(lambda second: datetime.fromtimestamp(second, UTC))
     return _integers(FIXED[kafka_type][0].format[1:])

@@ -78,7 +78,7 @@ class Target:
         """The answer; None when there is none, when it takes long or the broker hung up."""
         found = None
         with Wire(self.broker.port) as wire:
-            wire.socket.settimeout(0.5 if _may_wait(frame) else 20)
+            wire.socket.settimeout(0.3 if _may_wait(frame) else 20)
             try:
                 wire.send(frame)
                 wire.send(AFTERWARDS)
@@ -177,7 +177,7 @@ def _damaged(frame: bytes, damages: list[tuple[str, float, int]]) -> bytes:
 
 
 def _fire_damaged(target: Target, api_key: int, version: int) -> None:
-    @_settings(3)
+    @_settings(2)
     @given(request_bodies(api_key, version), st.lists(Damage, min_size=1, max_size=4))
     def check(body: Any, damages: list[tuple[str, float, int]]) -> None:
         whole = request_header(api_key, version, ASKED) + encode(body)
@@ -189,3 +189,32 @@ def _fire_damaged(target: Target, api_key: int, version: int) -> None:
 def test_no_damaged_request_harms_the_broker(target: Target) -> None:
     for api_key, version in VERSIONS:
         _fire_damaged(target, api_key, version)
+
+
+PROMPT = [
+    (api_key, version) for api_key, version in VERSIONS if api_key not in {*MAY_WAIT, PRODUCE}
+]
+Requests = st.lists(
+    st.sampled_from(PROMPT).flatmap(lambda v: request_bodies(*v).map(lambda body: (*v, body))),
+    min_size=2,
+    max_size=12,
+)
+
+
+def test_requests_in_one_go_are_answered_one_by_one_in_their_order(target: Target) -> None:
+    @_settings(25)
+    @given(Requests)
+    def check(requests: list[tuple[int, int, Any]]) -> None:
+        frames = [
+            request_header(api_key, version, number) + encode(body)
+            for number, (api_key, version, body) in enumerate(requests)
+        ]
+        with Wire(target.broker.port) as wire:
+            wire.socket.sendall(b"".join(struct.pack(">i", len(f)) + f for f in frames))
+            for number, (api_key, version, _) in enumerate(requests):
+                answer = wire.receive()
+                assert struct.unpack_from(">i", answer)[0] == number
+                _check_answer(api_key, version, answer)
+        target.check(b"".join(frames))
+
+    check()

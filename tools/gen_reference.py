@@ -13,6 +13,7 @@ import typer
 
 import strandlog.errors
 from strandlog.cli.main import COMMANDS
+from strandlog.config import client_settings
 from strandlog.config.broker_settings import BROKER_SETTINGS
 from strandlog.config.kafka_names import ALIASES, NO_EFFECT, PROTECTION
 from strandlog.config.server_settings import SERVER_SETTINGS
@@ -52,6 +53,14 @@ def settings_page() -> str:
         "Without effect here, noted at the start:\n",
         *(f"- {reason}: {_listed(names)}" for reason, names in NO_EFFECT.items()),
         f"\nRefused, because passing over them would leave a broker open: {_listed(PROTECTION)}.",
+        "\n## Client\n",
+        "Options of the client that Spark's source and sink use to talk to a cluster, there with "
+        "`kafka.` in front. Others have no effect.\n",
+        *_rows(client_settings.CLIENT_SETTINGS),
+        "\nOther names: "
+        + ", ".join(f"`{name}` ({known})" for name, known in client_settings.ALIASES.items())
+        + ".\n",
+        f"Refused, because somebody counts on them: {_listed(tuple(client_settings.PROTECTION))}.",
     ]
     return "\n".join(parts) + "\n"
 

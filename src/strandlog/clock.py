@@ -5,7 +5,8 @@ otherwise. Two readings: `now_ms` is the wall clock in Unix milliseconds (record
 retention) and may jump; `monotonic_ms` only moves forward (deadlines, intervals) and has no meaning
 outside this process.
 
-`stopwatch` tells how long something took, in seconds: for figures, never for decisions.
+`stopwatch` tells how long something took, in seconds: for figures, never for decisions. `pause`
+is for a client that has its thread to itself and has to try again later.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from typing import Protocol
 
 stopwatch = time.perf_counter
+pause = time.sleep
 
 
 class Clock(Protocol):

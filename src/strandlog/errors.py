@@ -59,7 +59,8 @@
     │   ├── UnknownLayoutError          point at another folder
     │   └── CorruptStateError           a state file of the folder cannot be trusted
     ├── RemoteError                     a broker said something that no other error says
-    │   └── UnreachableError            check the address, and that a broker runs there (retriable)
+    │   ├── UnreachableError            check the address, and that a broker runs there (retriable)
+    │   └── AuthenticationError         check user, password, mechanism and certificates
     ├── ServerCrashError                the server stopped by itself: report it with its log
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
@@ -427,6 +428,10 @@ class RemoteError(StrandlogError):
 
 class UnreachableError(RemoteError):
     retriable = True
+
+
+class AuthenticationError(RemoteError):
+    kafka_code = 58
 
 
 class ServerCrashError(StrandlogError):

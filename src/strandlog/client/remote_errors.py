@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from strandlog.client.error_codes import error_for_code, with_text
 from strandlog.errors import (
-    CorruptRecordError,
     GroupNotFoundError,
     MessageTooLargeError,
     MissingExtraError,
-    RemoteError,
     SettingError,
     StrandlogError,
     TopicExistsError,
@@ -48,18 +47,6 @@ def confluent() -> Any:
     return confluent_kafka
 
 
-def _by_code() -> dict[int, type[StrandlogError]]:
-    """The class for each code; of several, the one that is drawn nearest to the root."""
-    found: dict[int, type[StrandlogError]] = {CorruptRecordError.kafka_code: CorruptRecordError}
-    row: list[type[StrandlogError]] = [StrandlogError]
-    while row:
-        for kind in row:
-            if kind.kafka_code > 0:
-                found.setdefault(kind.kafka_code, kind)
-        row = [child for kind in row for child in kind.__subclasses__()]
-    return found
-
-
 def error_of(
     error: Any, *, topic: str | None = None, group: str | None = None, to: str = ""
 ) -> StrandlogError:
@@ -75,10 +62,7 @@ def error_of(
         return GroupNotFoundError(group)
     if code == _INVALID_ARGUMENT:
         return SettingError(text)
-    kind = _by_code().get(code)
-    if kind is None:
-        return RemoteError(text, code)
-    return _made(kind, text if group is None else f"group {group!r}: {text}")
+    return error_for_code(code, text, text if group is None else f"group {group!r}: {text}")
 
 
 def too_large(size_bytes: int) -> MessageTooLargeError:
@@ -87,16 +71,9 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
         f"a record of {size_bytes} bytes is over the limit of its topic or of this client; "
         f"send smaller ones, or raise max.message.bytes there and message.max.bytes here"
     )
-    error = _made(MessageTooLargeError, text)
+    error = with_text(MessageTooLargeError, text)
     assert isinstance(error, MessageTooLargeError)
     error.size_bytes = size_bytes
-    return error
-
-
-def _made(kind: type[StrandlogError], text: str) -> StrandlogError:
-    """An error with a text from elsewhere: what its own constructor asks for was not told."""
-    error = kind.__new__(kind)
-    error.args = (text,)
     return error
 
 

@@ -1,0 +1,300 @@
+"""A small blocking client of Kafka's protocol that moves raw batches: for Spark's tasks and driver.
+
+    with WireClient("localhost:9092", {"security.protocol": "SSL", …}) as client:
+        partitions = client.partitions(["orders"])
+        ends = client.latest_offsets(partitions)
+        for piece in client.read_range(tp, 0, ends[tp]):
+            decode(piece.data, piece.aborted)
+
+    producer = client.init_producer_id("job-7", timeout_ms=60_000)      in a task
+    client.add_partitions_to_txn("job-7", *producer, [tp])
+    client.produce({tp: [batch]}, transactional_id="job-7")
+    other.end_txn("job-7", *producer, commit=True)                      in the driver
+
+It talks to Apache Kafka from 2.4 on, and to strandlog. Options have the names of Kafka's clients
+(config/client_settings.py). It knows nothing of records: batches go in and come out as bytes.
+
+One thread uses a client; it makes no thread of its own and cannot be pickled: send the options, and
+make the client where it is needed. A connection is made when it is first needed. What may pass is
+tried again for `default.api.timeout.ms`, then raised as an error of our tree: `UnreachableError`
+with the address when nobody answers, `AuthenticationError`, `TopicNotFoundError`,
+`OffsetOutOfRangeError` with the range, …
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from typing import NoReturn, Self
+
+from strandlog.client.wire.cluster import Cluster, PassingError, TopicMetadata, refusal
+from strandlog.client.wire.connection import Buffer
+from strandlog.client.wire.coordinating import (
+    GROUP,
+    TRANSACTION,
+    Coordinating,
+    ProducerIdentity,
+    TransactionDescription,
+)
+from strandlog.client.wire.offsets import EARLIEST, LATEST, list_offsets, offsets_at
+from strandlog.client.wire.options import WireOptions
+from strandlog.client.wire.reading import RangeReading, RawFetch
+from strandlog.client.wire.sending import BatchSender, ProduceResult
+from strandlog.clock import Clock, SystemClock
+from strandlog.errors import ClosedError, MissingExtraError, StrandlogError, TopicNotFoundError
+from strandlog.model import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    IsolationLevel,
+    OffsetAndMetadata,
+    TimestampOffset,
+    TopicPartition,
+)
+from strandlog.protocol.kafka.client_path import FetchAsk
+
+CREATE_TOPICS = 19
+LEADER_NOT_AVAILABLE = 5
+
+
+class WireClient:
+    """A cluster, over the wire."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        options: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if find_spec("kio") is None:
+            raise MissingExtraError("spark", "kio")
+        self.options = WireOptions.parse(bootstrap, options or {})
+        self._clock = clock or SystemClock()
+        self._open_cluster: Cluster | None = Cluster(self.options, self._clock)
+        self._coordinating = Coordinating(self._open_cluster)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a WireClient cannot be pickled: pickle its options, and make one there")
+
+    def close(self) -> None:
+        """Hang up. Open transactions stay open: end them before, or from elsewhere."""
+        if self._open_cluster is not None:
+            self._open_cluster.close()
+            self._open_cluster = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._open_cluster is None:
+            raise ClosedError("client")
+        return self._open_cluster
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
+        """What the cluster says of all topics, or of those of some names that there are."""
+        wanted = None if names is None else list(names)
+        return self._cluster.attempts(lambda: self._cluster.read_metadata(wanted))
+
+    def partitions(self, topics: Iterable[str] | re.Pattern[str]) -> list[TopicPartition]:
+        """All partitions of some topics (`TopicNotFoundError`), or of those that match wholly."""
+        if isinstance(topics, re.Pattern):
+            found = {name: row for name, row in self.topics().items() if topics.fullmatch(name)}
+        else:
+            names = list(dict.fromkeys(topics))
+            found = self.topics(names)
+            for name in names:
+                if name not in found:
+                    raise TopicNotFoundError(name)
+        return sorted(
+            TopicPartition(name, number)
+            for name, row in found.items()
+            for number in range(row.partition_count)
+        )
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        config: Mapping[str, str] | None = None,
+        replication_factor: int = -1,
+    ) -> None:
+        """Make a topic and wait until it can be written to; -1 leaves a number to the broker."""
+        cluster = self._cluster
+        configs = [{"name": key, "value": value} for key, value in (config or {}).items()]
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "configs": configs,
+        }
+        timeout_ms = self.options.number("request.timeout.ms")
+
+        def create() -> None:
+            cluster.read_metadata(())
+            connection = cluster.connection_to(cluster.controller_id)
+            body = {"topics": [topic], "timeout": timeout_ms}
+            [made] = connection.send(CREATE_TOPICS, body).parsed().topics
+            if made.error_code:
+                text = getattr(made, "error_message", None)
+                raise refusal(made.error_code, f"creating topic {name!r}", text)
+
+        def is_led() -> None:
+            found = cluster.read_metadata([name]).get(name)
+            if found is None or not found.leaders or -1 in found.leaders:
+                raise PassingError(f"topic {name!r} has no leaders yet", LEADER_NOT_AVAILABLE)
+
+        cluster.attempts(create)
+        cluster.attempts(is_led)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each partition begins."""
+        return offsets_at(self._cluster, partitions, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def latest_offsets(
+        self, partitions: Iterable[TopicPartition], isolation: IsolationLevel | None = None
+    ) -> dict[TopicPartition, int]:
+        """How far each can be read: the last stable offset, or the high watermark; exclusive."""
+        return offsets_at(self._cluster, partitions, LATEST, self._isolation(isolation))
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
+    ) -> dict[TopicPartition, TimestampOffset | None]:
+        """The first record at or after each time; None when there is none."""
+        found = list_offsets(self._cluster, times, self._isolation(isolation))
+        return {tp: row if row.offset >= 0 else None for tp, row in found.items()}
+
+    def fetch(
+        self,
+        tp: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int | None = None,
+        isolation: IsolationLevel | None = None,
+        max_wait_ms: int | None = None,
+        min_bytes: int | None = None,
+    ) -> RawFetch:
+        """Whole batches from an offset on, none when there are none in time."""
+
+        def given(value: int | None, name: str) -> int:
+            return self.options.number(name) if value is None else value
+
+        ask = FetchAsk(
+            *tp,
+            offset,
+            given(max_bytes, "max.partition.fetch.bytes"),
+            self._isolation(isolation),
+            given(max_wait_ms, "fetch.max.wait.ms"),
+            given(min_bytes, "fetch.min.bytes"),
+        )
+        return RangeReading(self._cluster, self._clock).fetch(tp, ask)
+
+    def read_range(
+        self,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        isolation: IsolationLevel | None = None,
+    ) -> Iterator[RawFetch]:
+        """The batches of [start, end), piece by piece; see reading.py for what a piece holds."""
+        reading = RangeReading(self._cluster, self._clock)
+        return reading.read_range(tp, start, end, self._isolation(isolation))
+
+    def _isolation(self, given: IsolationLevel | None) -> IsolationLevel:
+        return self.options.isolation if given is None else given
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def sender(
+        self,
+        *,
+        acks: int | None = None,
+        timeout_ms: int | None = None,
+        transactional_id: str | None = None,
+    ) -> BatchSender:
+        """Sends batches as they come: `send(tp, batch)`, at last `flush()`."""
+        return BatchSender(
+            self._cluster,
+            self._clock,
+            self.options.acks if acks is None else acks,
+            self.options.number("request.timeout.ms") if timeout_ms is None else timeout_ms,
+            transactional_id,
+        )
+
+    def produce(
+        self,
+        batches: Mapping[TopicPartition, Sequence[Buffer]],
+        *,
+        acks: int | None = None,
+        timeout_ms: int | None = None,
+        transactional_id: str | None = None,
+    ) -> dict[TopicPartition, ProduceResult]:
+        """Send batches and wait; an error is in the result of its partition."""
+        sender = self.sender(acks=acks, timeout_ms=timeout_ms, transactional_id=transactional_id)
+        for tp, rows in batches.items():
+            for batch in rows:
+                sender.send(tp, batch)
+        return sender.flush()
+
+    # -- coordinators ----------------------------------------------------------------------------
+
+    def find_coordinator(self, *, group: str = "", transactional_id: str = "") -> int:
+        """The node that coordinates a group or a transactional id."""
+        assert bool(group) != bool(transactional_id), "one of the two"
+        kind, key = (GROUP, group) if group else (TRANSACTION, transactional_id)
+        return self._cluster.attempts(lambda: self._coordinating.find(kind, key))
+
+    def init_producer_id(
+        self,
+        transactional_id: str | None = None,
+        timeout_ms: int = 60_000,
+        producer_id: int = NO_PRODUCER_ID,
+        epoch: int = NO_PRODUCER_EPOCH,
+    ) -> ProducerIdentity:
+        """An id to write under; fences earlier holders of the transactional id."""
+        return self._coordinator.init_producer_id(transactional_id, timeout_ms, producer_id, epoch)
+
+    def add_partitions_to_txn(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        """Before the first batch of a transaction goes to a partition."""
+        self._coordinator.add_partitions_to_txn(transactional_id, producer_id, epoch, partitions)
+
+    def end_txn(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
+        """Commit or abort; from any client that knows the three."""
+        self._coordinator.end_txn(transactional_id, producer_id, epoch, commit)
+
+    def describe_transactions(
+        self, transactional_ids: Sequence[str]
+    ) -> dict[str, TransactionDescription | StrandlogError]:
+        """What is known of each, or why nothing is."""
+        return self._coordinator.describe_transactions(transactional_ids)
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> None:
+        """Set positions of a group that has no members."""
+        self._coordinator.commit_offsets(group, offsets)
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Positions of a group; without those that it has not."""
+        return self._coordinator.committed_offsets(group, partitions)
+
+    @property
+    def _coordinator(self) -> Coordinating:
+        if self._open_cluster is None:
+            raise ClosedError("client")
+        return self._coordinating

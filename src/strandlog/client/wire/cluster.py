@@ -1,0 +1,231 @@
+"""Who is who in the cluster: brokers, topics, leaders; and the connections to them.
+
+What Metadata said is believed until it is too old or somebody says otherwise (`forget_topic`). A
+broker that could not be reached is left alone for a while, which grows with each failure. The
+addresses of `bootstrap` are asked as long as no broker is known, and when none can be reached.
+
+`attempts` is the one way to try again: errors that pass are tried again until a deadline, with
+growing pauses; then the last one is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
+from uuid import UUID
+
+from strandlog.client.error_codes import error_for_code
+from strandlog.client.wire.connection import WireConnection
+from strandlog.client.wire.options import WireOptions
+from strandlog.client.wire.tls import tls_context
+from strandlog.clock import Clock, pause
+from strandlog.config.server_settings import Address
+from strandlog.errors import RemoteError, StrandlogError, TopicNotFoundError, UnreachableError
+from strandlog.model import TopicPartition
+from strandlog.protocol.kafka.versions import METADATA
+
+Result = TypeVar("Result")
+
+NO_LEADER = -1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+
+
+class TopicMetadata(NamedTuple):
+    """What the cluster says of a topic. Cached: `leaders` are node ids by partition, or -1."""
+
+    name: str
+    topic_id: UUID | None  # None from brokers before Kafka 2.8
+    leaders: tuple[int, ...]
+    is_internal: bool
+    read_ms: int
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.leaders)
+
+
+class PassingError(UnreachableError):
+    """A broker's refusal that may pass: try again, after a look at the metadata."""
+
+
+def refusal(code: int, about: str, text: str | None = None) -> StrandlogError:
+    """The error for a code of Kafka's; a `PassingError` when another attempt may succeed."""
+    from kio.schema.errors import ErrorCode  # noqa: PLC0415 - slow to load, see messages.py
+
+    known = code in {each.value for each in ErrorCode}
+    name = ErrorCode(code).name.upper() if known else f"code {code}"
+    message = f"{about}: {text or name}"
+    if known and ErrorCode(code).retriable:
+        return PassingError(message, code)
+    return error_for_code(code, message)
+
+
+class Cluster:
+    """Brokers, topics and connections."""
+
+    def __init__(self, options: WireOptions, clock: Clock) -> None:
+        self.options = options
+        self.controller_id = NO_LEADER
+        self._clock = clock
+        self._tls = tls_context(options) if options.wants_tls else None
+        self._nodes: dict[int, Address] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._connections: dict[Address, WireConnection] = {}
+        self._failures: dict[Address, tuple[int, int]] = {}  # (how many, not before this time)
+
+    # -- trying again ----------------------------------------------------------------------------
+
+    def attempts(self, attempt: Callable[[], Result], timeout_ms: int | None = None) -> Result:
+        """What `attempt` gives, at last. `PassingError` and `UnreachableError` are tried again."""
+        if timeout_ms is None:
+            timeout_ms = self.options.number("default.api.timeout.ms")
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        for seconds in self._pauses():
+            try:
+                return attempt()
+            except UnreachableError as error:
+                if self._clock.monotonic_ms() + seconds * 1000 >= deadline_ms:
+                    raise _final(error, timeout_ms) from error
+            pause(seconds)
+        raise AssertionError("pauses never end")
+
+    def _pauses(self) -> Iterator[float]:
+        seconds = self.options.seconds("retry.backoff.ms")
+        while True:
+            yield seconds
+            seconds = min(2 * seconds, self.options.seconds("retry.backoff.max.ms"))
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def connection_to(self, node_id: int) -> WireConnection:
+        """The connection to a broker, made if need be."""
+        if node_id not in self._nodes:
+            self.read_metadata(())
+        address = self._nodes.get(node_id)
+        if address is None:
+            raise UnreachableError(f"broker {node_id} is not in the cluster now")
+        return self._connection(address)
+
+    def know_node(self, node_id: int, address: Address) -> None:
+        """Somebody said where a broker is."""
+        self._nodes[node_id] = address
+
+    def any_connection(self) -> WireConnection:
+        """A connection to some broker: one that is open, else one that can be opened."""
+        for connection in self._connections.values():
+            if connection.is_open:
+                return connection
+        reasons: list[str] = []
+        last: UnreachableError | None = None
+        for address in dict.fromkeys((*self._nodes.values(), *self.options.bootstrap)):
+            try:
+                return self._connection(address)
+            except UnreachableError as error:
+                last = error
+                reasons.append(str(error))
+        raise UnreachableError("; ".join(reasons)) from last
+
+    def _connection(self, address: Address) -> WireConnection:
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        count, not_before_ms = self._failures.get(address, (0, 0))
+        wait_ms = not_before_ms - self._clock.monotonic_ms()
+        if wait_ms > 0:
+            pause(wait_ms / 1000)
+        try:
+            connection = WireConnection(address, self.options, self._tls)
+        except UnreachableError:
+            first_ms = self.options.number("reconnect.backoff.ms")
+            most_ms = self.options.number("reconnect.backoff.max.ms")
+            wait_ms = min(first_ms << min(count, 20), most_ms)
+            self._failures[address] = (count + 1, self._clock.monotonic_ms() + wait_ms)
+            raise
+        self._failures.pop(address, None)
+        self._connections[address] = connection
+        return connection
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # -- metadata --------------------------------------------------------------------------------
+
+    def read_metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
+        """Ask a broker; None is for all topics, nothing for the brokers alone."""
+        wanted = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
+        connection = self.any_connection()
+        body = {"topics": wanted, "allow_auto_topic_creation": False}
+        answer = connection.send(METADATA, body).parsed()
+        self._nodes = {node.node_id: Address(node.host, node.port) for node in answer.brokers}
+        self.controller_id = answer.controller_id
+        found: dict[str, TopicMetadata] = {}
+        now_ms = self._clock.monotonic_ms()
+        for topic in answer.topics:
+            self._topics.pop(topic.name, None)
+            if topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            if topic.error_code not in {0, LEADER_NOT_AVAILABLE}:
+                raise refusal(topic.error_code, f"topic {topic.name!r}")
+            rows = {row.partition_index: row for row in topic.partitions}
+            found[topic.name] = TopicMetadata(
+                topic.name,
+                getattr(topic, "topic_id", None),
+                tuple(
+                    rows[number].leader_id if number in rows else NO_LEADER
+                    for number in range(max(rows, default=-1) + 1)
+                ),
+                topic.is_internal,
+                now_ms,
+            )
+        self._topics |= found
+        return found
+
+    def topic(self, name: str) -> TopicMetadata:
+        """What is known of a topic, or what a broker says; `TopicNotFoundError`."""
+        known = self._topics.get(name)
+        max_age_ms = self.options.number("metadata.max.age.ms")
+        if known is not None and self._clock.monotonic_ms() - known.read_ms <= max_age_ms:
+            return known
+        found = self.read_metadata([name]).get(name)
+        if found is None:
+            raise TopicNotFoundError(name)
+        return found
+
+    def forget_topic(self, name: str) -> None:
+        """Somebody said that what we know is wrong."""
+        self._topics.pop(name, None)
+
+    def leader_of(self, tp: TopicPartition) -> int:
+        """The node that leads a partition; a `PassingError` while there is none."""
+        topic = self.topic(tp.topic)
+        if not 0 <= tp.partition < topic.partition_count:
+            self.forget_topic(tp.topic)
+            count = self.topic(tp.topic).partition_count
+            if tp.partition >= count or tp.partition < 0:
+                raise TopicNotFoundError(tp.topic, tp.partition, count)
+            topic = self.topic(tp.topic)
+        leader = topic.leaders[tp.partition]
+        if leader == NO_LEADER:
+            self.forget_topic(tp.topic)
+            raise PassingError(f"{tp} has no leader now", LEADER_NOT_AVAILABLE)
+        return leader
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Partitions by the node that leads them."""
+        found: dict[int, list[TopicPartition]] = {}
+        for tp in partitions:
+            found.setdefault(self.leader_of(tp), []).append(tp)
+        return found
+
+
+def _final(error: UnreachableError, timeout_ms: int) -> StrandlogError:
+    """The error after the last attempt."""
+    text = f"{error} (tried for {timeout_ms} ms)"
+    if isinstance(error, PassingError):
+        known = error_for_code(error.code, text)
+        if not isinstance(known, RemoteError):
+            return known
+    return UnreachableError(text, error.code)

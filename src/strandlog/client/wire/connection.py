@@ -1,0 +1,318 @@
+"""One socket to one broker: requests go out at once, replies are taken when somebody wants them.
+
+    reply = connection.send(FETCH, body)      does not wait
+    ...                                       the broker works meanwhile
+    frame, position = reply.wait()            reads the socket up to this reply
+
+A broker answers in the order of the requests, so waiting for one reply takes in those before it,
+for whoever waits for them. A reply that nobody wants any more is dropped when it comes (`forget`).
+
+Opening a connection means: TCP, TLS if wanted, ApiVersions, SASL if wanted. For each API the last
+version is taken that both sides speak. After any failure the connection is broken: each reply that
+is under way fails with `UnreachableError`, and a new connection must be made.
+
+Frames are received into a buffer of exactly their size, which nobody writes to again: record bytes
+in them are handed out as views.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strandlog.client.wire.options import WireOptions
+from strandlog.client.wire.sasl import tokens
+from strandlog.config.server_settings import Address
+from strandlog.errors import AuthenticationError, DataError, RemoteError, UnreachableError
+from strandlog.protocol.kafka.headers import read_response_header, request_header
+from strandlog.protocol.kafka.messages import parse_response, request_encoder
+from strandlog.protocol.kafka.versions import API_VERSIONS, CLIENT_APIS, FETCH, Api
+
+Buffer = bytes | bytearray | memoryview
+
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+UNSUPPORTED_VERSION = 35
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+SMALL_REQUEST_BYTES = 64 * 1024
+MAX_VECTORS = 512
+
+
+class Reply:
+    """The answer to one request, now or later."""
+
+    __slots__ = (
+        "_connection",
+        "_failure",
+        "_frame",
+        "_is_wanted",
+        "api",
+        "correlation_id",
+        "version",
+    )
+
+    def __init__(self, connection: WireConnection, api: Api, version: int, number: int) -> None:
+        self._connection = connection
+        self._frame: memoryview | None = None
+        self._failure: UnreachableError | None = None
+        self._is_wanted = True
+        self.api = api
+        self.version = version
+        self.correlation_id = number
+
+    @property
+    def is_done(self) -> bool:
+        return self._frame is not None or self._failure is not None
+
+    def wait(self, extra_ms: int = 0) -> tuple[memoryview, int]:
+        """(frame, where the body begins); `extra_ms` on top of the usual patience."""
+        while not self.is_done:
+            self._connection.receive(extra_ms)
+        if self._failure is not None:
+            raise UnreachableError(str(self._failure), self._failure.code)
+        assert self._frame is not None
+        correlation_id, position = read_response_header(self.api, self.version, self._frame)
+        if correlation_id != self.correlation_id:
+            raise self._connection.broken(f"it answered {correlation_id} to {self.correlation_id}")
+        return self._frame, position
+
+    def parsed(self) -> Any:
+        """The body of a reply, by its schema."""
+        frame, position = self.wait()
+        return parse_response(self.api.key, self.version, frame, position)
+
+    def forget(self) -> None:
+        """Nobody will ask for it."""
+        self._is_wanted = False
+        self._frame = None
+
+    def fill(self, frame: memoryview) -> None:
+        if self._is_wanted:
+            self._frame = frame
+
+    def fail(self, failure: UnreachableError) -> None:
+        if not self.is_done:
+            self._failure = failure
+
+
+class WireConnection:
+    """One connection, open until it is closed or breaks."""
+
+    def __init__(
+        self, address: Address, options: WireOptions, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.address = address
+        self.is_open = False
+        self._options = options
+        self._replies: deque[Reply] = deque()
+        self._next_number = 0
+        self._versions: dict[int, int] = {}
+        self._patience = options.seconds("request.timeout.ms")
+        self._length = memoryview(bytearray(4))
+        self._frame_limit_bytes = max(
+            MAX_FRAME_BYTES, 2 * options.number("max.partition.fetch.bytes")
+        )
+        self._socket = self._connected(tls)
+        self.is_open = True
+        try:
+            self._negotiate()
+            if options.wants_sasl:
+                self._log_in()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def _connected(self, tls: ssl.SSLContext | None) -> socket.socket:
+        host, port = self.address
+        patience = self._options.seconds("socket.connection.setup.timeout.ms")
+        try:
+            plain = socket.create_connection((host, port), timeout=patience)
+        except OSError as error:
+            raise UnreachableError(
+                f"no connection to {self.name}: {error}; check bootstrap.servers, the broker's "
+                "advertised.listeners, and that it runs"
+            ) from error
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for name, option in (
+                ("receive.buffer.bytes", socket.SO_RCVBUF),
+                ("send.buffer.bytes", socket.SO_SNDBUF),
+            ):
+                if self._options.number(name) > 0:
+                    plain.setsockopt(socket.SOL_SOCKET, option, self._options.number(name))
+            connected = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            plain.close()
+            raise AuthenticationError(
+                f"{self.name} shows a certificate that is not trusted: {error.verify_message}; "
+                "check ssl.ca.location"
+            ) from error
+        except OSError as error:
+            plain.close()
+            raise UnreachableError(
+                f"no TLS with {self.name}: {error}; check security.protocol"
+            ) from error
+        connected.settimeout(self._patience)
+        return connected
+
+    def _negotiate(self) -> None:
+        """Ask what the broker speaks; one that does not know our question is asked an older one."""
+        api = CLIENT_APIS[API_VERSIONS]
+        for version in (api.last, 0):
+            self._versions[API_VERSIONS] = version
+            body = {"client_software_name": "strandlog", "client_software_version": "0"}
+            reply = self.send(API_VERSIONS, body)
+            frame, position = reply.wait()
+            if int.from_bytes(frame[position : position + 2]) != UNSUPPORTED_VERSION:
+                break
+        answer = parse_response(API_VERSIONS, version, frame, position)
+        if answer.error_code:
+            raise self.broken(f"it refuses ApiVersions with code {answer.error_code}")
+        for row in answer.api_keys:
+            ours = CLIENT_APIS.get(row.api_key)
+            if ours is not None and row.api_key != API_VERSIONS:
+                version = min(ours.last, row.max_version)
+                if version >= max(ours.first, row.min_version):
+                    self._versions[row.api_key] = version
+
+    def _log_in(self) -> None:
+        mechanism = self._options.text("sasl.mechanism")
+        # Neither is in every broker's list, and none is needed to know that 0 and 1 are spoken.
+        self._versions.setdefault(SASL_HANDSHAKE, 1)
+        self._versions.setdefault(SASL_AUTHENTICATE, 0)
+        shake = self.send(SASL_HANDSHAKE, {"mechanism": mechanism}).parsed()
+        if shake.error_code:
+            raise AuthenticationError(
+                f"{self.name} does not speak {mechanism}; it speaks "
+                f"{', '.join(shake.mechanisms) or 'none'}: set sasl.mechanism"
+            )
+        exchange = tokens(mechanism, *self._options.credentials())
+        token = next(exchange)
+        while True:
+            answer = self.send(SASL_AUTHENTICATE, {"auth_bytes": token}).parsed()
+            if answer.error_code:
+                raise AuthenticationError(
+                    f"{self.name} refuses the user: {answer.error_message}; "
+                    "check sasl.username, sasl.password and sasl.mechanism"
+                )
+            try:
+                token = exchange.send(answer.auth_bytes)
+            except StopIteration:
+                return
+
+    # -- use -------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        return f"{host}:{self.address.port}"
+
+    def version(self, api_key: int) -> int:
+        """The version in which an API is spoken with this broker."""
+        version = self._versions.get(api_key)
+        if version is None:
+            api = CLIENT_APIS[api_key]
+            raise RemoteError(
+                f"{self.name} does not speak {api.name} {api.first} to {api.last}; "
+                "Kafka 2.4 or later is needed",
+                UNSUPPORTED_VERSION,
+            )
+        return version
+
+    def send(self, api_key: int, body: Mapping[str, Any] | Sequence[Buffer]) -> Reply:
+        """Send a request; a dictionary is encoded by its schema."""
+        version, api = self.version(api_key), CLIENT_APIS[api_key]
+        self._next_number = self._next_number + 1 & 0x7FFF_FFFF
+        reply = Reply(self, api, version, self._next_number)
+        parts: list[Buffer]
+        if isinstance(body, Mapping):
+            parts = [request_encoder(api_key, version)(body)]
+        else:
+            parts = list(body)
+        head = request_header(api, version, reply.correlation_id, self._options.text("client.id"))
+        size = len(head) + sum(map(len, parts))
+        if size > SMALL_REQUEST_BYTES:
+            self._take_in_fetches()
+        self._replies.append(reply)
+        self._write([size.to_bytes(4) + head, *parts])
+        return reply
+
+    def _take_in_fetches(self) -> None:
+        # A broker may stop to read while we do not take its large answers: neither would go on.
+        while any(reply.api.key == FETCH for reply in self._replies):
+            self.receive()
+
+    def _write(self, parts: list[Buffer]) -> None:
+        try:
+            if isinstance(self._socket, ssl.SSLSocket):
+                for part in parts:
+                    self._socket.sendall(part)
+                return
+            for first in range(0, len(parts), MAX_VECTORS):
+                self._send_all(parts[first : first + MAX_VECTORS])
+        except OSError as error:
+            raise self.broken(_reason(error)) from error
+
+    def _send_all(self, parts: list[Buffer]) -> None:
+        rest = [memoryview(part) for part in parts]
+        while rest:
+            sent = self._socket.sendmsg(rest)
+            done = 0
+            while done < len(rest) and sent >= len(rest[done]):
+                sent -= len(rest[done])
+                done += 1
+            rest = rest[done:]
+            if rest:
+                rest[0] = rest[0][sent:]
+
+    def receive(self, extra_ms: int = 0) -> None:
+        """Take in the next reply, whosever it is."""
+        if not self.is_open:
+            raise self.broken("it is closed")
+        try:
+            self._socket.settimeout(self._patience + extra_ms / 1000)
+            self._fill(self._length)
+            size = int.from_bytes(self._length)
+            if size > self._frame_limit_bytes:
+                raise DataError("what it says is not Kafka's protocol: check security.protocol")
+            frame = memoryview(bytearray(size))
+            self._fill(frame)
+        except (OSError, DataError) as error:
+            raise self.broken(_reason(error)) from error
+        if not self._replies:
+            raise self.broken("it answered without a question")
+        self._replies.popleft().fill(frame.toreadonly())
+
+    def _fill(self, target: memoryview) -> None:
+        position, size = 0, len(target)
+        receive = self._socket.recv_into
+        while position < size:
+            count = receive(target[position:])
+            if not count:
+                raise ConnectionResetError("it hung up")
+            position += count
+
+    def broken(self, reason: str) -> UnreachableError:
+        """Close, and give the error to raise; replies under way fail with it too."""
+        failure = UnreachableError(f"the connection to {self.name} is lost: {reason}")
+        self.close(failure)
+        return failure
+
+    def close(self, failure: UnreachableError | None = None) -> None:
+        self.is_open = False
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        reason = failure or UnreachableError(f"the connection to {self.name} was closed")
+        while self._replies:
+            self._replies.popleft().fail(reason)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time; see request.timeout.ms"
+    return str(error) or type(error).__name__

@@ -1,0 +1,269 @@
+"""Transactions and committed offsets: what goes to a coordinator.
+
+Which broker coordinates a group or a transactional id is asked once and remembered, until that
+broker says that it is another one, or cannot be reached. Each verb may be asked for again: a
+coordinator that has done it already says so, or does nothing.
+
+A transaction in two phases: whoever writes hands (transactional id, producer id, epoch) to somebody
+else, who ends it with `end_txn` from wherever he is. The epoch stays what it is; a commit that was
+asked for and not answered is asked for again. A producer that was fenced in between cannot be
+committed any more: `ProducerFencedError`, or `InvalidProducerEpochError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from strandlog.client.wire.cluster import Cluster, PassingError, refusal
+from strandlog.client.wire.connection import WireConnection
+from strandlog.config.server_settings import Address
+from strandlog.errors import StrandlogError, UnreachableError
+from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, OffsetAndMetadata, TopicPartition
+
+Result = TypeVar("Result")
+
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
+INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 22, 24, 26
+DESCRIBE_TRANSACTIONS = 65
+GROUP, TRANSACTION = 0, 1
+CONCURRENT_TRANSACTIONS = 51
+OPERATION_NOT_ATTEMPTED = 55
+NO_GENERATION = -1
+
+
+class ProducerIdentity(NamedTuple):
+    """What a broker knows a producer by."""
+
+    producer_id: int
+    epoch: int
+
+
+class TransactionDescription(NamedTuple):
+    """What a coordinator knows of a transactional id."""
+
+    transactional_id: str
+    state: str  # Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort, Dead …
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    started_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class Coordinating:
+    """The verbs that a coordinator answers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[tuple[int, str], int] = {}  # (kind, key) → node
+
+    def find(self, kind: int, key: str) -> int:
+        """The node that coordinates a group or a transactional id."""
+        node_id = self._known.get((kind, key))
+        if node_id is not None:
+            return node_id
+        body = {"key": key, "key_type": kind}
+        answer = self._cluster.any_connection().send(FIND_COORDINATOR, body).parsed()
+        if answer.error_code:
+            raise refusal(answer.error_code, f"the coordinator of {key!r}", answer.error_message)
+        self._cluster.know_node(answer.node_id, Address(answer.host, answer.port))
+        self._known[kind, key] = answer.node_id
+        return int(answer.node_id)
+
+    def _ask(self, kind: int, key: str, ask: Callable[[WireConnection], Result]) -> Result:
+        """Ask the coordinator, and find it again when it is not the one."""
+
+        def attempt() -> Result:
+            try:
+                return ask(self._cluster.connection_to(self.find(kind, key)))
+            except UnreachableError as error:
+                if error.code != CONCURRENT_TRANSACTIONS:
+                    self._known.pop((kind, key), None)
+                raise
+
+        return self._cluster.attempts(attempt)
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        epoch: int = NO_PRODUCER_EPOCH,
+    ) -> ProducerIdentity:
+        """An id to write under; what an earlier holder of the transactional id left is aborted."""
+        body = {
+            "transactional_id": transactional_id,
+            "transaction_timeout": timeout_ms,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+        }
+
+        def ask(connection: WireConnection) -> ProducerIdentity:
+            answer = connection.send(INIT_PRODUCER_ID, body).parsed()
+            if answer.error_code:
+                raise refusal(answer.error_code, f"a producer id for {transactional_id!r}")
+            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+        if transactional_id is None:
+            return self._cluster.attempts(lambda: ask(self._cluster.any_connection()))
+        return self._ask(TRANSACTION, transactional_id, ask)
+
+    def add_partitions_to_txn(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        """Before the first batch of a transaction goes to a partition."""
+        topics = [
+            {"name": name, "partitions": numbers} for name, numbers in _by_topic(partitions).items()
+        ]
+        body = {
+            "v3_and_below_transactional_id": transactional_id,
+            "v3_and_below_producer_id": producer_id,
+            "v3_and_below_producer_epoch": epoch,
+            "v3_and_below_topics": topics,
+        }
+
+        def ask(connection: WireConnection) -> None:
+            answer = connection.send(ADD_PARTITIONS_TO_TXN, body).parsed()
+            failures = [
+                (row.partition_error_code, TopicPartition(topic.name, row.partition_index))
+                for topic in answer.results_by_topic_v3_and_below
+                for row in topic.results_by_partition
+                if row.partition_error_code
+            ]
+            # Those that were only not attempted say nothing of the reason.
+            failures.sort(key=lambda failure: failure[0] == OPERATION_NOT_ATTEMPTED)
+            for code, tp in failures:
+                raise refusal(code, f"adding {tp} to transaction {transactional_id!r}")
+
+        self._ask(TRANSACTION, transactional_id, ask)
+
+    def end_txn(self, transactional_id: str, producer_id: int, epoch: int, commit: bool) -> None:
+        """Commit or abort, from anywhere."""
+        body = {
+            "transactional_id": transactional_id,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "committed": commit,
+        }
+
+        def ask(connection: WireConnection) -> None:
+            answer = connection.send(END_TXN, body).parsed()
+            if answer.error_code:
+                verb = "committing" if commit else "aborting"
+                raise refusal(answer.error_code, f"{verb} transaction {transactional_id!r}")
+
+        self._ask(TRANSACTION, transactional_id, ask)
+
+    def describe_transactions(
+        self, transactional_ids: Sequence[str]
+    ) -> dict[str, TransactionDescription | StrandlogError]:
+        """What is known of each; `TransactionalIdNotFoundError` in its place when nothing is."""
+
+        def ask(name: str) -> Callable[[WireConnection], TransactionDescription | StrandlogError]:
+            def one(connection: WireConnection) -> TransactionDescription | StrandlogError:
+                body = {"transactional_ids": [name]}
+                [state] = connection.send(DESCRIBE_TRANSACTIONS, body).parsed().transaction_states
+                if state.error_code:
+                    error = refusal(state.error_code, f"transaction {name!r}")
+                    if isinstance(error, PassingError):
+                        raise error
+                    return error
+                return _described(state)
+
+            return one
+
+        return {name: self._ask(TRANSACTION, name, ask(name)) for name in transactional_ids}
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> None:
+        """Set positions of a group that has no members."""
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for tp, given in offsets.items():
+            offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+            topics.setdefault(tp.topic, []).append(
+                {
+                    "partition_index": tp.partition,
+                    "committed_offset": offset.offset,
+                    "committed_leader_epoch": offset.leader_epoch,
+                    "committed_metadata": offset.metadata,
+                }
+            )
+        body = {
+            "group_id": group,
+            "generation_id_or_member_epoch": NO_GENERATION,
+            "member_id": "",
+            "retention_time": -1,
+            "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+        }
+
+        def ask(connection: WireConnection) -> None:
+            for topic in connection.send(OFFSET_COMMIT, body).parsed().topics:
+                for row in topic.partitions:
+                    if row.error_code:
+                        tp = TopicPartition(topic.name, row.partition_index)
+                        raise refusal(row.error_code, f"committing {tp} in group {group!r}")
+
+        if topics:
+            self._ask(GROUP, group, ask)
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Positions of a group, of all partitions or of some; without those that it has not."""
+        topics = None
+        if partitions is not None:
+            by_topic = _by_topic(partitions)
+            topics = [{"name": name, "partition_indexes": rows} for name, rows in by_topic.items()]
+        body = {"group_id": group, "topics": topics, "require_stable": True}
+
+        def ask(connection: WireConnection) -> dict[TopicPartition, OffsetAndMetadata]:
+            answer = connection.send(OFFSET_FETCH, body).parsed()
+            if answer.error_code:
+                raise refusal(answer.error_code, f"the offsets of group {group!r}")
+            found: dict[TopicPartition, OffsetAndMetadata] = {}
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    tp = TopicPartition(topic.name, row.partition_index)
+                    if row.error_code:
+                        raise refusal(row.error_code, f"the offset of {tp} in group {group!r}")
+                    if row.committed_offset >= 0:
+                        epoch = getattr(row, "committed_leader_epoch", -1)
+                        found[tp] = OffsetAndMetadata(
+                            row.committed_offset, epoch, row.metadata or ""
+                        )
+            return found
+
+        return self._ask(GROUP, group, ask)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, []).append(number)
+    return found
+
+
+def _described(state: Any) -> TransactionDescription:
+    return TransactionDescription(
+        state.transactional_id,
+        state.transaction_state,
+        state.producer_id,
+        state.producer_epoch,
+        round(state.transaction_timeout.total_seconds() * 1000),
+        state.transaction_start_time,
+        tuple(
+            TopicPartition(topic.topic, number)
+            for topic in state.topics
+            for number in topic.partitions
+        ),
+    )

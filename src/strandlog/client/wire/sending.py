@@ -1,0 +1,252 @@
+"""Raw batches to the leaders: several requests under way, each partition in its order.
+
+    send(tp, batch)    takes a batch; waits only when `buffer.memory` is full
+    flush()            waits for all of them, and tells what became of each partition's
+
+One request carries one batch of each partition at most, as Kafka wants it, and up to five requests
+are under way to a broker. A batch that is refused for a reason that passes is sent again, with all
+batches of its partition behind it, once none of them is under way any more: so their order stays,
+and the sequence numbers of an idempotent producer fit. Without a producer id a batch whose answer
+was lost may be written twice: at least once.
+
+An error is about one partition: its batches behind the error are given up, others go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from strandlog.client.wire.cluster import Cluster, PassingError, refusal
+from strandlog.client.wire.connection import Buffer, Reply
+from strandlog.clock import Clock, pause
+from strandlog.errors import CorruptRecordError, StrandlogError, UnreachableError
+from strandlog.model import TopicPartition
+from strandlog.protocol.kafka.client_path import parse_produce_response, produce_request
+from strandlog.protocol.kafka.hot_path import ProduceAnswer
+from strandlog.protocol.kafka.versions import PRODUCE
+
+CORRUPT_MESSAGE = 2
+OUT_OF_ORDER_SEQUENCE = 45
+DUPLICATE_SEQUENCE = 46
+SEND_FROM_BYTES = 1024 * 1024
+
+
+class ProduceResult(NamedTuple):
+    """What became of the batches of one partition."""
+
+    base_offset: int  # of the first batch; -1 if it is not known, or there is none
+    batch_count: int  # so many are written
+    error: StrandlogError | None  # why the others are not
+
+
+class _Lane:
+    """The batches of one partition."""
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.waiting: deque[Buffer] = deque()
+        self.refused: list[Buffer] = []
+        self.in_flight = 0
+        self.base_offset = -1
+        self.batch_count = 0
+        self.error: StrandlogError | None = None
+        self.not_before_ms = 0
+        self.deadline_ms: int | None = None  # when patience ends; None while all is well
+
+    @property
+    def is_done(self) -> bool:
+        return not (self.waiting or self.refused or self.in_flight)
+
+    def may_send(self, now_ms: int) -> bool:
+        if self.refused and not self.in_flight:
+            self.waiting.extendleft(reversed(self.refused))
+            self.refused.clear()
+        return bool(self.waiting) and not self.refused and now_ms >= self.not_before_ms
+
+    def give_up(self, error: StrandlogError) -> int:
+        """Drop what waits; gives its bytes."""
+        dropped = sum(map(len, (*self.waiting, *self.refused)))
+        self.error = self.error or error
+        self.waiting.clear()
+        self.refused.clear()
+        return dropped
+
+
+class _Request(NamedTuple):
+    node_id: int
+    reply: Reply
+    batches: list[tuple[_Lane, Buffer]]
+
+
+class BatchSender:
+    """Sends the batches of one producer. Not for several threads."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        acks: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._transactional_id = transactional_id
+        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._requests: deque[_Request] = deque()
+        self._waiting_bytes = 0
+        self._buffered_bytes = 0
+        options = cluster.options
+        self._most_requests = options.number("max.in.flight.requests.per.connection")
+        self._most_request_bytes = options.number("max.request.size")
+        self._most_buffered_bytes = options.number("buffer.memory")
+
+    def send(self, tp: TopicPartition, batch: Buffer) -> None:
+        """Take a batch; its bytes must stay as they are until `flush`."""
+        lane = self._lanes.get(tp)
+        if lane is None:
+            lane = self._lanes[tp] = _Lane(tp)
+        if lane.error is not None:
+            return  # flush tells
+        lane.waiting.append(batch)
+        self._waiting_bytes += len(batch)
+        self._buffered_bytes += len(batch)
+        if self._waiting_bytes >= SEND_FROM_BYTES:
+            self._send_what_may_go()
+        while self._buffered_bytes > self._most_buffered_bytes:
+            self._step()
+
+    def flush(self) -> dict[TopicPartition, ProduceResult]:
+        """Wait for every batch since the last `flush`; errors are in the results."""
+        while not all(lane.is_done for lane in self._lanes.values()):
+            self._step()
+        found = {
+            tp: ProduceResult(lane.base_offset, lane.batch_count, lane.error)
+            for tp, lane in self._lanes.items()
+        }
+        self._lanes.clear()
+        return found
+
+    def _step(self) -> None:
+        """Send what may go, and wait for one answer or for the end of a pause."""
+        self._send_what_may_go()
+        if self._requests:
+            self._take(self._requests.popleft())
+            return
+        waiting = [lane.not_before_ms for lane in self._lanes.values() if not lane.is_done]
+        if waiting:
+            pause(max(0, min(waiting) - self._clock.monotonic_ms()) / 1000)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def _send_what_may_go(self) -> None:
+        is_sending = True
+        while is_sending:
+            is_sending = False
+            for node_id, lanes in self._ready_lanes().items():
+                under_way = sum(1 for each in self._requests if each.node_id == node_id)
+                if under_way < self._most_requests:
+                    self._send_request(node_id, lanes)
+                    is_sending = True
+
+    def _ready_lanes(self) -> dict[int, list[_Lane]]:
+        now_ms = self._clock.monotonic_ms()
+        ready: dict[int, list[_Lane]] = {}
+        for lane in self._lanes.values():
+            if lane.may_send(now_ms):
+                try:
+                    ready.setdefault(self._cluster.leader_of(lane.tp), []).append(lane)
+                except UnreachableError as error:
+                    self._try_later(lane, error)
+                except StrandlogError as error:
+                    self._buffered_bytes -= lane.give_up(error)
+        self._waiting_bytes = sum(
+            len(batch) for lanes in ready.values() for lane in lanes for batch in lane.waiting
+        )
+        return ready
+
+    def _send_request(self, node_id: int, lanes: list[_Lane]) -> None:
+        size = 0
+        batches: list[tuple[_Lane, Buffer]] = []
+        topics: dict[str, list[tuple[int, Buffer]]] = {}
+        for lane in lanes:
+            batch = lane.waiting[0]
+            if batches and size + len(batch) > self._most_request_bytes:
+                break
+            size += len(batch)
+            batches.append((lane, lane.waiting.popleft()))
+            topics.setdefault(lane.tp.topic, []).append((lane.tp.partition, batch))
+            lane.in_flight += 1
+        try:
+            connection = self._cluster.connection_to(node_id)
+            version = connection.version(PRODUCE)
+            body = produce_request(
+                version, self._transactional_id, self._acks, self._timeout_ms, topics
+            )
+            self._requests.append(_Request(node_id, connection.send(PRODUCE, body), batches))
+        except UnreachableError as error:
+            for lane, batch in batches:
+                self._answered(lane, batch, error)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _take(self, request: _Request) -> None:
+        answers: dict[TopicPartition, ProduceAnswer] = {}
+        failure: StrandlogError | None = None
+        try:
+            frame, position = request.reply.wait(self._timeout_ms)
+            for topic, answer in parse_produce_response(request.reply.version, frame, position):
+                answers[TopicPartition(topic, answer.partition)] = answer
+        except UnreachableError as error:
+            failure = error
+        for lane, batch in request.batches:
+            given = answers.get(lane.tp)
+            self._answered(lane, batch, failure or self._error_of(lane, given), given)
+
+    def _error_of(self, lane: _Lane, answer: ProduceAnswer | None) -> StrandlogError | None:
+        if answer is None:
+            return PassingError(f"writing to {lane.tp}: an answer without it", -1)
+        code = answer.error_code
+        if code in {0, DUPLICATE_SEQUENCE}:
+            return None
+        text = f"writing to {lane.tp}"
+        if code == OUT_OF_ORDER_SEQUENCE and lane.refused:
+            return PassingError(text, code)  # the one before it is sent again first
+        found = refusal(code, text, answer.error_message)
+        if code == CORRUPT_MESSAGE:
+            return CorruptRecordError(f"{found}; the batch is damaged: build it again")
+        return found
+
+    def _answered(
+        self,
+        lane: _Lane,
+        batch: Buffer,
+        error: StrandlogError | None,
+        answer: ProduceAnswer | None = None,
+    ) -> None:
+        lane.in_flight -= 1
+        if error is None:
+            if lane.batch_count == 0 and answer is not None:
+                lane.base_offset = answer.base_offset
+            lane.batch_count += 1
+            lane.deadline_ms = None
+        elif lane.error is None and isinstance(error, UnreachableError):
+            lane.refused.append(batch)
+            self._try_later(lane, error)
+            return
+        else:
+            self._buffered_bytes -= lane.give_up(error)
+        self._buffered_bytes -= len(batch)
+
+    def _try_later(self, lane: _Lane, error: UnreachableError) -> None:
+        options, now_ms = self._cluster.options, self._clock.monotonic_ms()
+        self._cluster.forget_topic(lane.tp.topic)
+        lane.not_before_ms = now_ms + options.number("retry.backoff.ms")
+        if lane.deadline_ms is None:
+            lane.deadline_ms = now_ms + options.number("delivery.timeout.ms")
+        elif now_ms >= lane.deadline_ms:
+            text = f"{error} (tried for {options.number('delivery.timeout.ms')} ms)"
+            self._buffered_bytes -= lane.give_up(UnreachableError(text, error.code))

@@ -1,0 +1,71 @@
+"""TLS out of a client's options: whom to trust, who we are.
+
+Authorities come from a PEM file, a folder or PEM text, else from the machine. The certificate must
+name the host, unless ssl.endpoint.identification.algorithm says otherwise. Python loads a client's
+own key from a file only, so PEM text goes through a file that is gone a moment later.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from pathlib import Path
+
+from strandlog.client.wire.options import WireOptions
+from strandlog.errors import SettingError
+
+_AUTHORITY_FILES = ("ssl.ca.location", "ssl.truststore.location")
+_AUTHORITY_TEXTS = ("ssl.ca.pem", "ssl.truststore.certificates")
+
+
+def tls_context(options: WireOptions) -> ssl.SSLContext:
+    """`SettingError` when a file is missing or is not PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = options.text("ssl.endpoint.identification.algorithm") == "https"
+    if not options.flag("enable.ssl.certificate.verification"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        _load_authorities(context, options)
+        _load_own_certificate(context, options)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise SettingError(f"the certificates cannot be loaded, PEM is needed: {error}") from error
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, options: WireOptions) -> None:
+    is_given = False
+    for name in _AUTHORITY_FILES:
+        location = options.text(name)
+        if location:
+            is_folder = Path(location).is_dir()
+            context.load_verify_locations(**{"capath" if is_folder else "cafile": location})
+            is_given = True
+    for name in _AUTHORITY_TEXTS:
+        if options.text(name):
+            context.load_verify_locations(cadata=options.text(name))
+            is_given = True
+    if not is_given:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+
+
+def _load_own_certificate(context: ssl.SSLContext, options: WireOptions) -> None:
+    password = options.text("ssl.key.password") or None
+    store = options.text("ssl.keystore.location")
+    certificate = options.text("ssl.certificate.location") or store
+    if certificate:
+        key = options.text("ssl.key.location") or None
+        context.load_cert_chain(certificate, key, lambda: password or "")
+        return
+    chain = options.text("ssl.certificate.pem") or options.text("ssl.keystore.certificate.chain")
+    if chain:
+        key_text = options.text("ssl.key.pem") or options.text("ssl.keystore.key")
+        handle, name = tempfile.mkstemp(suffix=".pem")  # readable by this user alone
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(f"{key_text}\n{chain}\n")
+            context.load_cert_chain(name, None, lambda: password or "")
+        finally:
+            Path(name).unlink()

@@ -6,7 +6,8 @@ One batch with one record, attributes transactional + control, no sequence numbe
     value  version int16 = 0 · coordinator_epoch int32
 
 Readers never hand these records to users. Versions above 0 may append fields, so only the known
-part is read. Other types (Kafka's own metadata log has some) are refused.
+part is read. Other types (Kafka's own metadata log has some) are refused by `read_control`; to
+`is_abort_marker` they are just no aborts, and neither is a batch that compaction has emptied.
 """
 
 from __future__ import annotations
@@ -70,3 +71,15 @@ def read_control(view: BatchView) -> ControlMarker:
         return ControlMarker(ControlType(kind), coordinator_epoch)
     except (struct.error, ValueError) as error:
         raise CorruptRecordError(f"control batch at offset {header.base_offset}: {error}") from None
+
+
+def is_abort_marker(view: BatchView) -> bool:
+    """Whether a control batch ends its producer's transaction by an abort."""
+    for record in view.records("", 0):
+        if record.key is None or len(record.key) < _KEY.size:
+            raise CorruptRecordError(
+                f"control batch at offset {view.header.base_offset} has no type in its key"
+            )
+        _, kind = _KEY.unpack_from(record.key)
+        return bool(kind == ControlType.ABORT)
+    return False

@@ -1,0 +1,176 @@
+"""Arrow arrays as the plain arrays that the encoding kernels take.
+
+A column of bytes or text, with 32-bit or 64-bit offsets, sliced or not, chunked or not, becomes a
+`BytesColumn`: where each field starts, its size (-1 for null), and the content, which is not
+copied. What Arrow can turn into bytes (views, dictionaries, fixed sizes, nulls) is turned.
+
+Arrow's arrays may come from anywhere, so their offsets are checked before a kernel follows them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandlog.errors import InvalidRecordError, InvalidTimestampError
+from strandlog.record.encoding_kernels import NOT_GIVEN, Bytes, Ints32, Ints64
+
+_MAX_FIELD_BYTES: Final = 2**31 - 1
+_NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
+_NO_BYTES.flags.writeable = False
+
+
+class BytesColumn(NamedTuple):
+    """Fields of bytes, as kernels take them."""
+
+    starts: Ints64
+    sizes: Ints32
+    content: Bytes
+
+
+class HeadersColumn(NamedTuple):
+    """Per row a range of headers; names and values of all headers."""
+
+    starts: Ints64
+    ends: Ints64
+    names: BytesColumn
+    values: BytesColumn
+
+
+def whole(column: Any) -> Any:
+    """One array, whether it was chunked or not."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+        column = column.cast(pa.large_binary())  # together they may be over 2 GiB
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def bytes_column(name: str, column: Any) -> BytesColumn:
+    """A column of bytes or text."""
+    array = whole(column)
+    is_wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    if not is_wide and not pa.types.is_binary(array.type) and not pa.types.is_string(array.type):
+        try:
+            array = array.cast(pa.large_binary())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise InvalidRecordError(
+                f"column {name!r} is bytes or text, not {array.type}; cast it first"
+            ) from None
+        is_wide = True
+    _, offsets, content = array.buffers()
+    if offsets is None or not len(array):
+        return no_bytes(len(array))
+    ends = np.frombuffer(offsets, np.int64 if is_wide else np.int32)
+    ends = ends[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
+    sizes = np.diff(ends)
+    held = readonly(content)
+    if ends[0] < 0 or ends[-1] > len(held) or sizes.min() < 0 or sizes.max() > _MAX_FIELD_BYTES:
+        raise InvalidRecordError(f"column {name!r} is damaged: its offsets lie outside its content")
+    narrow = sizes.astype(np.int32)
+    _mark_nulls(array, narrow)
+    return BytesColumn(np.ascontiguousarray(ends[:-1]), narrow, held)
+
+
+def no_bytes(count: int) -> BytesColumn:
+    """As many nulls."""
+    return BytesColumn(np.zeros(count, np.int64), np.full(count, -1, np.int32), _NO_BYTES)
+
+
+def readonly(buffer: Any) -> Bytes:
+    """An Arrow buffer as bytes that kernels may read."""
+    if buffer is None or not buffer.size:
+        return _NO_BYTES
+    array = np.frombuffer(buffer, np.uint8)
+    array.flags.writeable = False
+    return array
+
+
+def _mark_nulls(array: Any, sizes: Ints32) -> None:
+    if array.null_count:
+        sizes[_nulls(array)] = -1
+
+
+def _nulls(array: Any) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def headers_column(column: Any) -> HeadersColumn:
+    """A column of lists of (key, value) pairs; a null list is an empty one."""
+    array = whole(column)
+    kind = array.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not is_list or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+        raise InvalidRecordError(
+            f"column 'headers' is list<struct<key: string, value: binary>>, not {kind}"
+        )
+    wide = pa.large_list(kind.value_type)
+    array = array.cast(wide)
+    if not len(array):
+        return no_headers(0)
+    ends = np.frombuffer(array.buffers()[1], np.int64)[array.offset :][: len(array) + 1]
+    pairs = array.values
+    if ends[0] < 0 or ends[-1] > len(pairs) or np.diff(ends).min() < 0:
+        raise InvalidRecordError("column 'headers' is damaged: its offsets lie outside its content")
+    starts, last = ends[:-1].copy(), ends[1:].copy()
+    if array.null_count:
+        nulls = _nulls(array)
+        last[nulls] = starts[nulls]
+    fields = pairs.flatten()
+    names = bytes_column("headers.key", fields[0])
+    _check_names(starts, last, names)
+    return HeadersColumn(starts, last, names, bytes_column("headers.value", fields[1]))
+
+
+def _check_names(starts: Ints64, ends: Ints64, names: BytesColumn) -> None:
+    """Every header that a row refers to has a name."""
+    nameless = np.concatenate(([0], np.cumsum(names.sizes < 0)))
+    bad = np.flatnonzero(nameless[ends] - nameless[starts])
+    if len(bad):
+        raise InvalidRecordError(
+            f"row {bad[0]} has a header without a key; give it one", bad[:1].tolist()
+        )
+
+
+def no_headers(count: int) -> HeadersColumn:
+    """Rows without headers."""
+    nowhere = np.zeros(count, np.int64)
+    return HeadersColumn(nowhere, nowhere, no_bytes(0), no_bytes(0))
+
+
+def timestamps_column(column: Any, timestamp_ms: int) -> Ints64:
+    """Unix milliseconds of a column of timestamps or numbers; `timestamp_ms` where it is null."""
+    array = whole(column)
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
+    elif not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
+        raise InvalidRecordError(
+            f"column 'timestamp' is timestamps, or integers (milliseconds), not {array.type}"
+        )
+    filled = array.cast(pa.int64()).fill_null(timestamp_ms)
+    timestamps: Ints64 = filled.to_numpy(zero_copy_only=False)
+    if len(timestamps) and timestamps.min() < 0:
+        row = int(np.argmin(timestamps))
+        raise InvalidTimestampError(
+            f"row {row} has the timestamp {timestamps[row]}; the least is 0, in Unix milliseconds"
+        )
+    # A copy, because Arrow's memory is read-only and a kernel has one signature.
+    return np.array(timestamps, np.int64)
+
+
+def partitions_column(column: Any) -> Ints32:
+    """Partition numbers, NOT_GIVEN where they are null."""
+    array = whole(column)
+    try:
+        filled = array.cast(pa.int32()).fill_null(NOT_GIVEN)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidRecordError(
+            f"column 'partition' holds numbers that are no partitions, as {array.type}"
+        ) from None
+    return np.array(filled.to_numpy(zero_copy_only=False), np.int32)

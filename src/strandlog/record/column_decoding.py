@@ -1,0 +1,329 @@
+"""Raw batches to Arrow RecordBatches; `columns` has the contract, `decoding_kernels` the loops.
+
+Python works per batch: it reads the header, checks the batch, asks whether it is to be left out,
+and unpacks it. Batches are collected in a *group* until there are enough rows or bytes for one
+RecordBatch; then the kernels run once over the whole group, so that a log of small batches costs no
+more calls than one of large ones.
+
+Invariants: rows are counted before anything is allocated, and no count is believed that the bytes
+cannot hold. A group unpacks to less than 2 GiB, so Arrow's 32-bit offsets suffice. What is handed
+out refers to no byte of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from strandlog.errors import CorruptRecordError, DataError
+from strandlog.record import decoding_kernels as kernels
+from strandlog.record.aborted import AbortedBatches
+from strandlog.record.batch import BatchView, iter_batches
+from strandlog.record.batch_header import HEADER_SIZE, BatchHeader
+from strandlog.record.codecs import Bytes, Codec, decompress
+from strandlog.record.column_schema import HEADER, ColumnLayout
+from strandlog.record.decoding_kernels import Ints32, Ints64
+from strandlog.record.varint import MAX_INT64
+
+MAX_GROUP_BYTES: Final = 2**31 - 1
+
+
+def readonly_bytes(data: Bytes) -> kernels.Bytes:
+    """The bytes as the array that kernels take, without a copy."""
+    array = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
+    array.flags.writeable = False
+    return array
+
+
+class DecodedColumns:
+    """Iterate for RecordBatches; `next_offset` is the offset after those handed out so far."""
+
+    def __init__(
+        self,
+        data: Bytes,
+        start_offset: int,
+        end_offset: int,
+        layout: ColumnLayout,
+        *,
+        aborted: Iterable[tuple[int, int]],
+        limit_bytes: int,
+        target_rows: int,
+        target_bytes: int,
+    ) -> None:
+        self.next_offset = start_offset
+        self.schema = layout.schema
+        self._data = data
+        self._start_offset = start_offset
+        self._end_offset = end_offset
+        self._layout = layout
+        self._aborted = AbortedBatches(aborted)
+        self._limit_bytes = min(limit_bytes, MAX_GROUP_BYTES)
+        self._target_rows = max(target_rows, 1)
+        self._target_bytes = min(target_bytes, MAX_GROUP_BYTES)
+        self._batches = self._decode()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches
+
+    def read_all(self) -> Any:
+        """Everything that is left, as one table."""
+        return pa.Table.from_batches(list(self._batches), self.schema)
+
+    def _decode(self) -> Iterator[Any]:
+        group = _Group(self._data, self._start_offset)
+        views = iter_batches(self._data)
+        while True:
+            try:
+                view = next(views, None)
+                payload = None if view is None else self._payload(view)
+            except DataError:
+                yield from self._decoded(group)
+                raise
+            if view is None or view.header.base_offset >= self._end_offset:
+                break
+            header = view.header
+            if payload is not None:
+                size = len(payload)
+                if group.views and not self._has_room(group, header.record_count, size):
+                    yield from self._decoded(group)
+                    group = _Group(self._data, group.next_offset)
+                group.add(view, payload)
+            group.next_offset = header.next_offset
+        if view is not None:
+            group.next_offset = self._end_offset
+        yield from self._decoded(group)
+
+    def _has_room(self, group: _Group, rows: int, size_bytes: int) -> bool:
+        return (
+            group.row_count + rows <= self._target_rows
+            and group.size_bytes + size_bytes <= self._target_bytes
+        )
+
+    def _payload(self, view: BatchView) -> Bytes | None:
+        """The records of a batch, unpacked; None if it has none for this reader."""
+        header = view.header
+        if header.base_offset >= self._end_offset:
+            return None
+        view.check()
+        if not _is_numbered(header):
+            raise self._damage(view)
+        if self._aborted.hides(view) or header.record_count == 0:
+            return None
+        if header.next_offset <= self._start_offset:
+            return None
+        payload: Bytes = view.data()[HEADER_SIZE:]
+        if header.codec is not Codec.NONE:
+            try:
+                payload = decompress(header.codec, payload, self._limit_bytes)
+            except CorruptRecordError as error:
+                raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from None
+        least_bytes = header.record_count * kernels.MIN_RECORD_BYTES
+        if not 0 < least_bytes <= len(payload):
+            raise self._damage(view)
+        return payload
+
+    def _damage(self, view: BatchView) -> CorruptRecordError:
+        """What is wrong with a batch, in words."""
+        try:
+            view.records("", 0, limit_bytes=self._limit_bytes)
+        except CorruptRecordError as error:
+            return error
+        return CorruptRecordError(f"batch at offset {view.header.base_offset} is no batch of a log")
+
+    def _decoded(self, group: _Group) -> Iterator[Any]:
+        """The records of a group; raises behind those of the intact batches if one is not."""
+        if not group.views:
+            self._reach(group.next_offset)
+            return
+        rows = group.parse(self._start_offset, self._end_offset)
+        if rows.count:
+            batch = rows.record_batch(self._layout)
+            for start in range(0, rows.count, self._target_rows):
+                part = batch.slice(start, self._target_rows)
+                self._reach(rows.next_offset_at(start + part.num_rows))
+                yield part
+        if rows.intact < len(group.views):
+            damaged = group.views[rows.intact]
+            self._reach(damaged.header.base_offset)
+            raise self._damage(damaged)
+        self._reach(group.next_offset)
+
+    def _reach(self, offset: int) -> None:
+        self.next_offset = max(self.next_offset, min(offset, self._end_offset))
+
+
+def _is_numbered(header: BatchHeader) -> bool:
+    """Whether the offsets of the batch are offsets: 64-bit numbers from 0 on."""
+    return (
+        header.base_offset >= 0 and 0 <= header.last_offset_delta <= MAX_INT64 - header.base_offset
+    )
+
+
+class _Group:
+    """Batches that become one RecordBatch."""
+
+    def __init__(self, data: Bytes, next_offset: int) -> None:
+        self.direct = readonly_bytes(data)
+        self.views: list[BatchView] = []
+        self.row_count = 0
+        self.size_bytes = 0
+        self.next_offset = next_offset
+        self._plan: list[tuple[int, ...]] = []
+        self._pieces: list[Bytes] = []
+        self._unpacked_bytes = 0
+
+    def add(self, view: BatchView, payload: Bytes) -> None:
+        """Take in the batch with these records, unpacked."""
+        header = view.header
+        is_unpacked = header.codec is not Codec.NONE
+        if is_unpacked:
+            start = self._unpacked_bytes
+            self._pieces.append(payload)
+            self._unpacked_bytes += len(payload)
+        else:
+            start = view.position + HEADER_SIZE
+        is_append_time = int(header.timestamp_type)
+        self._plan.append(
+            (
+                is_unpacked,
+                start,
+                start + len(payload),
+                header.record_count,
+                header.base_offset,
+                header.last_offset_delta,
+                header.max_timestamp if is_append_time else header.base_timestamp,
+                is_append_time,
+            )
+        )
+        self.views.append(view)
+        self.row_count += header.record_count
+        self.size_bytes += len(payload)
+
+    def parse(self, start_offset: int, end_offset: int) -> _Rows:
+        """The rows of all batches, up to the first that is damaged."""
+        pieces = self._pieces
+        unpacked = readonly_bytes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        plan = np.array(self._plan, np.int64)
+        return _Rows(self.direct, unpacked, plan, self.row_count, start_offset, end_offset)
+
+
+class _Rows:
+    """The records of a group: where their fields lie, and the columns made of them."""
+
+    def __init__(
+        self,
+        direct: kernels.Bytes,
+        unpacked: kernels.Bytes,
+        plan: Any,
+        row_count: int,
+        start_offset: int,
+        end_offset: int,
+    ) -> None:
+        self._sources = direct, unpacked
+        self._plan = plan
+        wide, narrow = np.int64, np.int32
+        arrays: list[Any] = [
+            np.empty(row_count, dtype)
+            for dtype in (wide, wide, wide, narrow, wide, narrow, wide, narrow)
+        ]
+        row_ends = np.zeros(len(plan), np.int64)
+        self.intact = kernels.parse_batches(
+            direct, unpacked, plan, start_offset, end_offset, row_ends, *arrays
+        )
+        self.count = int(row_ends[self.intact - 1]) if self.intact else 0
+        self._rows_per_batch = np.diff(row_ends[: self.intact], prepend=0)
+        (
+            self._offsets,
+            self._timestamps,
+            self._key_places,
+            self._key_sizes,
+            self._value_places,
+            self._value_sizes,
+            self._header_places,
+            self._header_counts,
+        ) = (array[: self.count] for array in arrays)
+
+    def next_offset_at(self, row: int) -> int:
+        """The offset after the `row` first rows."""
+        return int(self._offsets[row - 1]) + 1
+
+    def record_batch(self, layout: ColumnLayout) -> Any:
+        """All rows, in the columns that are asked for."""
+        arrays = [self._column(name, layout) for name in layout.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=layout.schema)
+
+    def _column(self, name: str, layout: ColumnLayout) -> Any:
+        match name:
+            case "key":
+                return self._gathered(pa.binary(), self._key_places, self._key_sizes)
+            case "value":
+                return self._gathered(pa.binary(), self._value_places, self._value_sizes)
+            case "offset":
+                return _numbers(pa.int64(), self._offsets)
+            case "timestamp":
+                return self._times(layout)
+            case "timestampType":
+                kinds = self._plan[: self.intact, kernels.IS_APPEND_TIME].astype(np.int32)
+                return _numbers(pa.int32(), np.repeat(kinds, self._rows_per_batch))
+            case "headers":
+                return self._headers(layout.schema.field("headers").type)
+            case _:
+                return layout.repeated(name, self.count)
+
+    def _times(self, layout: ColumnLayout) -> Any:
+        timestamps = self._timestamps
+        bitmap = np.zeros((self.count + 7) // 8, np.uint8)
+        nulls = kernels.scale_timestamps(timestamps, layout.timestamp_scale, bitmap)
+        return _numbers(layout.schema.field("timestamp").type, timestamps, bitmap, nulls)
+
+    def _gathered(self, kind: Any, places: Ints64, sizes: Ints32) -> Any:
+        count = len(places)
+        ends = np.empty(count + 1, np.int32)
+        content = np.empty(int(np.maximum(sizes, 0).sum(dtype=np.int64)), np.uint8)
+        bitmap = np.zeros((count + 7) // 8, np.uint8)
+        nulls = kernels.gather(*self._sources, places, sizes, ends, content, bitmap)
+        buffers = [
+            pa.py_buffer(bitmap) if nulls else None,
+            pa.py_buffer(ends),
+            pa.py_buffer(content),
+        ]
+        return pa.Array.from_buffers(kind, count, buffers, nulls)
+
+    def _headers(self, kind: Any) -> Any:
+        ends = np.zeros(self.count + 1, np.int32)
+        np.cumsum(self._header_counts, out=ends[1:])
+        count = int(ends[-1])
+        places, sizes = np.empty((2, count), np.int64), np.empty((2, count), np.int32)
+        kernels.locate_headers(
+            *self._sources,
+            self._header_places,
+            self._header_counts,
+            places[0],
+            sizes[0],
+            places[1],
+            sizes[1],
+        )
+        names = _as_text(self._gathered(pa.string(), places[0], sizes[0]))
+        values = self._gathered(pa.binary(), places[1], sizes[1])
+        pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADER))
+        return pa.Array.from_buffers(
+            kind, self.count, [None, pa.py_buffer(ends)], 0, children=[pairs]
+        )
+
+
+def _numbers(kind: Any, numbers: Any, bitmap: Any = None, nulls: int = 0) -> Any:
+    buffers = [pa.py_buffer(bitmap) if nulls else None, pa.py_buffer(numbers)]
+    return pa.Array.from_buffers(kind, len(numbers), buffers, nulls)
+
+
+def _as_text(names: Any) -> Any:
+    """Header names that are text for sure; what is no UTF-8 in them is replaced, as Java does."""
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = names.view(pa.binary()).to_pylist()
+        return pa.array([name.decode("utf-8", "replace") for name in raw], pa.string())
+    return names

@@ -1,0 +1,228 @@
+"""Arrow rows to raw batches; `columns` has the contract, `encoding_kernels` the loops.
+
+Python works per batch: columns are made ready once (column_arrays.py), the plan says which rows
+make a batch and how large it is, a kernel fills it, and it is packed and sealed like any other.
+
+Invariants: a batch with no codec is never larger than asked, unless one record alone is, which is
+MessageTooLargeError. With a codec the records are under the limit before they are packed; where
+packing makes them larger than the limit, they go unpacked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from strandlog.errors import InvalidRecordError, MessageTooLargeError
+from strandlog.model import NO_SEQUENCE
+from strandlog.record import encoding_kernels as kernels
+from strandlog.record.batch_header import HEADER_SIZE, TRANSACTIONAL_BIT, seal
+from strandlog.record.builder import NO_LEADER_EPOCH
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Codec, compress
+from strandlog.record.column_arrays import (
+    BytesColumn,
+    HeadersColumn,
+    bytes_column,
+    headers_column,
+    no_bytes,
+    no_headers,
+    partitions_column,
+    timestamps_column,
+    whole,
+)
+from strandlog.record.encoding_kernels import Ints32, Ints64
+
+MAX_BATCH_BYTES: Final = 2**31 - 1  # what the length field of a batch can say, and a bit less
+_SEQUENCE_COUNT: Final = 1 << 31
+
+
+class BatchShape(NamedTuple):
+    """What the batches of some rows are to be like."""
+
+    codec: Codec = Codec.NONE
+    max_batch_bytes: int | None = None
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = NO_SEQUENCE
+    is_transactional: bool = False
+    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES  # of what a reader will unpack
+
+
+class ReadyRows(NamedTuple):
+    """The columns of records, ready for the kernels."""
+
+    timestamps: Ints64
+    keys: BytesColumn
+    values: BytesColumn
+    headers: HeadersColumn
+
+
+class Routed(NamedTuple):
+    """The partition of each row, and how many had neither partition nor key."""
+
+    partitions: Ints32
+    turns: int
+
+
+class Grouped(NamedTuple):
+    """Row numbers by partition."""
+
+    rows: Ints64
+    bounds: Ints64
+
+    def rows_of(self, partition: int) -> Ints64:
+        """The rows of one partition, in their order."""
+        return self.rows[self.bounds[partition] : self.bounds[partition + 1]]
+
+
+def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:
+    """The columns of an Arrow RecordBatch or Table."""
+    names = records.schema.names
+    if "value" not in names:
+        raise InvalidRecordError(
+            f"a table of records has a column 'value'; this one has {', '.join(names)}"
+        )
+    count = records.num_rows
+    if "timestamp" in names:
+        timestamps = timestamps_column(records.column("timestamp"), timestamp_ms)
+    else:
+        timestamps = np.full(count, timestamp_ms, np.int64)
+    return ReadyRows(
+        timestamps,
+        bytes_column("key", records.column("key")) if "key" in names else no_bytes(count),
+        bytes_column("value", records.column("value")),
+        headers_column(records.column("headers")) if "headers" in names else no_headers(count),
+    )
+
+
+def route(keys: Any, partition_count: int, start: int, given: Any, is_sticky: bool) -> Routed:
+    """See `columns.route_rows`."""
+    assert partition_count > 0, "a topic has partitions"
+    assert keys is not None or given is not None, "there is nothing to route by"
+    count = len(given if keys is None else keys)
+    column = no_bytes(count) if keys is None else bytes_column("key", keys)
+    chosen = np.full(count, kernels.NOT_GIVEN, np.int32)
+    if given is not None:
+        chosen = partitions_column(whole(given))
+        wrong = np.flatnonzero((chosen >= partition_count) | (chosen < kernels.NOT_GIVEN))
+        if len(wrong):
+            raise InvalidRecordError(
+                f"row {wrong[0]} is for partition {chosen[wrong[0]]}; "
+                f"there are 0 to {partition_count - 1}",
+                wrong[:1].tolist(),
+            )
+    partitions = np.empty(count, np.int32)
+    step = 0 if is_sticky else 1
+    turns = kernels.route_by_key(*column, chosen, partition_count, start, step, partitions)
+    return Routed(partitions, turns)
+
+
+def group(partitions: Ints32, partition_count: int) -> Grouped:
+    """See `columns.group_rows`."""
+    numbers = np.ascontiguousarray(partitions, np.int32)
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < partition_count:
+        raise InvalidRecordError(f"there are only the partitions 0 to {partition_count - 1}")
+    bounds = np.zeros(partition_count + 1, np.int64)
+    rows = np.empty(len(numbers), np.int64)
+    kernels.group_by(numbers, bounds, rows)
+    return Grouped(rows, bounds)
+
+
+def encode_rows(columns: ReadyRows, rows: Any, shape: BatchShape) -> list[bytearray]:
+    """The batches of some rows."""
+    count = len(columns.timestamps)
+    chosen = _chosen(rows, count)
+    lengths, ends, sizes = (np.empty(len(chosen), np.int64) for _ in range(3))
+    limit = MAX_BATCH_BYTES if shape.max_batch_bytes is None else shape.max_batch_bytes
+    headers = columns.headers
+    batches = kernels.plan_batches(
+        chosen,
+        columns.timestamps,
+        columns.keys.sizes,
+        columns.values.sizes,
+        headers.starts,
+        headers.ends,
+        headers.names.sizes,
+        headers.values.sizes,
+        limit - HEADER_SIZE,
+        lengths,
+        ends,
+        sizes,
+    )
+    made = []
+    start, sequence = 0, shape.base_sequence
+    for end, payload_bytes in zip(ends[:batches].tolist(), sizes[:batches].tolist(), strict=True):
+        part = chosen[start:end]
+        made.append(_batch(columns, part, lengths[start:end], payload_bytes, shape, sequence))
+        if sequence != NO_SEQUENCE:
+            sequence = (sequence + end - start) % _SEQUENCE_COUNT
+        start = end
+    return made
+
+
+def _chosen(rows: Any, count: int) -> Ints64:
+    if rows is None:
+        return np.arange(count, dtype=np.int64)
+    chosen: Ints64 = np.ascontiguousarray(rows, np.int64)
+    if len(chosen) and not 0 <= chosen.min() <= chosen.max() < count:
+        raise InvalidRecordError(f"there are only the rows 0 to {count - 1}")
+    return chosen
+
+
+def _batch(
+    columns: ReadyRows,
+    rows: Ints64,
+    lengths: Ints64,
+    payload_bytes: int,
+    shape: BatchShape,
+    base_sequence: int,
+) -> bytearray:
+    """One batch of all `rows`."""
+    limit = MAX_BATCH_BYTES if shape.max_batch_bytes is None else shape.max_batch_bytes
+    codec = shape.codec
+    raw_bytes = HEADER_SIZE + payload_bytes
+    if codec is not Codec.NONE and payload_bytes > shape.limit_bytes:
+        raise MessageTooLargeError(payload_bytes, shape.limit_bytes, "decompressed.max.bytes")
+    if raw_bytes > (limit if codec is Codec.NONE else MAX_BATCH_BYTES):
+        raise MessageTooLargeError(raw_bytes, limit, "max.message.bytes")
+    batch = bytearray(raw_bytes)
+    target = np.frombuffer(batch, np.uint8)
+    end = kernels.write_records(
+        rows,
+        lengths,
+        columns.timestamps,
+        *columns.keys,
+        *columns.values,
+        columns.headers.starts,
+        columns.headers.ends,
+        *columns.headers.names,
+        *columns.headers.values,
+        target,
+        HEADER_SIZE,
+    )
+    assert end == raw_bytes, "a batch is as large as planned"
+    del target
+    if codec is not Codec.NONE:
+        packed = compress(codec, memoryview(batch)[HEADER_SIZE:])
+        if HEADER_SIZE + len(packed) <= limit:
+            batch = bytearray().join((bytes(HEADER_SIZE), packed))
+        elif raw_bytes <= limit:
+            codec = Codec.NONE
+        else:
+            raise MessageTooLargeError(HEADER_SIZE + len(packed), limit, "max.message.bytes")
+    timestamps = columns.timestamps[rows]
+    seal(
+        batch,
+        0,
+        NO_LEADER_EPOCH,
+        int(codec) | (TRANSACTIONAL_BIT if shape.is_transactional else 0),
+        len(rows) - 1,
+        int(timestamps[0]),
+        int(timestamps.max()),
+        shape.producer_id,
+        shape.producer_epoch,
+        base_sequence,
+        len(rows),
+    )
+    return batch

@@ -1,0 +1,294 @@
+"""From record bytes to the buffers of Arrow columns: the loops over single records.
+
+Two passes. `parse_batches` reads the varints of all batches of a group, checks what `record.py`
+checks, and notes where each key and value lies. Now all sizes are known, buffers of exactly that
+size are made, and `gather` copies one column into its buffer. Headers need a pass of their own in
+between, `locate_headers`, because a record has any number of them.
+
+A batch's records lie in one of two buffers: in `direct`, as they came, or in `unpacked`, if they
+were compressed. A *place* says which: `n` is byte n of `direct`, `~n` is byte n of `unpacked`.
+
+The columns of a plan, one row per batch:
+
+    IS_UNPACKED  START  END             which buffer, and from where to where
+    COUNT                               of records
+    BASE_OFFSET  LAST_DELTA             offsets are the base plus at most this
+    BASE_TIMESTAMP  IS_APPEND_TIME      if set, deltas of timestamps count nothing
+
+Nothing here trusts a byte: no read leaves [START, END), whatever the lengths say. A kernel does not
+raise; it says at which batch it stopped, and `record.py` has the words for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from strandlog.record.column_compiling import (
+    BYTES,
+    BYTES_OUT,
+    INT,
+    INTS_32,
+    INTS_64,
+    NOTHING,
+    TABLE_64,
+    compiled,
+    copy_bytes,
+    inner,
+    int64,
+    load_byte,
+    uint64,
+)
+
+Bytes = npt.NDArray[np.uint8]
+Ints32 = npt.NDArray[np.int32]
+Ints64 = npt.NDArray[np.int64]
+
+IS_UNPACKED: Final = 0
+START: Final = 1
+END: Final = 2
+COUNT: Final = 3
+BASE_OFFSET: Final = 4
+LAST_DELTA: Final = 5
+BASE_TIMESTAMP: Final = 6
+IS_APPEND_TIME: Final = 7
+PLAN_WIDTH: Final = 8
+
+MIN_RECORD_BYTES: Final = 7  # one byte for the length and one for each field
+_MIN_LENGTH: Final = MIN_RECORD_BYTES - 1
+_LAST_SHIFT: Final = 63
+_DAMAGED: Final = -1
+
+
+@inner
+def _read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """The number at `position` and the position after it; that is -1 if there is no number."""
+    if position >= end:
+        return 0, _DAMAGED
+    byte = load_byte(data, position)
+    position += 1
+    if byte < 128:
+        return (byte >> 1) ^ -(byte & 1), position
+    raw = uint64(byte & 127)
+    shift = 7
+    while position < end:
+        byte = load_byte(data, position)
+        position += 1
+        raw |= uint64(byte & 127) << uint64(shift)
+        if byte < 128:
+            if shift == _LAST_SHIFT and byte > 1:
+                return 0, _DAMAGED
+            return int64(raw >> uint64(1)) ^ -int64(raw & uint64(1)), position
+        shift += 7
+        if shift > _LAST_SHIFT:
+            return 0, _DAMAGED
+    return 0, _DAMAGED
+
+
+@inner
+def _read_size(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """The size of a field, -1 for null, and where the field begins; that is -1 if it cannot be."""
+    size, start = _read_varint(data, position, end)
+    if start < 0 or size < -1 or size > end - start:
+        return 0, _DAMAGED
+    return size, start
+
+
+@inner
+def _skip_headers(data: Bytes, position: int, end: int, count: int) -> int:
+    """Where the headers end; -1 if they are damaged."""
+    # Two lengths a header: a count that cannot be true must not drive the loop.
+    if count < 0 or count > (end - position) // 2:
+        return _DAMAGED
+    for _ in range(count):
+        size, position = _read_size(data, position, end)
+        if position < 0 or size < 0:
+            return _DAMAGED
+        size, position = _read_size(data, position + size, end)
+        if position < 0:
+            return _DAMAGED
+        position += max(size, 0)
+    return position
+
+
+@inner
+def _parse_batch(
+    data: Bytes,
+    flip: int,
+    plan: Ints64,
+    start_offset: int,
+    end_offset: int,
+    row: int,
+    offsets: Ints64,
+    timestamps: Ints64,
+    key_places: Ints64,
+    key_sizes: Ints32,
+    value_places: Ints64,
+    value_sizes: Ints32,
+    header_places: Ints64,
+    header_counts: Ints32,
+) -> int:
+    """Note the records of one batch from `row` on; the row after the last, -1 if it is damaged."""
+    position, end = plan[START], plan[END]
+    last_delta = int64(-1)
+    for _ in range(plan[COUNT]):
+        length, body = _read_varint(data, position, end)
+        if body < 0 or length < _MIN_LENGTH or length > end - body:
+            return _DAMAGED
+        position = body + length
+        time_delta, at = _read_varint(data, body + 1, position)
+        if at < 0:
+            return _DAMAGED
+        delta, at = _read_varint(data, at, position)
+        if at < 0 or delta <= last_delta or delta > plan[LAST_DELTA]:
+            return _DAMAGED
+        last_delta = delta
+        key_size, key_at = _read_size(data, at, position)
+        if key_at < 0:
+            return _DAMAGED
+        value_size, value_at = _read_size(data, key_at + max(key_size, 0), position)
+        if value_at < 0:
+            return _DAMAGED
+        count, headers_at = _read_varint(data, value_at + max(value_size, 0), position)
+        if headers_at < 0 or _skip_headers(data, headers_at, position, count) != position:
+            return _DAMAGED
+        offset = plan[BASE_OFFSET] + delta
+        if start_offset <= offset < end_offset:
+            offsets[row] = offset
+            timestamps[row] = plan[BASE_TIMESTAMP] + time_delta * (1 - plan[IS_APPEND_TIME])
+            key_places[row], key_sizes[row] = key_at ^ flip, key_size
+            value_places[row], value_sizes[row] = value_at ^ flip, value_size
+            header_places[row], header_counts[row] = headers_at ^ flip, count
+            row += 1
+    return row if position == end else _DAMAGED
+
+
+@compiled(
+    INT,
+    *(BYTES, BYTES, TABLE_64, INT, INT, INTS_64, INTS_64, INTS_64),
+    *(INTS_64, INTS_32, INTS_64, INTS_32, INTS_64, INTS_32),
+)
+def parse_batches(
+    direct: Bytes,
+    unpacked: Bytes,
+    plan: npt.NDArray[np.int64],
+    start_offset: int,
+    end_offset: int,
+    row_ends: Ints64,
+    offsets: Ints64,
+    timestamps: Ints64,
+    key_places: Ints64,
+    key_sizes: Ints32,
+    value_places: Ints64,
+    value_sizes: Ints32,
+    header_places: Ints64,
+    header_counts: Ints32,
+) -> int:
+    """Note all records of a plan whose offsets lie in the range; how many batches were intact.
+
+    `row_ends` gets, per batch, how many rows there are after it.
+    """
+    row = int64(0)
+    for index in range(len(plan)):
+        data = unpacked if plan[index, IS_UNPACKED] else direct
+        row = _parse_batch(
+            data,
+            -plan[index, IS_UNPACKED],
+            plan[index],
+            start_offset,
+            end_offset,
+            row,
+            offsets,
+            timestamps,
+            key_places,
+            key_sizes,
+            value_places,
+            value_sizes,
+            header_places,
+            header_counts,
+        )
+        if row < 0:
+            return index
+        row_ends[index] = row
+    return len(plan)
+
+
+@compiled(NOTHING, BYTES, BYTES, INTS_64, INTS_32, INTS_64, INTS_32, INTS_64, INTS_32)
+def locate_headers(
+    direct: Bytes,
+    unpacked: Bytes,
+    header_places: Ints64,
+    header_counts: Ints32,
+    name_places: Ints64,
+    name_sizes: Ints32,
+    value_places: Ints64,
+    value_sizes: Ints32,
+) -> None:
+    """Note where the names and values of all headers lie. `parse_batches` has checked them."""
+    index = 0
+    for row in range(len(header_places)):
+        place = header_places[row]
+        data = direct if place >= 0 else unpacked
+        flip = int64(0) if place >= 0 else int64(-1)
+        position, end = place ^ flip, int64(len(data))
+        for _ in range(header_counts[row]):
+            size, position = _read_size(data, position, end)
+            name_places[index], name_sizes[index] = position ^ flip, size
+            size, position = _read_size(data, position + size, end)
+            value_places[index], value_sizes[index] = position ^ flip, size
+            position += max(size, 0)
+            index += 1
+
+
+@compiled(INT, BYTES, BYTES, INTS_64, INTS_32, INTS_32, BYTES_OUT, BYTES_OUT)
+def gather(
+    direct: Bytes,
+    unpacked: Bytes,
+    places: Ints64,
+    sizes: Ints32,
+    ends: Ints32,
+    content: Bytes,
+    bitmap: Bytes,
+) -> int:
+    """Copy the fields at `places` one behind the other; how many are null (size -1).
+
+    `ends` gets Arrow's offsets, one more than there are fields; `bitmap`, all zero before, a bit
+    for each field that is not null.
+    """
+    at = int64(0)
+    nulls = int64(0)
+    ends[0] = 0
+    for row in range(len(places)):
+        size = int64(sizes[row])
+        if size < 0:
+            nulls += 1
+        else:
+            bitmap[row >> 3] |= np.uint8(1 << (row & 7))
+            place = places[row]
+            if place >= 0:
+                copy_bytes(direct, place, content, at, size)
+            else:
+                copy_bytes(unpacked, ~place, content, at, size)
+            at += size
+        ends[row + 1] = at
+    return nulls
+
+
+@compiled(INT, INTS_64, INT, BYTES_OUT)
+def scale_timestamps(timestamps: Ints64, scale: int, bitmap: Bytes) -> int:
+    """Turn milliseconds into a finer unit, in place; how many are null.
+
+    Null is what is no time (below 0) and what the unit cannot hold. `bitmap` is as for `gather`.
+    """
+    nulls = int64(0)
+    largest = np.iinfo(np.int64).max // scale
+    for row in range(len(timestamps)):
+        if 0 <= timestamps[row] <= largest:
+            timestamps[row] *= scale
+            bitmap[row >> 3] |= np.uint8(1 << (row & 7))
+        else:
+            timestamps[row] = 0
+            nulls += 1
+    return nulls

@@ -1,0 +1,243 @@
+"""From Arrow columns to record bytes: the loops over single rows.
+
+A column of bytes comes as three arrays: where each field starts, its size (-1 for null), and the
+content. Whoever calls has checked that every field lies inside its content.
+
+    route_by_key    the partition of each row
+    group_by        the rows of each partition, together and in their order
+    plan_batches    how many bytes each record takes, and where a new batch must begin
+    write_records   the records of one batch
+
+The size of a record depends on its place in the batch (offset and timestamp deltas), so the plan
+has to come first; then a buffer of exactly that size is filled.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from strandlog.record.column_compiling import (
+    BYTES,
+    BYTES_OUT,
+    INT,
+    INTS_32,
+    INTS_64,
+    NOTHING,
+    compiled,
+    copy_bytes,
+    inner,
+    int64,
+    load_byte,
+    store_byte,
+    uint64,
+)
+
+Bytes = npt.NDArray[np.uint8]
+Ints32 = npt.NDArray[np.int32]
+Ints64 = npt.NDArray[np.int64]
+
+NOT_GIVEN: Final = -1
+
+_FIELD: Final = (INTS_64, INTS_32, BYTES)
+_MASK: Final = 0xFFFFFFFF
+_MURMUR_SEED: Final = 0x9747B28C
+_MURMUR_M: Final = 0x5BD1E995
+
+
+@inner
+def _murmur2(content: Bytes, start: int, size: int) -> int:
+    """Java's murmur2 without its sign, in 64-bit numbers of which 32 bits count."""
+    value = _MURMUR_SEED ^ size
+    whole = size & ~3
+    for at in range(start, start + whole, 4):
+        word = load_byte(content, at)
+        word |= load_byte(content, at + 1) << 8
+        word |= load_byte(content, at + 2) << 16
+        word |= load_byte(content, at + 3) << 24
+        word = word * _MURMUR_M & _MASK
+        word = (word ^ word >> 24) * _MURMUR_M & _MASK
+        value = value * _MURMUR_M & _MASK ^ word
+    if whole < size:
+        rest = int64(0)
+        for index in range(size - whole):
+            rest |= load_byte(content, start + whole + index) << 8 * index
+        value = (value ^ rest) * _MURMUR_M & _MASK
+    value = (value ^ value >> 13) * _MURMUR_M & _MASK
+    return (value ^ value >> 15) & 0x7FFFFFFF
+
+
+@compiled(INT, *_FIELD, INTS_32, INT, INT, INT, INTS_32)
+def route_by_key(
+    key_starts: Ints64,
+    key_sizes: Ints32,
+    keys: Bytes,
+    given: Ints32,
+    partition_count: int,
+    turn: int,
+    step: int,
+    partitions: Ints32,
+) -> int:
+    """The partition of each row: given, by key, or in turn; how many rows took a turn."""
+    turns = int64(0)
+    for row in range(len(key_sizes)):
+        if given[row] != NOT_GIVEN:
+            partitions[row] = given[row]
+        elif key_sizes[row] >= 0:
+            hashed = _murmur2(keys, key_starts[row], int64(key_sizes[row]))
+            partitions[row] = hashed % partition_count
+        else:
+            partitions[row] = (turn + turns * step) % partition_count
+            turns += 1
+    return turns
+
+
+@compiled(NOTHING, INTS_32, INTS_64, INTS_64)
+def group_by(partitions: Ints32, bounds: Ints64, rows: Ints64) -> None:
+    """Sort row numbers by partition, keeping their order.
+
+    `bounds`, all zero before and one longer than there are partitions, gets where each begins.
+    """
+    for row in range(len(partitions)):
+        bounds[partitions[row] + 1] += 1
+    for number in range(1, len(bounds)):
+        bounds[number] += bounds[number - 1]
+    heads = bounds.copy()
+    for row in range(len(partitions)):
+        number = partitions[row]
+        rows[heads[number]] = row
+        heads[number] += 1
+
+
+@inner
+def _varint_size(value: int) -> int:
+    raw = uint64(value << 1 ^ value >> 63) >> uint64(7)
+    size = 1
+    while raw != uint64(0):
+        raw >>= uint64(7)
+        size += 1
+    return size
+
+
+@inner
+def _write_varint(target: Bytes, at: int, value: int) -> int:
+    """Write a number; the position after it."""
+    raw = uint64(value << 1 ^ value >> 63)
+    while raw > uint64(127):
+        store_byte(target, at, int64(raw & uint64(127)) | 128)
+        raw >>= uint64(7)
+        at += 1
+    store_byte(target, at, int64(raw))
+    return at + 1
+
+
+@inner
+def _field_size(size: int) -> int:
+    return _varint_size(size) + max(size, 0)
+
+
+@inner
+def _write_field(target: Bytes, at: int, content: Bytes, start: int, size: int) -> int:
+    """Write a length and as many bytes; the position after them."""
+    at = _write_varint(target, at, size)
+    if size > 0:
+        copy_bytes(content, start, target, at, size)
+        at += size
+    return at
+
+
+@compiled(
+    INT,
+    *(INTS_64, INTS_64, INTS_32, INTS_32, INTS_64, INTS_64, INTS_32, INTS_32),
+    *(INT, INTS_64, INTS_64, INTS_64),
+)
+def plan_batches(
+    rows: Ints64,
+    timestamps: Ints64,
+    key_sizes: Ints32,
+    value_sizes: Ints32,
+    header_starts: Ints64,
+    header_ends: Ints64,
+    name_sizes: Ints32,
+    header_sizes: Ints32,
+    max_bytes: int,
+    lengths: Ints64,
+    batch_ends: Ints64,
+    batch_bytes: Ints64,
+) -> int:
+    """The length of each record, and where batches end that hold at most `max_bytes` of records.
+
+    A record that is larger alone has a batch for itself. Returns how many batches there are.
+    """
+    batches = int64(0)
+    first = int64(0)
+    total = int64(0)
+    for index in range(len(rows)):
+        row = rows[index]
+        fixed = 1 + _field_size(int64(key_sizes[row])) + _field_size(int64(value_sizes[row]))
+        fixed += _varint_size(header_ends[row] - header_starts[row])
+        for header in range(header_starts[row], header_ends[row]):
+            fixed += _field_size(int64(name_sizes[header]))
+            fixed += _field_size(int64(header_sizes[header]))
+        length = fixed + _varint_size(timestamps[row] - timestamps[rows[first]])
+        length += _varint_size(index - first)
+        size = _field_size(length)
+        if total + size > max_bytes and index > first:
+            batch_ends[batches], batch_bytes[batches] = index, total
+            batches += 1
+            first, total = index, int64(0)
+            length = fixed + 2  # both deltas are 0 now
+            size = _field_size(length)
+        lengths[index] = length
+        total += size
+    if len(rows):
+        batch_ends[batches], batch_bytes[batches] = len(rows), total
+        batches += 1
+    return batches
+
+
+@compiled(
+    INT,
+    *(INTS_64, INTS_64, INTS_64),
+    *(*_FIELD, *_FIELD, INTS_64, INTS_64, *_FIELD, *_FIELD),
+    *(BYTES_OUT, INT),
+)
+def write_records(
+    rows: Ints64,
+    lengths: Ints64,
+    timestamps: Ints64,
+    key_starts: Ints64,
+    key_sizes: Ints32,
+    keys: Bytes,
+    value_starts: Ints64,
+    value_sizes: Ints32,
+    values: Bytes,
+    header_starts: Ints64,
+    header_ends: Ints64,
+    name_starts: Ints64,
+    name_sizes: Ints32,
+    names: Bytes,
+    content_starts: Ints64,
+    content_sizes: Ints32,
+    contents: Bytes,
+    target: Bytes,
+    at: int,
+) -> int:
+    """Write the rows of one batch, as planned, from `at` on; the position after them."""
+    for index in range(len(rows)):
+        row = rows[index]
+        at = _write_varint(target, at, lengths[index])
+        store_byte(target, at, int64(0))
+        at = _write_varint(target, at + 1, timestamps[row] - timestamps[rows[0]])
+        at = _write_varint(target, at, index)
+        at = _write_field(target, at, keys, key_starts[row], int64(key_sizes[row]))
+        at = _write_field(target, at, values, value_starts[row], int64(value_sizes[row]))
+        at = _write_varint(target, at, header_ends[row] - header_starts[row])
+        for header in range(header_starts[row], header_ends[row]):
+            size = int64(name_sizes[header])
+            at = _write_field(target, at, names, name_starts[header], size)
+            size = int64(content_sizes[header])
+            at = _write_field(target, at, contents, content_starts[header], size)
+    return at

@@ -23,7 +23,7 @@ from kio.serial.errors import OutOfBoundValue
 from tests.broker_process import BrokerProcess
 from tests.kafka_requests import Wire, create_topic, encode, request_bodies, request_header
 
-from strandlog.protocol.kafka.versions import API_VERSIONS, APIS, BY_KEY, PRODUCE
+from strandlog.protocol.kafka.versions import API_VERSIONS, APIS, BY_KEY, PRODUCE, Api
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 VERSIONS = [(api.key, version) for api in APIS for version in range(api.first, api.last + 1)]
@@ -133,22 +133,28 @@ def _check_answer(api_key: int, version: int, answer: bytes) -> None:
         assert position + size == len(answer)
 
 
-def _fire_whole(target: Target, api_key: int, version: int) -> None:
+def _all_versions(api: Api) -> st.SearchStrategy[tuple[Any, ...]]:
+    """A request of each version of an API."""
+    return st.tuples(*(request_bodies(api.key, v) for v in range(api.first, api.last + 1)))
+
+
+def _fire_whole(target: Target, api: Api) -> None:
     @_settings(2)
-    @given(request_bodies(api_key, version))
-    def check(body: Any) -> None:
-        frame = request_header(api_key, version, ASKED) + encode(body)
-        # There is no other way to tell a producer without acks that something is wrong.
-        answer = target.fire(frame, may_hang_up=api_key == PRODUCE and body.acks == 0)
-        if answer is not None:
-            _check_answer(api_key, version, answer)
+    @given(_all_versions(api))
+    def check(bodies: tuple[Any, ...]) -> None:
+        for version, body in enumerate(bodies, api.first):
+            frame = request_header(api.key, version, ASKED) + encode(body)
+            # There is no other way to tell a producer without acks that something is wrong.
+            answer = target.fire(frame, may_hang_up=api.key == PRODUCE and body.acks == 0)
+            if answer is not None:
+                _check_answer(api.key, version, answer)
 
     check()
 
 
 def test_every_request_by_the_book_is_answered(target: Target) -> None:
-    for api_key, version in VERSIONS:
-        _fire_whole(target, api_key, version)
+    for api in APIS:
+        _fire_whole(target, api)
 
 
 Damage = st.tuples(
@@ -176,19 +182,20 @@ def _damaged(frame: bytes, damages: list[tuple[str, float, int]]) -> bytes:
     return bytes(data)
 
 
-def _fire_damaged(target: Target, api_key: int, version: int) -> None:
-    @_settings(2)
-    @given(request_bodies(api_key, version), st.lists(Damage, min_size=1, max_size=4))
-    def check(body: Any, damages: list[tuple[str, float, int]]) -> None:
-        whole = request_header(api_key, version, ASKED) + encode(body)
-        target.fire(_damaged(whole, damages))
+def _fire_damaged(target: Target, api: Api) -> None:
+    @_settings(3)
+    @given(_all_versions(api), st.lists(Damage, min_size=1, max_size=4))
+    def check(bodies: tuple[Any, ...], damages: list[tuple[str, float, int]]) -> None:
+        for version, body in enumerate(bodies, api.first):
+            whole = request_header(api.key, version, ASKED) + encode(body)
+            target.fire(_damaged(whole, damages))
 
     check()
 
 
 def test_no_damaged_request_harms_the_broker(target: Target) -> None:
-    for api_key, version in VERSIONS:
-        _fire_damaged(target, api_key, version)
+    for api in APIS:
+        _fire_damaged(target, api)
 
 
 PROMPT = [

@@ -65,14 +65,17 @@ def test_help_is_drawn_on_a_terminal(cli: CommandLine) -> None:
     assert "╭".encode() in seen
 
 
-def test_a_file_gets_a_progress_bar(cli: CommandLine, tmp_path: Path) -> None:
+def test_a_file_gets_a_progress_bar(anywhere: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"some line\n" * 500_000)
-    code, seen = _on_terminal(cli, "produce", "t", str(tmp_path / "lines"), "--create")
+    code, seen = _on_terminal(anywhere, "produce", "t", str(tmp_path / "lines"), "--create")
     assert code == 0
     assert b"to t" in seen
     assert "━".encode() in seen
     assert b"500,000 records" in seen
-    code, seen = _on_terminal(cli, "log", "verify", str(cli.data))
+
+
+def test_a_clean_bill_of_health(filled: CommandLine) -> None:
+    code, seen = _on_terminal(filled, "log", "verify", str(filled.data))
     assert code == 0
     assert b"no damage" in seen
 

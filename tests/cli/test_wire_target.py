@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests.broker_process import BrokerProcess
@@ -132,6 +133,49 @@ def test_members_that_share_a_topic_each_stop_at_the_end_of_their_share(wire: Co
         assert len(wire.inside("group", "describe", "g", "--json").document["members"]) == 1
         first.send_signal(signal.SIGINT)
         assert first.wait(20) == 130
+
+
+def test_a_member_without_a_share_stops_and_says_nothing(wire: CommandLine) -> None:
+    wire.inside("produce", "t", "--create", given=b"a\n")
+    with wire.popen("consume", "t", "-g", "g") as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"a\n"
+        for _ in range(2):  # whichever of the two has the only partition
+            assert wire("consume", "t", "-g", "g", "-e").lines in ([], ["a"])
+        first.send_signal(signal.SIGINT)
+        assert first.wait(20) == 130
+
+
+def test_ctrl_c_while_lines_are_awaited_keeps_what_was_sent(wire: CommandLine) -> None:
+    wire.inside("topic", "create", "t")
+    with wire.popen("produce", "t") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert wire.inside("consume", "t", "-n", "1").lines == ["one"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == b""
+
+
+def test_a_follower_goes_on_when_the_broker_comes_back(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data")
+    broker.start()
+    cli = CommandLine(tmp_path / "none", broker.address)
+    cli.inside("produce", "t", "--create", given=b"before\n")
+    with cli.popen("consume", "t") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"before\n"
+        broker.stop(signal.SIGKILL)
+        broker.start()
+        cli.inside("produce", "t", given=b"after\n")
+        assert process.stdout.readline() == b"after\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == b""
+    assert broker.stop() == 0
 
 
 def test_sizes_are_not_told_over_the_wire(wire: CommandLine) -> None:

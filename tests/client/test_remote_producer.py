@@ -145,6 +145,23 @@ def test_threads_share_a_producer(remote: RemoteLog) -> None:
         assert mine == [b"%d-%d" % (name, number) for number in range(30)]
 
 
+def test_ctrl_c_in_the_middle_of_an_answer_is_a_keyboard_interrupt(remote: RemoteLog) -> None:
+    """It was a SystemError: the client had lost what was raised in its callback."""
+    remote.create_topic("t")
+    producer = remote.producer()
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for number in range(40):
+            timer = threading.Timer(number / 5000, signal.raise_signal, [signal.SIGINT])
+            with pytest.raises(KeyboardInterrupt):
+                timer.start()
+                while True:
+                    producer.send_batch("t", [b"x"] * 200)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    producer.close()
+
+
 def test_a_send_outlives_a_broker_that_is_killed_and_comes_back(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     broker.start()

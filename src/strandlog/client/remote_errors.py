@@ -81,8 +81,14 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
 def translated(
     *, topic: str | None = None, group: str | None = None, to: str = ""
 ) -> Iterator[None]:
-    """Errors of the client inside this block come out as errors of our tree."""
+    """Errors of the client inside this block come out as errors of our tree.
+
+    What is raised in a callback gets lost in the client, which then returns nothing at all; of our
+    callbacks only Ctrl-C is raised where that can happen.
+    """
     try:
         yield
     except confluent().KafkaException as error:
         raise error_of(error.args[0], topic=topic, group=group, to=to) from None
+    except SystemError as error:
+        raise KeyboardInterrupt from error

@@ -336,7 +336,8 @@ class RemoteProducer(Closing):
                 return
             self._is_served = True
         try:
-            self._producer.poll(SERVE_SECONDS)
+            with translated():
+                self._producer.poll(SERVE_SECONDS)
         finally:
             with self._serving:
                 self._is_served = False
@@ -351,12 +352,15 @@ class RemoteProducer(Closing):
     def flush(self) -> None:
         """Return when everything that was sent is as safe as `acks` says."""
         self._check_open()
-        while self._producer.flush(SERVE_SECONDS):
-            pass
+        self._flush()
 
     def close(self) -> None:
         """Let go; idempotent. What an interrupted send left behind still goes out."""
         if not self._is_closed:
             self._is_closed = True
+            self._flush()
+
+    def _flush(self) -> None:
+        with translated():
             while self._producer.flush(SERVE_SECONDS):
                 pass

@@ -116,3 +116,16 @@ def test_transactions_commit_abort_move_offsets_and_fence(java: Java) -> None:
         {"from": 2, "moved to": 3},
         {"fenced": "ProducerFencedException"},
     ]
+
+
+def test_tiny_fetches_topics_made_anew_and_what_is_refused(java: Java) -> None:
+    assert java.run("corners") == [
+        {"by tiny fetches": 100},
+        {"before": ["0", "1", "2"], "offset": 0, "then": ["anew"]},
+        {
+            "no key": "InvalidRecordException",
+            "future": "InvalidTimestampException",
+            "stamped": True,
+            "goes on at": 0,
+        },
+    ]

@@ -58,6 +58,7 @@ public class JavaPeer {
             case "rebalance" -> peer.rebalance();
             case "admin" -> peer.admin();
             case "transactions" -> peer.transactions();
+            case "corners" -> peer.corners();
             default -> throw new IllegalArgumentException("no step " + arguments[0]);
         }
     }
@@ -334,6 +335,63 @@ public class JavaPeer {
             }
             say("fenced", fenced);
         }
+    }
+
+    /** Where brokers differ: tiny fetches, topics made anew, times and keys that are refused. */
+    private void corners() throws Exception {
+        try (Admin admin = Admin.create(settings());
+                KafkaProducer<String, String> producer = producer()) {
+            tinyFetches(admin, producer);
+            madeAnew(admin, producer);
+            refusals(admin, producer);
+        }
+    }
+
+    private void tinyFetches(Admin admin, KafkaProducer<String, String> producer)
+            throws Exception {
+        admin.createTopics(List.of(new NewTopic(topic, 10, (short) 1))).all().get();
+        for (int number = 0; number < 100; number++) {
+            producer.send(new ProducerRecord<>(topic, number % 10, "k", "a value " + number));
+        }
+        producer.flush();
+        String[] tiny = {"fetch.max.bytes", "100", "max.partition.fetch.bytes", "10"};
+        try (KafkaConsumer<String, String> consumer = consumer("t-" + topic, tiny)) {
+            consumer.subscribe(List.of(topic));
+            say("by tiny fetches", Set.copyOf(values(take(consumer, 100))).size());
+        }
+    }
+
+    private void madeAnew(Admin admin, KafkaProducer<String, String> producer) throws Exception {
+        String name = topic + "-anew";
+        NewTopic wanted = new NewTopic(name, 1, (short) 1);
+        admin.createTopics(List.of(wanted)).all().get();
+        try (KafkaConsumer<String, String> consumer =
+                consumer("n-" + topic, "metadata.max.age.ms", "1000")) {
+            consumer.subscribe(List.of(name));
+            for (int number = 0; number < 3; number++) {
+                producer.send(new ProducerRecord<>(name, "k", "" + number)).get();
+            }
+            List<Object> before = values(take(consumer, 3));
+            admin.deleteTopics(List.of(name)).all().get();
+            admin.createTopics(List.of(wanted)).all().get();
+            long offset = producer.send(new ProducerRecord<>(name, "k", "anew")).get().offset();
+            say("before", before, "offset", offset, "then", values(take(consumer, 1)));
+        }
+    }
+
+    private void refusals(Admin admin, KafkaProducer<String, String> producer) throws Exception {
+        String compacted = topic + "-compacted";
+        String stamped = topic + "-stamped";
+        admin.createTopics(List.of(
+            new NewTopic(compacted, 1, (short) 1).configs(Map.of("cleanup.policy", "compact")),
+            new NewTopic(stamped, 1, (short) 1).configs(
+                Map.of("message.timestamp.type", "LogAppendTime")))).all().get();
+        long tooLate = System.currentTimeMillis() + 100_000_000L;
+        say("no key", failure(producer.send(new ProducerRecord<>(compacted, null, "v"))),
+            "future", failure(producer.send(new ProducerRecord<>(compacted, 0, tooLate, "k", "v"))),
+            "stamped", producer.send(new ProducerRecord<>(stamped, 0, 1L, "k", "v")).get()
+                .timestamp() >= BASE_MS,
+            "goes on at", producer.send(new ProducerRecord<>(compacted, "k", "v")).get().offset());
     }
 
     // -- what the steps share ---------------------------------------------------------------------

@@ -47,7 +47,7 @@ from strandlog.storage.identity import base64_id
 from strandlog.storage.log_dir import LogDir
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.paths import join
-from strandlog.storage.steps import Steps, do_here
+from strandlog.storage.steps import Steps, Together, do_here
 
 CATALOG_FILE = "topics.json"
 CATALOG_VERSION = 1
@@ -136,7 +136,7 @@ class Catalog:
         """The topic that has this id; one that was deleted and made again has another."""
         name = None if topic_id is None else self._names_by_id.get(base64_id(topic_id))
         if name is None:
-            raise UnknownTopicIdError(topic_id)
+            raise UnknownTopicIdError(f"no topic has the id {topic_id}; ask for it by its name")
         return self._topics[name]
 
     def logs(self, name: str) -> list[PartitionLog]:
@@ -209,7 +209,10 @@ class Catalog:
         made: list[PartitionLog] = []
         self._unfinished.add(topic.name)
         try:
-            yield partial(self._make_folders, topic, first, made)
+            partitions = [TopicPartition(topic.name, n) for n in range(first, topic.partitions)]
+            yield partial(self._log_dir.forget_marks, partitions)
+            yield Together([partial(self._make_folder, topic, tp, made) for tp in partitions])
+            yield self._log_dir.sync_names
             for log in made:
                 self._log_dir.adopt(log)
             self._save({**self._topics, topic.name: topic})
@@ -220,14 +223,11 @@ class Catalog:
             self._unfinished.discard(topic.name)
         self._collect_logs(topic)
 
-    def _make_folders(self, topic: Topic, first: int, made: list[PartitionLog]) -> None:
-        for partition in range(first, topic.partitions):
-            tp = TopicPartition(topic.name, partition)
-            made.append(self._log_dir.make_partition(tp, topic.topic_id, topic.settings))
-        self._log_dir.sync_names()
+    def _make_folder(self, topic: Topic, tp: TopicPartition, made: list[PartitionLog]) -> None:
+        made.append(self._log_dir.make_partition(tp, topic.topic_id, topic.settings))
 
     def _remove_folders(self, topic: Topic, first: int) -> None:
-        """Undo `_make_folders`, as far as the disk lets us; what stays is a stray."""
+        """Undo the making, as far as the disk lets us; what stays is a stray."""
         for partition in range(first, topic.partitions):
             with contextlib.suppress(StorageError, FileNotFoundError):
                 self._log_dir.delete_partition(TopicPartition(topic.name, partition), 0)

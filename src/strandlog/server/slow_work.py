@@ -3,6 +3,7 @@
     disk       one thread for everything that waits for the disk and is short: parts that write the
                same file never meet
     cleaner    one thread for compaction, which may take minutes
+    crew       a few threads for parts that may be done at the same time
 
 Steps that change topics are done one after the other (`in_turn`), in the order in which they were
 asked for. Work that ends with an error that it did not take care of is a mistake of ours
@@ -18,11 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from strandlog.clock import stopwatch
-from strandlog.storage.steps import Part, Steps
+from strandlog.storage.steps import Part, Steps, Together
 
 logger = logging.getLogger(__name__)
 
 LONG_IN_LOOP_SECONDS = 0.05
+CREW_SIZE = 8
 
 
 class SlowWork:
@@ -32,6 +34,7 @@ class SlowWork:
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="strandlog-disk")
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="strandlog-cleaner")
+        self._crew = ThreadPoolExecutor(CREW_SIZE, thread_name_prefix="strandlog-crew")
         self._on_crash = on_crash
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,15 +90,16 @@ class SlowWork:
             error = await self._outcome(part, pool)
 
     async def _outcome(self, part: Part, pool: ThreadPoolExecutor) -> BaseException | None:
-        try:
-            await self._loop.run_in_executor(pool, part)
-        except Exception as error:  # noqa: BLE001 - the steps judge it
-            return error
-        return None
+        parts = [part]
+        if isinstance(part, Together):
+            parts, pool = list(part.parts), self._crew
+        running = [self._loop.run_in_executor(pool, each) for each in parts]
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        return next((each for each in outcomes if isinstance(each, BaseException)), None)
 
     async def finish(self) -> None:
         """Wait until everything that was begun is done, then let go of the threads."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-        self._disk.shutdown()
-        self._cleaner.shutdown()
+        for pool in (self._disk, self._cleaner, self._crew):
+            pool.shutdown()

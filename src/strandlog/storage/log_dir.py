@@ -14,7 +14,7 @@ each partition knows how far it is good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -138,17 +138,28 @@ class LogDir:
 
     def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
         """Make an empty partition. Durable once `sync_names` was called."""
+        self.forget_marks([tp])
         self.adopt(self.make_partition(tp, topic_id, settings))
+
+    def forget_marks(self, partitions: Iterable[TopicPartition]) -> None:
+        """See to it that no checkpoint knows these partitions: some of their names may have been
+        there before."""
+        for tp in partitions:
+            self._log_starts.forget(tp)
+            self._cleaner_points.forget(tp)
 
     def make_partition(
         self, tp: TopicPartition, topic_id: str, settings: LogSettings
     ) -> PartitionLog:
-        """Make an empty partition, in any thread; nobody knows it until it is adopted."""
-        self._log_starts.forget(tp)
-        self._cleaner_points.forget(tp)
-        self.files.make_dir(join(self.path, paths.partition_dir(tp)))
-        self.write_partition_metadata(tp, topic_id)
-        return self._opened(tp, settings, 0)
+        """Make an empty partition, in any thread, also several at once; nobody knows it until it
+        is adopted. What was known of an old one must be forgotten before (`forget_marks`)."""
+        folder = join(self.path, paths.partition_dir(tp))
+        self.files.make_dir(folder)
+        metadata = join(folder, paths.PARTITION_METADATA)
+        self.files.remove(metadata)
+        self.files.append_to(metadata, _partition_metadata(topic_id))
+        self.files.sync_file(metadata)
+        return self._opened(tp, settings, 0)  # which makes the names in the folder durable
 
     def adopt(self, log: PartitionLog) -> None:
         """Take a partition that was made into the folder's books."""
@@ -159,8 +170,7 @@ class LogDir:
     def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
         """Say in the partition's folder which topic it belongs to."""
         folder = join(self.path, paths.partition_dir(tp))
-        text = f"version: 0\ntopic_id: {topic_id}\n".encode()
-        self.files.replace(join(folder, paths.PARTITION_METADATA), text)
+        self.files.replace(join(folder, paths.PARTITION_METADATA), _partition_metadata(topic_id))
 
     def sync_names(self) -> None:
         """Make new and renamed partition folders durable."""
@@ -273,3 +283,7 @@ class LogDir:
         """Let go without any write, as a crash would. For callers whose start went wrong."""
         self.cache.close()
         self._lock.release()
+
+
+def _partition_metadata(topic_id: str) -> bytes:
+    return f"version: 0\ntopic_id: {topic_id}\n".encode()

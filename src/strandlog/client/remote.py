@@ -123,7 +123,10 @@ class RemoteLog(Closing):
         """What a request brought; its error, if any, as one of ours."""
         with translated(topic=topic, group=group, to=self.bootstrap):
             # librdkafka keeps the time; what it adds for its own errands is in the second half.
-            return future.result(2 * self.timeout_ms / 1000)
+            try:
+                return future.result(2 * self.timeout_ms / 1000)
+            except TimeoutError:
+                raise UnreachableError(f"no answer from {self.bootstrap} in time") from None
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -166,7 +169,7 @@ class RemoteLog(Closing):
         return sorted(set(found.topics) - KAFKAS_OWN_TOPICS)
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Partitions, offsets and settings of a topic."""
+        """Partitions, offsets and settings of a topic (if we may see those)."""
         return self.describe_topics([name])[0]
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
@@ -182,7 +185,7 @@ class RemoteLog(Closing):
                 for part in topic.partitions
             ]
         )
-        settings = self._settings.of_topics(wanted)
+        settings = self._settings.of_topics(wanted, skip_refused=True)
         infos = []
         for name in wanted:
             partitions = tuple(

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 SLICE_MS = 100  # between two looks at Ctrl-C
 NO_GROUP = "strandlog-without-a-group"  # librdkafka wants one; nothing is ever kept under it
+GROUP_AUTHORIZATION_FAILED = 30
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
 
@@ -180,7 +181,13 @@ class RemoteConsumer(Closing):
 
     def _on_assign(self, client: Any, partitions: list[Any]) -> None:
         tps = [TopicPartition(tp.topic, tp.partition) for tp in partitions]
-        self._progress.move(self._first_positions(tps))
+        try:
+            starts = self._first_positions(tps)
+        except StrandlogError as error:
+            # Raised here it would be lost. The poll tells it, and librdkafka finds the places.
+            self._failure = error
+            starts = dict.fromkeys(tps, NO_POSITION)
+        self._progress.move(starts)
         self._progress.moved.clear()
         if self._is_cooperative:
             client.incremental_assign(self._progress.starts(tps))
@@ -275,6 +282,8 @@ class RemoteConsumer(Closing):
         code = error.code()
         if code == PARTITION_EOF:
             self._progress.note_end(tp, message.offset())
+        elif code == GROUP_AUTHORIZATION_FAILED and self.group is None:
+            return  # librdkafka asks about the group that it must have
         elif code == AUTO_OFFSET_RESET and tp in self._progress.positions:
             self._failure = self._lost(tp)
             # Every poll complains until there is a seek.
@@ -320,9 +329,12 @@ class RemoteConsumer(Closing):
     def position(self, topic: str, partition: int) -> int:
         """The offset of the next record that poll returns from this partition."""
         tp = self._own(topic, partition)
-        if self._progress.positions[tp] == NO_POSITION:
-            raise self._lost(tp)
-        return self._progress.positions[tp]
+        at = self._progress.positions[tp]
+        if at == NO_POSITION:
+            at = self._first_positions([tp])[tp]
+            if at == NO_POSITION:
+                raise self._lost(tp)
+        return at
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read on from an offset; `OffsetOutOfRangeError` gives the range when there is none."""

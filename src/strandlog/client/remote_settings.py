@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from strandlog.client.remote_errors import confluent, translated
 from strandlog.config.setting import Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS
-from strandlog.errors import SettingError
+from strandlog.errors import SettingError, StrandlogError
 
 if TYPE_CHECKING:
     from strandlog.client.remote import RemoteLog
@@ -26,6 +26,7 @@ SOURCES = {
     5: "default",
 }
 SOURCE_TOPIC, SOURCE_DEFAULT = 1, 5
+TOPIC_AUTHORIZATION_FAILED = 29
 
 
 class RemoteSetting(NamedTuple):
@@ -75,13 +76,24 @@ class RemoteSettings:
     def __init__(self, log: RemoteLog) -> None:
         self._log = log
 
-    def of_topics(self, names: Iterable[str]) -> dict[str, list[RemoteSetting]]:
-        """Every setting of each topic, with one request for all of them."""
+    def of_topics(
+        self, names: Iterable[str], *, skip_refused: bool = False
+    ) -> dict[str, list[RemoteSetting]]:
+        """Every setting of each topic, with one request for all of them.
+
+        Who may read records may not always read settings; `skip_refused` has none of those then.
+        """
         kind = confluent().admin.ConfigResource.Type.TOPIC
-        futures = self._asked(kind, list(names))
-        return {
-            name: _rows(self._log.result(future, topic=name)) for name, future in futures.items()
-        }
+        found = {}
+        for name, future in self._asked(kind, list(names)).items():
+            try:
+                found[name] = _rows(self._log.result(future, topic=name))
+            except StrandlogError as error:
+                code = getattr(error, "code", error.kafka_code)
+                if not skip_refused or code != TOPIC_AUTHORIZATION_FAILED:
+                    raise
+                found[name] = []
+        return found
 
     def of_broker(self, node_id: int | None = None) -> list[RemoteSetting]:
         if node_id is None:

@@ -1,7 +1,7 @@
 """Fetches the optional peers of tests/compat: clients that do not come with the dev requirements.
 
     kafkajs   with npm
-    java      Kafka's own Java client, with Maven
+    java      Kafka's own Java client, with Maven; and the oldest one whose protocol is spoken here
     spark     PySpark and its Kafka connector, with pip (an environment of its own) and Maven
 
 `make peers` puts them into $COMPAT_PEERS, or else into the user's cache; the tests look there
@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 KAFKAJS_VERSION = "2.2.4"
 KAFKA_CLIENTS_VERSION = "4.4.0"
+OLDEST_CLIENTS_VERSION = "2.1.1"
 SLF4J_VERSION = "2.0.20"
 SPARK_VERSION = "4.0.0"  # the newest of which every jar could be had
 SCALA_VERSION = "2.13"
@@ -37,6 +38,14 @@ JAVA_JARS = (
     ("org.xerial.snappy", "snappy-java", "1.1.10.7"),
     ("at.yawk.lz4", "lz4-java", "1.11.2"),
     ("com.github.luben", "zstd-jni", "1.5.7-17"),
+)
+OLDEST_JARS = (
+    ("org.apache.kafka", "kafka-clients", OLDEST_CLIENTS_VERSION),
+    ("org.slf4j", "slf4j-api", SLF4J_VERSION),
+    ("org.slf4j", "slf4j-nop", SLF4J_VERSION),
+    ("org.xerial.snappy", "snappy-java", "1.1.7.2"),
+    ("org.lz4", "lz4-java", "1.5.0"),
+    ("com.github.luben", "zstd-jni", "1.3.7-1"),
 )
 SPARK_JARS = (
     ("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA_VERSION}", SPARK_VERSION),
@@ -109,6 +118,10 @@ def _fetch_java(folder: Path) -> None:
     _fetch_jars(folder, JAVA_JARS)
 
 
+def _fetch_oldest_java(folder: Path) -> None:
+    _fetch_jars(folder, OLDEST_JARS)
+
+
 def _fetch_spark(folder: Path) -> None:
     _fetch_jars(folder / "jars", SPARK_JARS)
     venv.create(folder / "venv", with_pip=True, symlinks=True)
@@ -118,8 +131,9 @@ def _fetch_spark(folder: Path) -> None:
 
 KAFKAJS = Peer("kafkajs", KAFKAJS_VERSION, ("node", "npm"), _fetch_kafkajs)
 JAVA = Peer("java", KAFKA_CLIENTS_VERSION, ("java", "mvn"), _fetch_java)
+OLDEST_JAVA = Peer("java", OLDEST_CLIENTS_VERSION, ("java", "mvn"), _fetch_oldest_java)
 SPARK = Peer("spark", SPARK_VERSION, ("java", "mvn"), _fetch_spark)
-PEERS = (KAFKAJS, JAVA, SPARK)
+PEERS = (KAFKAJS, JAVA, OLDEST_JAVA, SPARK)
 
 
 def fetch(peer: Peer) -> bool:

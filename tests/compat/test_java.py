@@ -1,4 +1,4 @@
-"""Kafka's own Java client in its current version: one program, one step a test."""
+"""Kafka's own Java client, the current one and the oldest: one step of a program a test."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 from tests.broker_process import BrokerProcess
 from tests.compat import peers
-from tools.fetch_peers import JAVA
+from tools.fetch_peers import JAVA, OLDEST_JAVA
 
 PROGRAM = Path(__file__).parent / "java" / "JavaPeer.java"
+OLDEST_PROGRAM = PROGRAM.with_name("OldestPeer.java")
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def _run(jars: Path, program: Path, *arguments: str) -> list[dict[str, Any]]:
+    # Tiered compilation stops early: the program ends before more of it would pay.
+    java = ("java", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*")
+    printed = peers.run(*java, program, *arguments)
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 class Java:
@@ -25,17 +33,17 @@ class Java:
 
     def run(self, step: str) -> list[dict[str, Any]]:
         """What a step printed, in order."""
-        # Tiered compilation stops early: the program ends before more of it would pay.
-        printed = peers.run(
-            *("java", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", PROGRAM),
-            *(step, self._address, self.topic),
-        )
-        return [json.loads(line) for line in printed.splitlines()]
+        return _run(self._jars, PROGRAM, step, self._address, self.topic)
 
 
 @pytest.fixture(scope="session")
 def jars() -> Path:
     return peers.folder(JAVA)
+
+
+@pytest.fixture(scope="session")
+def oldest_jars() -> Path:
+    return peers.folder(OLDEST_JAVA)
 
 
 @pytest.fixture
@@ -129,3 +137,13 @@ def test_tiny_fetches_topics_made_anew_and_what_is_refused(java: Java) -> None:
             "goes on at": 0,
         },
     ]
+
+
+def test_the_client_of_2018_writes_reads_and_commits(
+    oldest_jars: Path, shared_broker: BrokerProcess, topic: str
+) -> None:
+    [said] = _run(oldest_jars, OLDEST_PROGRAM, shared_broker.address, topic)
+    # 500 in five codecs, an aborted one and its marker, the committed one and its marker, behind
+    # which the reader is or is not yet.
+    assert said.pop("committed") in (503, 504)
+    assert said == {"nodes": 1, "retention": 604_800_000, "read": 501}

@@ -34,6 +34,7 @@ from strandlog.client.remote_errors import (
     error_of,
     translated,
 )
+from strandlog.client.remote_offsets import RemoteOffsets
 from strandlog.client.remote_progress import NO_POSITION, Progress
 from strandlog.errors import (
     ClosedError,
@@ -100,6 +101,7 @@ class RemoteConsumer(Closing):
         self._is_cooperative = config["partition.assignment.strategy"] == COOPERATIVE
         with translated():
             self._client = confluent().Consumer(config)
+        self._offsets = RemoteOffsets(log, self._client, group)
         self._progress = Progress()
         self._failure: StrandlogError | None = None
         self._is_member = group is not None and bool(self._topics)
@@ -157,7 +159,7 @@ class RemoteConsumer(Closing):
     def _first_positions(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
         if not tps:
             return {}
-        committed = self._fetch_committed(tps)
+        committed = self._offsets.fetch(tps)
         self._progress.committed |= committed
         unknown = [tp for tp in tps if tp not in committed]
         if self._reset == "none" and self.group is not None:
@@ -165,17 +167,6 @@ class RemoteConsumer(Closing):
         ranges = self._log.offset_ranges(unknown)
         side = 1 if self._reset == "latest" else 0
         return committed | {tp: ranges[tp][side] for tp in unknown}
-
-    def _fetch_committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        if self.group is None:
-            return {}
-        make = confluent().TopicPartition
-        with translated(group=self.group, to=self._log.bootstrap):
-            found = self._client.committed([make(*tp) for tp in tps], self._log.timeout_ms / 1000)
-        for tp in found:
-            if tp.error is not None:
-                raise error_of(tp.error, topic=tp.topic, group=self.group)
-        return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
     # -- rebalances, inside poll ---------------------------------------------------------------
 
@@ -378,23 +369,15 @@ class RemoteConsumer(Closing):
         changed = self._progress.uncommitted()
         if not changed:
             return {}
-        make = confluent().TopicPartition
-        wanted = [make(*tp, at) for tp, at in changed.items()]
-        with translated(group=self.group, to=self._log.bootstrap):
-            for tp in self._client.commit(offsets=wanted, asynchronous=False):
-                if tp.error is not None:
-                    raise error_of(tp.error, topic=tp.topic, group=self.group)
+        self._offsets.commit(changed)
         self._progress.committed |= changed
         return changed
 
     def _commit_later(self) -> None:
-        """Without waiting: when it fails, the records come again."""
         changed = self._progress.uncommitted() if self._has_share else {}
         if changed:
-            make = confluent().TopicPartition
-            with contextlib.suppress(confluent().KafkaException):
-                self._client.commit(offsets=[make(*tp, at) for tp, at in changed.items()])
-                self._progress.committed |= changed
+            self._offsets.commit_later(changed)
+            self._progress.committed |= changed
 
     def _commit_quietly(self) -> None:
         # When the group went on without us, the new owner reads these records again.
@@ -406,7 +389,7 @@ class RemoteConsumer(Closing):
         self._check_open()
         tp = TopicPartition(topic, partition)
         self._check_exist([tp])
-        return self._fetch_committed([tp]).get(tp)
+        return self._offsets.fetch([tp]).get(tp)
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
     1  the producers outlive their records: a snapshot of them is made durable
     2  the name of the active segment is made durable: when the others are gone, it alone tells
        which offset comes next
-    3  the segments go: renamed, forgotten; the log starts later
+    3  the segments go, a few at a time: renamed, forgotten; the log starts later
     4  the renames are made durable. A crash before that brings segments back, and the next
        retention takes them again
 
@@ -17,10 +17,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from strandlog.errors import StorageError
-from strandlog.storage.steps import Steps
+from strandlog.storage.steps import Steps, breathe
 
 if TYPE_CHECKING:
     from strandlog.storage.partition_log import PartitionLog
+
+RETIRED_AT_A_TIME = 25  # segments, each with a few files to rename
 
 
 def dropping_oldest(log: PartitionLog, count: int) -> Steps[int]:
@@ -37,7 +39,10 @@ def dropping_oldest(log: PartitionLog, count: int) -> Steps[int]:
     sync_names = partial(log.context.files.sync_dir, log.folder)
     yield sync_names
     _check_is_open(log)
-    log.retire(doomed)
+    for first in range(0, len(doomed), RETIRED_AT_A_TIME):
+        log.retire(doomed[first : first + RETIRED_AT_A_TIME])
+        yield breathe
+        _check_is_open(log)
     yield sync_names
     return sum(segment.size_bytes for segment in doomed)
 

@@ -12,6 +12,8 @@ from typing import Any
 import typer
 
 import strandlog.errors
+from strandlog.broker.metrics import LIMITS_SECONDS
+from strandlog.broker.metrics import table as metrics
 from strandlog.cli.main import COMMANDS
 from strandlog.config import client_settings
 from strandlog.config.broker_settings import BROKER_SETTINGS
@@ -168,11 +170,28 @@ def _text(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|")
 
 
+def metrics_page() -> str:
+    """Every figure that a broker counts."""
+    limits = ", ".join(f"{limit:g}" for limit in LIMITS_SECONDS)
+    parts = [
+        "# Metrics\n",
+        "Generated from `broker/metrics.py`. Counters only grow, gauges go up and down, histograms "
+        f"tell how often something took how long; their limits are {limits} seconds.\n",
+        "| metric | kind | divided by | meaning |",
+        "|---|---|---|---|",
+    ]
+    parts += [
+        f"| `{row.exported_name}` | {row.kind} | {row.label} | {row.help} |" for row in metrics()
+    ]
+    return "\n".join(parts) + "\n"
+
+
 PAGES = {
     "cli.md": cli_page,
     "settings.md": settings_page,
     "errors.md": errors_page,
     "kafka-apis.md": kafka_apis_page,
+    "metrics.md": metrics_page,
 }
 
 

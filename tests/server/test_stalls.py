@@ -16,6 +16,7 @@ from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.kafka.messages import warm_up
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
+from strandlog.server.heartbeat import BEAT_SECONDS
 from strandlog.storage.files import DiskFiles
 
 SYNC_SECONDS = 0.05
@@ -205,6 +206,7 @@ def test_the_figures_tell_what_happened(tmp_path: Path) -> None:
         )
         while not scene.server.metrics()["parked_fetches"]:
             await asyncio.sleep(0.01)
+        await asyncio.sleep(4 * BEAT_SECONDS)
         taken = scene.server.metrics()
         assert taken["produced_records"] == 3
         assert taken["produced_bytes"] == taken["fetched_bytes"] > 61

@@ -75,8 +75,8 @@ class KafkaDoor:
         self._quiet_until = 0.0
         # Whoever has threads does work in steps there; else it is done at once.
         self.slow_work: SlowWork | None = None
-        broker.upkeep.sync_elsewhere = self._sync_soon
-        broker.upkeep.on_released = self.durability.released
+        broker.upkeep.sync_elsewhere = self._sync_for_chore
+        broker.upkeep.on_released = self._released
         broker.on_written = self._sync_soon if broker.settings.fsyncs else self.fetches.visible
         self.transactions = TransactionCoordinator(
             broker.settings,
@@ -93,6 +93,14 @@ class KafkaDoor:
         aborted = self.transactions.load()
         if aborted:
             logger.warning("%d transactions that no coordinator knew were aborted", aborted)
+
+    def _sync_for_chore(self, log: PartitionLog) -> None:
+        self._sync_soon(log)
+        self._on_work()
+
+    def _released(self, log: PartitionLog) -> None:
+        self.durability.released(log)
+        self._on_work()  # who waited for the chore to let go need not wait for the next alarm
 
     def _sync_soon(self, log: PartitionLog) -> None:
         self.durability.appended(log, is_awaited=True)

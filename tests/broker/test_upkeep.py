@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.durability import Durability
 from strandlog.broker.upkeep import FAILURES_KEPT
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError
@@ -311,3 +312,32 @@ def test_a_topic_deleted_in_the_middle_of_a_chore_is_no_failure() -> None:
                 part = next(steps)
     assert list(upkeep.failures) == []
     assert not upkeep.syncing
+
+
+def test_who_waits_for_a_partition_that_a_chore_has_synced_hears_of_it() -> None:
+    yard = Yard(log_retention_check_interval_ms="1m")
+    yard.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
+    for number in range(20):
+        yard.append("t", b"%d" % number + bytes(300))
+    log = yard.broker.catalog.log("t", 0)
+    log.flush()
+    yard.clock.advance(7_200_000)
+    yard.append("t")
+    told: list[object] = []
+    seen: list[object] = []
+    upkeep = yard.broker.upkeep
+    durability = Durability(yard.clock, upkeep.syncing, seen.append)
+    upkeep.on_released = durability.released
+    steps = dict(upkeep.begin_due())["retention"]
+    part = next(steps)
+    durability.when_durable(log, log.log_end_offset, told.append)
+    assert durability.take() == [], "the chore has it"
+    part()
+    for part in steps:
+        part()
+    assert log in seen
+    if not told:  # the chore's sync came before the append
+        (job,) = durability.take()
+        job.plan.execute()
+        durability.done(job, None)
+    assert told == [None]

@@ -181,3 +181,16 @@ def test_members_of_different_clients_share_one_group(
         group.settle(1, 1, 2)
         group.send(60)
         group.wait_until_read(*members)
+
+
+@by_client
+def test_members_outlive_a_killed_broker(broker: BrokerProcess, topic: str, client: str) -> None:
+    with _group(broker, topic, SOON_MS) as group:
+        members = [group.join(client), group.join(client)]
+        group.settle(2, 2)
+        group.send(40)
+        group.wait_until_read(*members)
+        broker.stop(signal.SIGKILL)
+        broker.start()
+        group.send(40)
+        group.wait_until_read(*members)

@@ -18,8 +18,9 @@ import dataclasses
 import hashlib
 import multiprocessing
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tests.crash.expectations import BrokenPromiseError, Moment, check_folder, open_all
 from tests.crash.workload import Life, Recording, live, recorded
@@ -29,6 +30,8 @@ from strandlog.errors import StrandlogError
 from strandlog.testing import CrashChoice, PowerCut, SimulatedFiles, Step
 
 FIRST_SEED = 1
+
+Task = TypeVar("Task")
 
 
 @dataclass
@@ -213,24 +216,31 @@ def watch_one(task: tuple[int, Thoroughness]) -> Tally:
 
 def enumerate_crashes(points: int, seed: int = FIRST_SEED, workers: int = 1) -> Iterator[Tally]:
     """Tallies of one workload after the other until there were so many points."""
-    seen = 0
     # Every fourth life is one with durability "page_cache": readers are ahead of the disk.
     tasks = (
         (number, Thoroughness(waits_for_sync=number % 4 != 0))
         for number in range(seed, seed + 10**6)
     )
+    return until_enough(points, watch_one, tasks, workers)
+
+
+def until_enough(
+    points: int, watch: Callable[[Task], Tally], tasks: Iterator[Task], workers: int
+) -> Iterator[Tally]:
+    """Do one task after the other, or several at once, until there were so many points."""
+    seen = 0
     if workers == 1:
         for task in tasks:
-            tally = watch_one(task)
+            tally = watch(task)
             yield tally
             seen += tally.points
             if seen >= points:
                 return
     with multiprocessing.Pool(workers) as pool:
-        waiting = [pool.apply_async(watch_one, (next(tasks),)) for _ in range(workers)]
+        waiting = [pool.apply_async(watch, (next(tasks),)) for _ in range(workers)]
         while waiting:
             tally = waiting.pop(0).get()
             seen += tally.points
             if seen < points:
-                waiting.append(pool.apply_async(watch_one, (next(tasks),)))
+                waiting.append(pool.apply_async(watch, (next(tasks),)))
             yield tally

@@ -1,0 +1,146 @@
+"""What must be true of transactions after a crash, whatever it left.
+
+The broker starts, ends what was decided, and what is open runs into its time-out. Then
+
+    committed    a transaction that was acknowledged as committed is seen as a whole, in every
+                 partition; one that was never asked to commit, or was acknowledged as aborted, is
+                 seen nowhere; one whose commit was not answered is seen as a whole or nowhere
+    offsets      the same for the offsets that it committed: of those that count, the last in the
+                 log is the group's; acknowledged ones are there from the start
+    order        nothing is seen twice, and what is seen lies in the order in which it was sent
+    stable       no reader waits for anything any more
+    identity     no epoch that was told is forgotten
+    goes on      a producer can start again and commit
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.crash.expectations import ensure
+from tests.crash.transaction_workload import (
+    PARTITIONS,
+    SETTINGS,
+    SOURCES,
+    Attempt,
+    Ledger,
+    OffsetCommit,
+    Outcome,
+)
+from tests.transaction_bench import T0, TIMEOUT_MS, TransactionBench
+
+from strandlog.errors import TransactionalIdNotFoundError
+from strandlog.model import TopicPartition
+from strandlog.testing import FakeClock, SimulatedFiles
+
+MEND_MS = 5_000
+
+Seen = dict[TopicPartition, list[bytes | None]]
+
+
+def open_bench(disk: SimulatedFiles, now_ms: int) -> TransactionBench:
+    """The broker that finds this disk."""
+    return TransactionBench(disk, FakeClock(now_ms), SETTINGS)
+
+
+def check_disk(disk: SimulatedFiles, ledger: Ledger, now_ms: int, turn: int) -> None:
+    """Start a broker on the disk and hold it against the ledger; `turn` says who goes on then."""
+    bench = open_bench(disk, now_ms)
+    check_offsets(bench, ledger, None)
+    check_identities(bench, ledger)
+    bench.settle()
+    bench.advance(TIMEOUT_MS + MEND_MS)
+    seen = {tp: bench.seen(tp) for tp in PARTITIONS}
+    for tp, values in seen.items():
+        check_order(tp, values, ledger.sent.get(tp, []))
+    committed = {attempt.number for attempt in ledger.attempts if is_committed(attempt, seen)}
+    check_offsets(bench, ledger, committed)
+    ensure(not bench.held_back(), f"readers of {bench.held_back()} wait for ever")
+    if ledger.identities:
+        names = sorted(ledger.identities)
+        check_going_on(bench, ledger, names[turn % len(names)])
+
+
+def check_order(tp: TopicPartition, seen: list[bytes | None], sent: list[bytes]) -> None:
+    twice = [value for value, count in Counter(seen).items() if count > 1]
+    ensure(not twice, f"{tp} shows {twice} more than once")
+    places = {value: place for place, value in enumerate(sent)}
+    strange = [value for value in seen if value not in places]
+    ensure(not strange, f"{tp} shows {strange}, which nobody sent")
+    order = [places[value] for value in seen if value is not None]
+    ensure(order == sorted(order), f"{tp} shows {seen}, sent was {sent}")
+
+
+def is_committed(attempt: Attempt, seen: Seen) -> bool:
+    """Whether a transaction is seen, after seeing to it that it is seen as a whole or nowhere."""
+    wanted = attempt.all_values
+    found = {(tp, value) for tp, value in wanted if value in seen[tp]}
+    what = f"transaction {attempt.number} of {attempt.name} ({attempt.outcome.value})"
+    if attempt.outcome is Outcome.COMMITTED:
+        ensure(found == wanted, f"{what}: {sorted(wanted - found)} are missing")
+    elif attempt.outcome is Outcome.COMMITTING:
+        ensure(found in (set(), wanted), f"{what}: only {sorted(found)} of {sorted(wanted)}")
+    else:
+        ensure(not found, f"{what}: {sorted(found)} are shown")
+    return bool(found)
+
+
+def check_offsets(bench: TransactionBench, ledger: Ledger, committed: set[int] | None) -> None:
+    """Hold every group's offset against the commits; `committed` are the transactions that count,
+    None while that is not known of those that were not answered."""
+    for (group, tp), commits in ledger.commits.items():
+        found = bench.committed(group).get(tp)
+        allowed = allowed_offsets(commits, committed)
+        ensure(found in allowed, f"group {group!r} is at {found} in {tp}, not at one of {allowed}")
+        if committed is not None:
+            ensure(
+                not bench.broker.groups.is_unstable(group, tp),
+                f"the offset of {group!r} in {tp} is about to move for ever",
+            )
+
+
+def allowed_offsets(commits: list[OffsetCommit], committed: set[int] | None) -> list[int | None]:
+    """What the offset may be: the last that surely counts, or a later one that may."""
+    allowed: list[int | None] = []
+    for commit in reversed(commits):
+        counts = does_count(commit, committed)
+        if counts is not False:
+            allowed.append(commit.offset)
+        if counts is True:
+            return allowed
+    return [*allowed, None]
+
+
+def does_count(commit: OffsetCommit, committed: set[int] | None) -> bool | None:
+    """True or False; None when both may be."""
+    attempt = commit.attempt
+    if attempt is None:
+        return commit.is_acknowledged or None
+    if attempt.outcome is Outcome.COMMITTING:
+        return None if committed is None else attempt.number in committed
+    return attempt.outcome is Outcome.COMMITTED
+
+
+def check_identities(bench: TransactionBench, ledger: Ledger) -> None:
+    for name, told in ledger.identities.items():
+        try:
+            found = bench.transactions.describe(name).identity
+        except TransactionalIdNotFoundError:
+            found = None
+        ensure(
+            found is not None
+            and found.producer_id == told.producer_id
+            and found.epoch >= told.epoch,
+            f"{name} was told {told}, and has {found} now",
+        )
+
+
+def check_going_on(bench: TransactionBench, ledger: Ledger, name: str) -> None:
+    producer = bench.begun(T0, bench.offsets_partition("new"), name=name)
+    told = ledger.identities[name]
+    ensure(producer.epoch > told.epoch, f"{name} was given {producer} after {told}")
+    bench.send(producer, T0, b"new")
+    bench.send_offsets(producer, {SOURCES[0]: 1}, "new")
+    bench.done(lambda: bench.end(producer, name=name))
+    ensure(bench.seen(T0)[-1] == b"new", f"{name} cannot go on: {bench.seen(T0)[-2:]}")
+    ensure(bench.committed("new") == {SOURCES[0]: 1}, f"{name} cannot commit offsets")

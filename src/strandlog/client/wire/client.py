@@ -24,7 +24,7 @@ with the address when nobody answers, `AuthenticationError`, `TopicNotFoundError
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import NoReturn, Self
 
@@ -202,7 +202,7 @@ class WireClient:
         start: int,
         end: int,
         isolation: IsolationLevel | None = None,
-    ) -> Iterator[RawFetch]:
+    ) -> Generator[RawFetch, None, None]:
         """The batches of [start, end), piece by piece; see reading.py for what a piece holds."""
         reading = RangeReading(self._cluster, self._clock)
         return reading.read_range(tp, start, end, self._isolation(isolation))

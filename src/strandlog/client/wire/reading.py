@@ -18,7 +18,7 @@ a range does not cost a whole piece of what nobody wants.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple
 
 from strandlog.client.wire.cluster import Cluster, PassingError, refusal
@@ -67,7 +67,7 @@ class RangeReading:
 
     def read_range(
         self, tp: TopicPartition, start: int, end: int, isolation: IsolationLevel
-    ) -> Iterator[RawFetch]:
+    ) -> Generator[RawFetch, None, None]:
         """Pieces until `end` is covered; `UnreachableError` when `end` does not become readable."""
         most_bytes = self._cluster.options.number("max.partition.fetch.bytes")
         ask = FetchAsk(*tp, start, min(FIRST_PIECE_BYTES, most_bytes), isolation, 0, 1)

@@ -97,7 +97,7 @@ class BatchSender:
         self._transactional_id = transactional_id
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._requests: deque[_Request] = deque()
-        self._waiting_bytes = 0
+        self._new_bytes = 0  # since something was sent
         self._buffered_bytes = 0
         options = cluster.options
         self._most_requests = options.number("max.in.flight.requests.per.connection")
@@ -112,9 +112,9 @@ class BatchSender:
         if lane.error is not None:
             return  # flush tells
         lane.waiting.append(batch)
-        self._waiting_bytes += len(batch)
+        self._new_bytes += len(batch)
         self._buffered_bytes += len(batch)
-        if self._waiting_bytes >= SEND_FROM_BYTES:
+        if self._new_bytes >= SEND_FROM_BYTES:
             self._send_what_may_go()
         while self._buffered_bytes > self._most_buffered_bytes:
             self._step()
@@ -143,6 +143,7 @@ class BatchSender:
     # -- sending ---------------------------------------------------------------------------------
 
     def _send_what_may_go(self) -> None:
+        self._new_bytes = 0
         is_sending = True
         while is_sending:
             is_sending = False
@@ -163,9 +164,6 @@ class BatchSender:
                     self._try_later(lane, error)
                 except StrandlogError as error:
                     self._buffered_bytes -= lane.give_up(error)
-        self._waiting_bytes = sum(
-            len(batch) for lanes in ready.values() for lane in lanes for batch in lane.waiting
-        )
         return ready
 
     def _send_request(self, node_id: int, lanes: list[_Lane]) -> None:

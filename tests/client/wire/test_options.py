@@ -1,0 +1,131 @@
+"""Options: both families of names, addresses, what is refused and what is passed over."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from strandlog.client.wire.client import WireClient
+from strandlog.client.wire.options import WireOptions, parse_bootstrap
+from strandlog.client.wire.tls import tls_context
+from strandlog.errors import ClosedError, InvalidSettingError, SettingError
+from strandlog.model import IsolationLevel
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1", [("a", 1)]),
+        ("a:1, b:2,", [("a", 1), ("b", 2)]),
+        ("host.example", [("host.example", 9092)]),
+        ("[::1]:9093", [("::1", 9093)]),
+        ("[fe80::1%eth0]", [("fe80::1%eth0", 9092)]),
+        ("PLAINTEXT://a:1", [("a", 1)]),
+    ],
+)
+def test_addresses_are_read(text: str, expected: list[tuple[str, int]]) -> None:
+    assert list(parse_bootstrap(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:70000", "::1:9092", "a b:1", "[::1"])
+def test_addresses_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSettingError, match="HOST:PORT"):
+        parse_bootstrap(text)
+
+
+def test_both_families_of_names_and_units_are_understood() -> None:
+    options = WireOptions.parse(
+        "a",
+        {
+            "socket.timeout.ms": "5s",
+            "max.partition.fetch.bytes": "2MiB",
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanisms": "scram-sha-512",
+            "sasl.username": "u",
+            "sasl.password": "p",
+            "acks": "1",
+        },
+    )
+    assert options.number("request.timeout.ms") == 5000
+    assert options.number("max.partition.fetch.bytes") == 2 * 1024 * 1024
+    assert (options.wants_tls, options.wants_sasl) == (True, True)
+    assert options.text("sasl.mechanism") == "SCRAM-SHA-512"
+    assert (options.credentials(), options.acks) == (("u", "p"), 1)
+
+
+def test_what_is_not_said_reads_committed_records_and_writes_safely() -> None:
+    options = WireOptions.parse("a", {})
+    assert (options.isolation, options.acks) == (IsolationLevel.READ_COMMITTED, -1)
+    assert not options.wants_tls
+    assert not options.wants_sasl
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ('org.apache.PlainLoginModule required username="a b" password="p;\\"q";', ("a b", 'p;"q')),
+        ("x required username=a password='b c';", ("a", "b c")),
+    ],
+)
+def test_user_and_password_are_found_in_a_jaas_config(
+    config: str, expected: tuple[str, str]
+) -> None:
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    assert WireOptions.parse("a", {**options, "sasl.jaas.config": config}).credentials() == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.username"),
+        ({"security.protocol": "SASL_SSL", "sasl.username": "u"}, "sasl.mechanism"),
+        ({"sasl.mechanism": "GSSAPI"}, "SCRAM-SHA-256"),
+        ({"sasl.kerberos.service.name": "kafka"}, "Kerberos"),
+        ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites"),
+        ({"ssl.keystore.location": "x.jks", "ssl.keystore.type": "JKS"}, "PEM"),
+        ({"interceptor.classes": "x"}, "Java"),
+        ({"transactional.id": "x"}, "transactional.id"),
+        ({"request.timeout.ms": "soon"}, "request.timeout.ms"),
+        ({"isolation.level": "dirty"}, "read_committed"),
+        ({"acks": "0"}, "acks"),
+    ],
+)
+def test_what_somebody_would_count_on_is_refused(options: dict[str, str], what: str) -> None:
+    with pytest.raises(SettingError, match=what):
+        WireOptions.parse("a", options)
+
+
+def test_what_cannot_matter_is_passed_over_and_its_value_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        WireOptions.parse("a", {"group.id": "g", "some.password": "hidden"})
+    assert "some.password" in caplog.text
+    assert "hidden" not in caplog.text
+
+
+def test_options_can_be_sent_to_a_task_and_a_client_cannot() -> None:
+    client = WireClient("a:1", {"client.id": "me"})
+    assert pickle.loads(pickle.dumps(client.options)) == client.options
+    with pytest.raises(TypeError, match="options"):
+        pickle.dumps(client)
+
+
+def test_a_closed_client_says_so() -> None:
+    client = WireClient("a:1")
+    client.close()
+    with pytest.raises(ClosedError):
+        client.topics()
+    with pytest.raises(ClosedError):
+        client.committed_offsets("g")
+    client.close()
+
+
+def test_certificates_that_are_not_there_are_named() -> None:
+    options = {"security.protocol": "SSL", "ssl.ca.location": "nowhere.pem"}
+    with pytest.raises(SettingError, match="PEM"):
+        WireClient("a:1", options)
+    with pytest.raises(SettingError, match="PEM"):
+        tls_context(WireOptions.parse("a", {"ssl.ca.pem": "no certificate"}))

@@ -195,3 +195,9 @@ def test_names() -> None:
     assert codec_named("ZSTD") is Codec.ZSTD
     with pytest.raises(UnsupportedCodecError, match="none, gzip, snappy, lz4, zstd"):
         codec_named("brotli")
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_every_kind_of_buffer_can_be_packed(codec: Codec, kind: type) -> None:
+    assert compress(codec, kind(b"words " * 99)) == compress(codec, b"words " * 99)

@@ -81,7 +81,7 @@ def compress(codec: Codec, data: Bytes) -> bytes:
             return _compress_snappy(data)
         case Codec.LZ4:
             frame = cramjam.lz4.Compressor(_LZ4_LEVEL, content_checksum=False, block_linked=False)
-            frame.compress(data)
+            frame.compress(bytes(data))  # it takes nothing else
             return bytes(frame.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))

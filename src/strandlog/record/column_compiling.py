@@ -38,6 +38,19 @@ INT: Final = types.int64
 BOOL: Final = types.boolean
 NOTHING: Final = types.void
 
+# No folder to keep it in, a full disk, or whatever unpickling makes of a damaged file. If the
+# trouble is not with the cache, it comes again without one.
+_CACHE_TROUBLE: Final = (
+    RuntimeError,
+    OSError,
+    UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+)
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy"}
 
 
@@ -60,8 +73,7 @@ def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         try:
             made = numba.njit(signature, cache=True, **_OPTIONS)(function)
-        except (RuntimeError, OSError, EOFError, UnpicklingError):
-            # No folder to keep it in, a full disk, or a file there that is no cache.
+        except _CACHE_TROUBLE:
             made = numba.njit(signature, **_OPTIONS)(function)
         return made  # type: ignore[no-any-return]
 

@@ -105,7 +105,8 @@ def route(keys: Any, partition_count: int, start: int, given: Any, is_sticky: bo
     chosen = np.full(count, kernels.NOT_GIVEN, np.int32)
     if given is not None:
         chosen = partitions_column(whole(given))
-        wrong = np.flatnonzero((chosen >= partition_count) | (chosen < kernels.NOT_GIVEN))
+        is_given = chosen != kernels.NOT_GIVEN
+        wrong = np.flatnonzero(is_given & ((chosen >= partition_count) | (chosen < 0)))
         if len(wrong):
             raise InvalidRecordError(
                 f"row {wrong[0]} is for partition {chosen[wrong[0]]}; "

@@ -39,7 +39,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints32 = npt.NDArray[np.int32]
 Ints64 = npt.NDArray[np.int64]
 
-NOT_GIVEN: Final = -1
+NOT_GIVEN: Final = -(2**31)  # no number that a program could mean, -1 included
 
 _FIELD: Final = (INTS_64, INTS_32, BYTES)
 _MASK: Final = 0xFFFFFFFF

@@ -96,7 +96,7 @@ class Upkeep:
 
     def next_due_ms(self) -> int:
         due_ms = [at for name, at in self._due_ms.items() if name not in self._under_way]
-        return min(due_ms, default=self._clock.monotonic_ms() + TRY_AGAIN_MS)
+        return min(due_ms) if due_ms else self._clock.monotonic_ms() + TRY_AGAIN_MS
 
     def step(self) -> None:
         """Do what is due, here. A chore that fails is noted and tried again at its next turn."""

@@ -174,14 +174,15 @@ class Server:
     # -- time ------------------------------------------------------------------------------------
 
     def _next_due_ms(self) -> int:
-        due = [self.broker.next_due_ms()]
-        waiting = self.door.timers.next_deadline_ms()
-        if waiting is not None:
-            due.append(waiting)
-        syncing = self.door.durability.next_due_ms()
-        if syncing is not None and not self._sync_wanted.is_set():
-            due.append(syncing)
-        return min(due)
+        due_ms = self.broker.next_due_ms()
+        waiting_ms = self.door.timers.next_deadline_ms()
+        if waiting_ms is not None and waiting_ms < due_ms:
+            due_ms = waiting_ms
+        if not self._sync_wanted.is_set():
+            syncing_ms = self.door.durability.next_due_ms()
+            if syncing_ms is not None and syncing_ms < due_ms:
+                due_ms = syncing_ms
+        return due_ms
 
     def _set_alarm(self) -> None:
         """Wake up for the next deadline, unless an alarm is set for that time or earlier."""

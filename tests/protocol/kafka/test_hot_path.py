@@ -19,6 +19,7 @@ from strandlog.protocol.kafka.hot_path import (
     ProduceAnswer,
     TopicRef,
     fetch_response,
+    parse_any_produce,
     parse_produce,
     produce_response,
 )
@@ -69,6 +70,35 @@ TOPICS = st.lists(
     ),
     max_size=3,
 )
+
+
+def _outcome(parse: Any, version: int, frame: bytes) -> Any:
+    try:
+        return parse(version, memoryview(frame), 0)
+    except DataError:
+        return DataError
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@settings(max_examples=40, deadline=None)
+@given(
+    st.text("abc", max_size=130),
+    st.binary(max_size=200),
+    st.integers(0, 20),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), max_size=2),
+)
+def test_the_short_way_and_the_long_way_read_the_same_in_any_bytes(
+    version: int, topic: str, records: bytes, missing: int, damage: list[tuple[int, int]]
+) -> None:
+    frame = bytearray(_produce_bytes(version, [(topic, [(3, records)])]))
+    assert (
+        bytes(parse_produce(version, memoryview(frame), 0).partitions[0].records or b"") == records
+    )
+    for position, byte in damage:
+        frame[position % len(frame)] = byte
+    for damaged in (bytes(frame), bytes(frame[: len(frame) - missing]), bytes(frame) + b"\0"):
+        short = _outcome(parse_produce, version, damaged)
+        assert short == _outcome(parse_any_produce, version, damaged)
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 WRITE_AT_ONCE_BYTES = 16 * 1024
+JOINED_BYTES = 16 * 1024  # so little is written quicker as one buffer, copied together
 
 
 class Slot:
@@ -72,6 +73,9 @@ class Door(Protocol):
 
     def handle(self, frame: memoryview, slot: Slot, connection: Connection) -> None:
         """Work on one request; fills the slot now or later."""
+
+    def worked(self) -> None:
+        """All requests that may be under way were begun."""
 
     def opened(self, connection: Connection) -> bool:
         """A client connected; False when there is no room for it."""
@@ -158,6 +162,7 @@ class Connection(asyncio.Protocol):
         self._is_working = False
         self._write_ready()
         self._regulate()
+        self._door.worked()
 
     def _regulate(self) -> None:
         """Read on only while there is room for more work."""
@@ -175,11 +180,11 @@ class Connection(asyncio.Protocol):
 
     def slot_filled(self, slot: Slot) -> None:
         """Write what is ready, unless more is about to be."""
-        self.last_active_ms = self._door.clock.monotonic_ms()
         if slot.api:
             self._door.metrics.request_done(slot.api, stopwatch() - slot.began)
         if self._is_working:
             return
+        self.last_active_ms = self._door.clock.monotonic_ms()
         self._write_ready()
         if self._waiting:
             # Not from here: the one who filled the slot is in the middle of something.
@@ -191,14 +196,19 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return
         out: list[Buffer] = []
+        out_bytes = 0
         while self._slots and self._slots[0].is_filled:
-            buffers = self._slots.popleft().buffers
+            slot = self._slots.popleft()
             self._door.metrics.requests_in_flight -= 1
-            if buffers is not None:
-                out.append(sum(map(len, buffers)).to_bytes(4))
-                out += buffers
-        if out:
+            if slot.buffers is not None:
+                size = slot.size_bytes
+                out.append(size.to_bytes(4))
+                out += slot.buffers
+                out_bytes += size
+        if out_bytes > JOINED_BYTES:
             transport.writelines(out)
+        elif out:
+            transport.write(b"".join(out))
         if self._is_draining and not self._slots:
             transport.close()  # once everything is written
 

@@ -180,6 +180,9 @@ class KafkaDoor:
         self.metrics.handler_seconds.observe(took)
         if took > SLOW_HANDLER_SECONDS:
             self._note_slow(name, took)
+
+    def worked(self) -> None:
+        """Requests were begun: there may be something to sync or to wait for."""
         self._on_work()
 
     def _note_slow(self, name: str, took: float) -> None:

@@ -73,12 +73,16 @@ class InvalidAcksError(LogError):
 
 
 def produce(door: KafkaDoor, request: Request) -> None:
-    body = parse_produce(request.version, request.frame, request.header.body_position)
-    _Production(door, request, body).run()
+    header = request.header
+    body = parse_produce(header.version, request.frame, header.body_position)
+    if body.acks == ACKS_ALL and door.broker.settings.fsyncs:
+        _DurableProduction(door, request, body).run()
+    else:
+        _answer(request, body, [_append_or_refuse(door, body, part) for part in body.partitions])
 
 
-class _Production:
-    """One Produce request: answered when every partition of it is as safe as it asked for."""
+class _DurableProduction:
+    """A Produce request with acks=all: answered when every partition of it is on disk."""
 
     __slots__ = ("_answers", "_body", "_door", "_request", "_waiting")
 
@@ -90,25 +94,16 @@ class _Production:
         self._waiting = 1  # for run itself: nobody answers before all were appended
 
     def run(self) -> None:
-        waits = self._body.acks == ACKS_ALL and self._door.broker.settings.fsyncs
+        door = self._door
         for number, part in enumerate(self._body.partitions):
-            try:
-                log = _log(self._door, part.topic, part.partition)
-                self._answers.append(self._append(log, part))
-            except StrandlogError as error:
-                self._answers.append(_refusal(part, error))
-                continue
-            if waits:
+            answer = _append_or_refuse(door, self._body, part)
+            self._answers.append(answer)
+            if not answer.error_code:
                 self._waiting += 1
-                self._door.durability.when_durable(
-                    log, log.log_end_offset, partial(self._told, number)
-                )
+                log = _log(door, part.topic, part.partition)
+                told = partial(self._told, number)
+                door.durability.when_durable(log, log.log_end_offset, told)
         self._told(0, None)
-
-    def _append(self, log: PartitionLog, part: ProducedRecords) -> ProduceAnswer:
-        if self._body.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
-            raise InvalidAcksError(f"acks is 0, 1 or -1, not {self._body.acks}")
-        return _append(self._door, log, part)
 
     def _told(self, number: int, error: StorageError | None) -> None:
         """One of those that were waited for is done."""
@@ -116,16 +111,18 @@ class _Production:
         if error is not None:
             self._answers[number] = _refusal(self._body.partitions[number], error)
         if not self._waiting:
-            self._finish()
+            _answer(self._request, self._body, self._answers)
 
-    def _finish(self) -> None:
-        if self._body.acks != ACKS_NONE:
-            topics = _by_topic(self._body.partitions, self._answers)
-            self._request.reply_buffers([produce_response(self._request.version, topics)])
-        elif any(answer.error_code for answer in self._answers):
-            self._request.slot.fail()  # there is no reply that could say so
-        else:
-            self._request.slot.fill(None)
+
+def _append_or_refuse(
+    door: KafkaDoor, body: ProduceRequest, part: ProducedRecords
+) -> ProduceAnswer:
+    try:
+        if body.acks not in (ACKS_LEADER, ACKS_ALL, ACKS_NONE):
+            raise InvalidAcksError(f"acks is 0, 1 or -1, not {body.acks}")
+        return _append(door, _log(door, part.topic, part.partition), part)
+    except StrandlogError as error:
+        return _refusal(part, error)
 
 
 def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> ProduceAnswer:
@@ -141,6 +138,16 @@ def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> Produc
     return ProduceAnswer(
         part.partition, 0, result.base_offset, result.append_time_ms, log.log_start_offset
     )
+
+
+def _answer(request: Request, body: ProduceRequest, answers: list[ProduceAnswer]) -> None:
+    if body.acks != ACKS_NONE:
+        topics = _by_topic(body.partitions, answers)
+        request.reply_buffers([produce_response(request.header.version, topics)])
+    elif any(answer.error_code for answer in answers):
+        request.slot.fail()  # there is no reply that could say so
+    else:
+        request.slot.fill(None)
 
 
 def _check_transaction(door: KafkaDoor, log: PartitionLog, records: Buffer) -> None:
@@ -161,6 +168,8 @@ def _refusal(part: ProducedRecords, error: StrandlogError) -> ProduceAnswer:
 def _by_topic(
     parts: list[ProducedRecords], answers: list[ProduceAnswer]
 ) -> list[tuple[TopicRef, list[ProduceAnswer]]]:
+    if len(parts) == 1:
+        return [(parts[0].topic, answers)]
     by_topic: dict[TopicRef, list[ProduceAnswer]] = {}
     for part, answer in zip(parts, answers, strict=True):
         by_topic.setdefault(part.topic, []).append(answer)

@@ -51,7 +51,7 @@ def test_packed_batches_come_as_they_were_sent(
 def test_a_large_range_comes_in_many_pieces_that_belong_together(
     broker: BrokerProcess, client: WireClient, tp: TopicPartition
 ) -> None:
-    sender = client.sender(acks=1)
+    sender = client.sender()
     for first in range(0, 30_000, 100):
         sender.send(tp, batch_of(numbered(first, 100, size=1000)))
     assert sender.flush()[tp].error is None
@@ -79,7 +79,7 @@ def test_a_batch_that_is_larger_than_a_piece_comes_whole(
 def test_a_small_range_of_a_large_log_does_not_fetch_all_of_it(
     client: WireClient, tp: TopicPartition
 ) -> None:
-    sender = client.sender(acks=1)
+    sender = client.sender()
     for first in range(0, 8000, 10):
         sender.send(tp, batch_of(numbered(first, 10, size=1000)))
     assert sender.flush()[tp].error is None
@@ -91,7 +91,7 @@ def test_a_small_range_of_a_large_log_does_not_fetch_all_of_it(
 def test_a_reader_that_stops_half_way_leaves_the_client_usable(
     client: WireClient, tp: TopicPartition
 ) -> None:
-    sender = client.sender(acks=1)
+    sender = client.sender()
     for first in range(0, 8000, 100):
         sender.send(tp, batch_of(numbered(first, 100, size=1000)))
     sender.flush()
@@ -108,7 +108,7 @@ def test_two_ranges_are_read_side_by_side_while_batches_are_written(
 ) -> None:
     other = tp._replace(partition=1)
     for each in (tp, other):
-        sender = client.sender(acks=1)
+        sender = client.sender()
         for first in range(0, 6000, 100):
             sender.send(each, batch_of(numbered(first, 100, size=1000)))
         sender.flush()

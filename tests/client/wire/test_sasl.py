@@ -1,0 +1,192 @@
+"""Logging in: the mechanisms by themselves, and the messages to a server that asks for them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandlog.client.wire.client import WireClient
+from strandlog.client.wire.sasl import HASHES, tokens
+from strandlog.errors import AuthenticationError
+from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
+from strandlog.protocol.kafka.message_reader import request_reader
+from strandlog.protocol.kafka.messages import encoder
+from strandlog.protocol.kafka.versions import CLIENT_APIS
+
+USER, PASSWORD = "us=er,", "secret"
+SALT, ITERATIONS = b"salt", 4096
+
+
+def test_scram_says_what_the_standard_says() -> None:
+    """The example of RFC 7677."""
+    exchange = tokens("SCRAM-SHA-256", "user", "pencil", nonce="rOprNGfwEbeRWgbNEkqO")
+    assert next(exchange) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    final = exchange.send(
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    assert final == (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    with pytest.raises(StopIteration):
+        exchange.send(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+@pytest.mark.parametrize(
+    ("first", "final"),
+    [
+        (b"r=other,s=c2FsdA==,i=4096", b""),
+        (b"r=abc,s=c2FsdA==,i=4096", b""),
+        (b"r=abcd,s=c2FsdA==,i=1", b""),
+        (b"r=abcd,s=c2FsdA==,i=999999999", b""),
+        (b"r=abcd,i=4096", b""),
+        (b"r=abcd,s=c2FsdA==,i=4096", b"v=wrong"),
+        (b"r=abcd,s=c2FsdA==,i=4096", b"e=other-error"),
+    ],
+)
+def test_a_server_that_cannot_be_believed_is_not(first: bytes, final: bytes) -> None:
+    exchange = tokens("SCRAM-SHA-512", "user", "pencil", nonce="abc")
+    next(exchange)
+    with pytest.raises(AuthenticationError):
+        exchange.send(first)
+        exchange.send(final)
+
+
+def test_plain_is_one_token() -> None:
+    exchange = tokens("PLAIN", "u", "p")
+    assert next(exchange) == b"\0u\0p"
+    with pytest.raises(StopIteration):
+        exchange.send(b"")
+
+
+class Server:
+    """The first messages of a broker that wants users to log in, one connection after the other."""
+
+    def __init__(self, mechanism: str) -> None:
+        self.mechanism = mechanism
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
+
+    def serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                guest, _ = self.socket.accept()
+                with guest, contextlib.suppress(ConnectionError):
+                    self._talk(guest)
+
+    def _talk(self, guest: socket.socket) -> None:
+        step = self._scram() if self.mechanism in HASHES else self._plain()
+        next(step)
+        while True:
+            api_key, version, number, body = self._request(guest)
+            if api_key == 18:
+                spoken = [(18, 0, 3), (17, 1, 1), (36, 0, 2), (3, 5, 12)]
+                rows = [{"api_key": k, "min_version": a, "max_version": b} for k, a, b in spoken]
+                self._reply(guest, api_key, version, number, {"api_keys": rows})
+            elif api_key == 17:
+                code = 0 if body.mechanism == self.mechanism else 33
+                answer = {"error_code": code, "mechanisms": [self.mechanism]}
+                self._reply(guest, api_key, version, number, answer)
+            elif api_key == 36:
+                self._reply(guest, api_key, version, number, step.send(body.auth_bytes))
+            else:
+                answer = {"brokers": [], "controller_id": 0, "topics": []}
+                self._reply(guest, api_key, version, number, answer)
+
+    def _request(self, guest: socket.socket) -> tuple[int, int, int, Any]:
+        size = guest.recv(4, socket.MSG_WAITALL)
+        if not size:
+            raise ConnectionError
+        frame = memoryview(guest.recv(int.from_bytes(size), socket.MSG_WAITALL))
+        api_key, version, number, length = struct.unpack_from(">hhih", frame)
+        position = 10 + length + CLIENT_APIS[api_key].is_flexible(version)
+        return api_key, version, number, request_reader(api_key, version)(frame, position)
+
+    def _reply(
+        self, guest: socket.socket, api_key: int, version: int, number: int, body: dict[str, Any]
+    ) -> None:
+        frame = number.to_bytes(4)
+        if api_key != 18 and CLIENT_APIS[api_key].is_flexible(version):
+            frame += NO_TAGGED_FIELDS
+        frame += encoder(api_key, version)(body)
+        guest.sendall(len(frame).to_bytes(4) + frame)
+
+    def _plain(self) -> Any:
+        token = yield
+        wanted = f"\0{USER}\0{PASSWORD}".encode()
+        yield {"auth_bytes": b""} if token == wanted else {"error_code": 58, "error_message": "no"}
+
+    def _scram(self) -> Any:
+        name = HASHES[self.mechanism]
+        first = (yield).decode().removeprefix("n,,")
+        assert first.startswith("n=us=3Der=2C,r=")
+        nonce = first.rpartition("r=")[2] + "-ours"
+        answer = f"r={nonce},s={base64.b64encode(SALT).decode()},i={ITERATIONS}"
+        final = (yield {"auth_bytes": answer.encode()}).decode()
+        without_proof, _, proof = final.rpartition(",p=")
+        message = f"{first},{answer},{without_proof}".encode()
+        salted = hashlib.pbkdf2_hmac(name, PASSWORD.encode(), SALT, ITERATIONS)
+        client_key = hmac.digest(salted, b"Client Key", name)
+        stored = hashlib.new(name, client_key).digest()
+        signature = hmac.digest(stored, message, name)
+        expected = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        if base64.b64decode(proof) != expected:
+            yield {"error_code": 58, "error_message": "wrong password"}
+        server_key = hmac.digest(salted, b"Server Key", name)
+        verifier = base64.b64encode(hmac.digest(server_key, message, name))
+        yield {"auth_bytes": b"v=" + verifier}
+
+
+@pytest.fixture(params=["PLAIN", *HASHES])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    made = Server(request.param)
+    thread = threading.Thread(target=made.serve, daemon=True)
+    thread.start()
+    yield made
+    made.socket.shutdown(socket.SHUT_RDWR)
+    made.socket.close()
+    thread.join(5)
+
+
+def _client(server: Server, **changes: str) -> WireClient:
+    options = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": server.mechanism,
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+    }
+    changed = {name.replace("_", "."): value for name, value in changes.items()}
+    return WireClient(server.address, {**options, **changed})
+
+
+def test_a_user_logs_in(server: Server) -> None:
+    with _client(server) as client:
+        assert client.topics() == {}
+
+
+def test_a_wrong_password_is_an_error_that_is_not_tried_again(server: Server) -> None:
+    with (
+        _client(server, sasl_password="guess") as client,
+        pytest.raises(AuthenticationError, match=f"{server.address} refuses the user.*password"),
+    ):
+        client.topics()
+
+
+def test_a_mechanism_that_the_broker_does_not_speak_is_told_with_what_it_speaks(
+    server: Server,
+) -> None:
+    other = "PLAIN" if server.mechanism != "PLAIN" else "SCRAM-SHA-256"
+    with (
+        _client(server, sasl_mechanism=other) as client,
+        pytest.raises(AuthenticationError, match=f"does not speak {other}.*{server.mechanism}"),
+    ):
+        client.topics()

@@ -1,5 +1,11 @@
 """The name under which Spark finds strandlog by itself: it imports modules that begin with
-`pyspark_`.
+`pyspark_` and takes their `DefaultSource`. Kept light: Spark imports all of them to find one."""
 
-Spark looks for a class `DefaultSource` here and passes by while there is none.
-"""
+from strandlog.spark.data_source import StrandlogDataSource
+
+
+class DefaultSource(StrandlogDataSource):
+    """`format("strandlog")`."""
+
+
+__all__ = ["DefaultSource"]

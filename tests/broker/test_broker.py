@@ -104,7 +104,9 @@ def test_a_flipped_bit_in_the_table_of_offsets_does_not_keep_the_log_from_openin
         found = [offsets.get(TopicPartition("t", 0), 0) for offsets in kept]
         lost = sum(a - b for a, b in zip((9, 7, 8), found, strict=True))
         assert lost in (0, 3), "at most one commit, and nothing after it"
-        assert not lost or any("records of __consumer_offsets were lost" in p for p in again.problems)
+        assert not lost or any(
+            "records of __consumer_offsets were lost" in p for p in again.problems
+        )
         commit(again, "t", 42)
         assert committed(again) == {TopicPartition("t", 0): 42}
 

@@ -1,0 +1,148 @@
+"""Which batches of a query are published: the memory of the exactly-once sink.
+
+A batch of a query is written by many tasks, each in a Kafka transaction of its own. They cannot be
+committed in one step, so the decision is: a record in a compacted topic, by the name of the query.
+
+    decided   batch N is to be published, by committing these transactions
+    done      they are committed
+    undone    none of them was, and none will be: the batch is to be written again
+
+A driver that dies between the two finds the decision when Spark runs the batch again, and commits
+what is left; the tasks of that run find it too, and write nothing. So a batch is published once,
+however often it is run.
+
+Where the last record of a query stands is kept as the offset of a group of the same name. It may
+lag behind; reading goes from there to the end.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from strandlog.client.wire.client import WireClient
+from strandlog.clock import SystemClock
+from strandlog.errors import StrandlogError, TopicExistsError, TopicNotFoundError
+from strandlog.model import IsolationLevel, TopicPartition
+from strandlog.record.batch import BatchView
+from strandlog.record.builder import build_single
+
+DECIDED, DONE, UNDONE = "decided", "done", "undone"
+NO_BATCH = -1
+
+
+class StagedTransaction(NamedTuple):
+    """A transaction that a task has written, ready to be committed."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class Decision(NamedTuple):
+    """The last thing that is known of a query."""
+
+    batch_id: int = NO_BATCH
+    state: str = DONE
+    transactions: tuple[StagedTransaction, ...] = ()
+
+    def covers(self, batch_id: int) -> bool:
+        """Whether this batch is published, or will be whatever happens."""
+        return batch_id < self.batch_id or (batch_id == self.batch_id and self.state != UNDONE)
+
+
+class CommitLog:
+    """The decisions about one query."""
+
+    def __init__(self, client: WireClient, topic: str, query: str) -> None:
+        self._client = client
+        self._tp = TopicPartition(topic, 0)
+        self._query = query
+        self._group = f"strandlog-spark-{query}"
+
+    def last(self) -> Decision:
+        """The last decision; one about no batch when there is none."""
+        try:
+            ends = self._client.latest_offsets([self._tp], IsolationLevel.READ_UNCOMMITTED)
+        except TopicNotFoundError:
+            return Decision()
+        starts = self._client.earliest_offsets([self._tp])
+        known = self._client.committed_offsets(self._group, [self._tp])
+        start = max(starts[self._tp], known[self._tp].offset if self._tp in known else 0)
+        found = Decision()
+        for piece in self._client.read_range(
+            self._tp, start, ends[self._tp], IsolationLevel.READ_UNCOMMITTED
+        ):
+            position = 0
+            while position < len(piece.data):
+                batch = BatchView(piece.data, position)
+                batch.check()
+                for record in batch.records(*self._tp, from_offset=start):
+                    if record.key == self._query.encode() and record.value is not None:
+                        found = _decoded(record.value)
+                position += batch.size_bytes
+        return found
+
+    def write(self, decision: Decision) -> None:
+        """Keep a decision; on disk when this returns."""
+        self._ensure_topic()
+        batch = build_single(
+            SystemClock().now_ms(),
+            json.dumps(
+                {
+                    "batch": decision.batch_id,
+                    "state": decision.state,
+                    "transactions": decision.transactions,
+                }
+            ).encode(),
+            self._query.encode(),
+        )
+        result = self._client.produce({self._tp: [batch]}, acks=-1)[self._tp]
+        if result.error is not None:
+            raise result.error
+        self._client.commit_offsets(self._group, {self._tp: result.base_offset})
+
+    def _ensure_topic(self) -> None:
+        if self._tp.topic in self._client.topics([self._tp.topic]):
+            return
+        try:
+            self._client.create_topic(self._tp.topic, 1, {"cleanup.policy": "compact"})
+        except TopicExistsError:
+            return  # another query was quicker
+
+    # -- publishing ----------------------------------------------------------------------------
+
+    def publish(self, batch_id: int, transactions: tuple[StagedTransaction, ...]) -> bool:
+        """Publish a batch once. False when it was published before."""
+        last = self.last()
+        if last.covers(batch_id):
+            if last.batch_id == batch_id and last.state == DECIDED:
+                self._commit_all(last)
+            return False
+        decision = Decision(batch_id, DECIDED, transactions)
+        self.write(decision)
+        self._commit_all(decision)
+        return True
+
+    def _commit_all(self, decision: Decision) -> None:
+        committed = 0
+        for transaction in decision.transactions:
+            try:
+                self._client.end_txn(*transaction, commit=True)
+                committed += 1
+            except StrandlogError as error:
+                if error.retriable or committed:
+                    # The decision stands: whoever runs the batch again goes on from here.
+                    raise
+                self.write(decision._replace(state=UNDONE, transactions=()))
+                raise
+        self.write(decision._replace(state=DONE, transactions=()))
+
+
+def _decoded(value: bytes) -> Decision:
+    document = json.loads(value)
+    return Decision(
+        document["batch"],
+        document["state"],
+        tuple(StagedTransaction(*each) for each in document["transactions"]),
+    )

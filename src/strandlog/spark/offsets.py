@@ -1,0 +1,98 @@
+"""Offsets of many partitions, as Spark keeps them and as users write them.
+
+    {"orders": {"0": 23, "1": -2}, "payments": {"0": 7}}
+
+The JSON is that of Spark's Kafka source, so a checkpoint reads the same. -1 stands for the latest
+offset and -2 for the earliest one, where a user may say so. Keys are sorted, for Spark compares
+offsets as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from strandlog.errors import InvalidSettingError
+from strandlog.model import TopicPartition
+
+LATEST, EARLIEST = -1, -2
+
+Offsets = dict[TopicPartition, int]
+
+
+def as_document(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """As Spark's offset object."""
+    document: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(offsets):
+        document.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
+    return document
+
+
+def as_json(offsets: Mapping[TopicPartition, int]) -> str:
+    return json.dumps(as_document(offsets), separators=(",", ":"))
+
+
+def from_document(document: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """What Spark hands back."""
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in document.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def parse_offsets(option: str, text: str) -> Offsets:
+    """Numbers per partition that a user wrote; says what is wrong with them otherwise."""
+    shape = 'JSON like {"topic": {"0": 23, "1": -2}}'
+    found: Offsets = {}
+    for topic, partitions in _parse_object(option, text, shape).items():
+        if not isinstance(partitions, dict):
+            raise InvalidSettingError(option, text, f"{shape}; {topic!r} has no partitions in it")
+        for number, offset in partitions.items():
+            is_number = isinstance(offset, int) and not isinstance(offset, bool)
+            if not number.isdigit() or not is_number:
+                raise InvalidSettingError(
+                    option, text, f"{shape}; {topic!r} has {number!r}: {offset!r} in it"
+                )
+            found[TopicPartition(topic, int(number))] = offset
+    return found
+
+
+def parse_assignment(option: str, text: str) -> list[TopicPartition]:
+    """Partitions that a user wrote."""
+    shape = 'JSON like {"topic": [0, 1]}'
+    found: list[TopicPartition] = []
+    for topic, numbers in _parse_object(option, text, shape).items():
+        are_numbers = isinstance(numbers, list) and all(
+            isinstance(number, int) and not isinstance(number, bool) and number >= 0
+            for number in numbers
+        )
+        if not are_numbers:
+            raise InvalidSettingError(option, text, f"{shape}; {topic!r} has {numbers!r}")
+        found += [TopicPartition(topic, number) for number in numbers]
+    return found
+
+
+def _parse_object(option: str, text: str, shape: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InvalidSettingError(option, text, f"{shape} ({error})") from None
+    if not isinstance(document, dict):
+        raise InvalidSettingError(option, text, shape)
+    return document
+
+
+def check_complete(
+    option: str, given: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition]
+) -> None:
+    """Offsets that a user gives name every partition that is read, and no other."""
+    wanted = set(partitions)
+    missing, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
+    if missing or unknown:
+        told = [f"missing: {', '.join(map(str, missing))}"] if missing else []
+        told += [f"not read: {', '.join(map(str, unknown))}"] if unknown else []
+        raise InvalidSettingError(
+            option, as_json(given), f"one offset for each partition; {'; '.join(told)}"
+        )

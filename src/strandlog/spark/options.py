@@ -1,0 +1,302 @@
+"""Every option of the source and the sink: one table, everything else derives from it.
+
+Names and defaults are those of Spark's Kafka source and sink, and upper and lower case make no
+difference. What begins with `kafka.` is meant for the client that talks to the cluster and is
+passed on without the prefix; `bootstrap.servers` may do without it. An option that is not in the
+table is refused, with the nearest name.
+
+Where we differ from Kafka's own connector: committed records only, unless kafka.isolation.level
+says read_uncommitted; large ranges are split without being asked; progress can be committed to a
+group.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from strandlog.config.units import parse_duration_ms
+from strandlog.errors import InvalidSettingError, UnknownSettingError
+from strandlog.spark.offsets import EARLIEST, LATEST, Offsets, parse_assignment, parse_offsets
+
+PREFIX = "kafka."
+BATCH, STREAM, SINK = "batch", "stream", "sink"
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
+# The source and the sink see to these themselves, as Spark's connector does.
+RESERVED = frozenset(
+    {
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "interceptor.classes",
+        "key.deserializer",
+        "key.serializer",
+        "transactional.id",
+        "value.deserializer",
+        "value.serializer",
+    }
+)
+
+Parser = Callable[[str, str], Any]
+
+
+class Option(NamedTuple):
+    """One row: a name, who knows it, how its text is read."""
+
+    name: str
+    uses: frozenset[str]
+    parse: Parser
+    default: Any
+    help: str
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _integer(minimum: int) -> Parser:
+    def parse(name: str, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise InvalidSettingError(name, text, f"a number from {minimum} on") from None
+        if number < minimum:
+            raise InvalidSettingError(name, text, f"a number from {minimum} on")
+        return number
+
+    return parse
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidSettingError(name, text, "true or false")
+    return text.lower() == "true"
+
+
+def _choice(*choices: str) -> Parser:
+    def parse(name: str, text: str) -> str:
+        if text.lower() not in choices:
+            raise InvalidSettingError(name, text, f"one of {', '.join(choices)}")
+        return text.lower()
+
+    return parse
+
+
+def _duration(name: str, text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise InvalidSettingError(name, text, f"a duration like 15m or 30s ({error})") from None
+
+
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    topics = tuple(topic.strip() for topic in text.split(",") if topic.strip())
+    if not topics:
+        raise InvalidSettingError(name, text, "at least one topic, separated by commas")
+    return topics
+
+
+def _pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidSettingError(name, text, f"a regular expression ({error})") from None
+    return text
+
+
+def _place(*words: str) -> Parser:
+    """A word for all partitions, or offsets for each."""
+
+    def parse(name: str, text: str) -> Offsets | int:
+        if text.strip().lower() in words:
+            return LATEST if text.strip().lower() == "latest" else EARLIEST
+        offsets = parse_offsets(name, text)
+        for tp, offset in offsets.items():
+            if offset < EARLIEST or (offset == EARLIEST and "earliest" not in words):
+                lowest = EARLIEST if "earliest" in words else LATEST
+                raise InvalidSettingError(
+                    name, text, f"offsets from {lowest} on, {tp} has {offset}"
+                )
+        return offsets
+
+    return parse
+
+
+def _times(name: str, text: str) -> Offsets:
+    return parse_offsets(name, text)
+
+
+_READ = frozenset({BATCH, STREAM})
+_ALL = frozenset({BATCH, STREAM, SINK})
+
+OPTIONS = (
+    Option("bootstrap.servers", _ALL, _text, None, "The cluster, as HOST:PORT,HOST:PORT."),
+    Option("path", _ALL, _text, None, "A data folder instead of a cluster: its files are read."),
+    Option("subscribe", _READ, _topics, None, "Topics to read, separated by commas."),
+    Option("subscribePattern", _READ, _pattern, None, "Read every topic whose name matches."),
+    Option("assign", _READ, parse_assignment, None, 'Partitions to read: {"topic": [0, 1]}.'),
+    Option(
+        "startingOffsets",
+        _READ,
+        _place("earliest", "latest"),
+        None,
+        "Where a new query begins: earliest (a batch), latest (a stream) or offsets as JSON.",
+    ),
+    Option("startingTimestamp", _READ, _integer(0), None, "Begin at this time, in ms."),
+    Option("startingOffsetsByTimestamp", _READ, _times, None, "Times for each partition."),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        _READ,
+        _choice("error", "latest"),
+        "error",
+        "What to do when a partition has no record at that time or later.",
+    ),
+    Option("endingOffsets", frozenset({BATCH}), _place("latest"), LATEST, "Where a batch ends."),
+    Option("endingTimestamp", frozenset({BATCH}), _integer(0), None, "End at this time, in ms."),
+    Option("endingOffsetsByTimestamp", frozenset({BATCH}), _times, None, "Times per partition."),
+    Option("failOnDataLoss", _READ, _boolean, True, "Fail when records are gone before reading."),
+    Option(
+        "maxOffsetsPerTrigger", frozenset({STREAM}), _integer(1), None, "A micro-batch's limit."
+    ),
+    Option(
+        "maxBytesPerTrigger", frozenset({STREAM}), _integer(1), None, "The same, about, in bytes."
+    ),
+    Option("minOffsetsPerTrigger", frozenset({STREAM}), _integer(1), None, "Wait for so many."),
+    Option("maxTriggerDelay", frozenset({STREAM}), _duration, 900_000, "But at most so long."),
+    Option("minPartitions", _READ, _integer(1), None, "Split into at least so many tasks."),
+    Option("maxRecordsPerPartition", _READ, _integer(1), None, "A task's limit."),
+    Option("includeHeaders", _ALL, _boolean, False, "Whether there is a column of headers."),
+    Option("groupId", frozenset({STREAM}), _text, None, "Progress is committed to this group."),
+    Option(
+        "valueFormat",
+        _READ,
+        _choice("binary", "string", "json"),
+        "binary",
+        "How values become columns; json needs a schema.",
+    ),
+    Option("groupIdPrefix", _READ, _text, None, "Taken, and not needed: readers have no group."),
+    Option("kafkaConsumer.pollTimeoutMs", _READ, _integer(1), 120_000, "Patience with a fetch."),
+    Option("fetchOffset.numRetries", _READ, _integer(0), 3, "How often to ask for offsets again."),
+    Option("fetchOffset.retryIntervalMs", _READ, _integer(0), 10, "How long to wait before that."),
+    Option("partition.metadata.cache.ttl.ms", _READ, _integer(-1), -1, "How long to believe them."),
+    Option("topic", frozenset({SINK}), _text, None, "Write everything to this topic."),
+    Option(
+        "deliveryGuarantee",
+        frozenset({SINK}),
+        _choice("exactly_once", "at_least_once"),
+        None,
+        "Of a stream exactly_once, of a batch at_least_once, unless told otherwise.",
+    ),
+    Option(
+        "compression",
+        frozenset({SINK}),
+        _choice("none", "gzip", "snappy", "lz4", "zstd"),
+        "none",
+        "How batches are packed.",
+    ),
+    Option(
+        "commitTopic",
+        frozenset({SINK}),
+        _text,
+        "strandlog.spark.commits",
+        "Where exactly-once writes keep which batches are published.",
+    ),
+    Option("txnAppId", frozenset({SINK}), _text, None, "Names a batch write that may be repeated."),
+    Option("txnVersion", frozenset({SINK}), _integer(0), None, "Its number; each is kept once."),
+)
+
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for, read and checked. Pickles."""
+
+    use: str
+    values: Mapping[str, Any]
+    client: Mapping[str, str] = field(default_factory=dict)  # for the one who talks to the cluster
+    given: frozenset[str] = frozenset()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @property
+    def is_committed_only(self) -> bool:
+        return self.client.get("isolation.level", "read_committed") == "read_committed"
+
+
+def parse_options(use: str, given: Mapping[str, str]) -> Options:
+    """Read the options of a batch, a stream or a sink; every mistake has its name in it."""
+    values = {option.name: option.default for option in OPTIONS if use in option.uses}
+    client: dict[str, str] = {}
+    told: set[str] = set()
+    for name, text in given.items():
+        lowered = name.lower()
+        option = _BY_NAME.get(lowered) or _BY_NAME.get(lowered.removeprefix(PREFIX))
+        if lowered in SPARKS_OWN:
+            continue
+        if option is not None:
+            if use not in option.uses:
+                raise InvalidSettingError(option.name, text, f"not an option of a {use}")
+            values[option.name] = option.parse(option.name, str(text))
+            told.add(option.name)
+        elif lowered.startswith(PREFIX):
+            client[_client_name(lowered, str(text))] = str(text)
+        else:
+            names = [option.name for option in OPTIONS if use in option.uses]
+            nearest = difflib.get_close_matches(name, names, 1)
+            raise UnknownSettingError(name, nearest[0] if nearest else None)
+    options = Options(use, values, client, frozenset(told))
+    _check_together(options)
+    return options
+
+
+def _client_name(lowered: str, text: str) -> str:
+    name = lowered.removeprefix(PREFIX)
+    if name in RESERVED:
+        raise InvalidSettingError(lowered, text, "leave it out: Spark sees to that itself")
+    if name == "isolation.level" and text not in ("read_committed", "read_uncommitted"):
+        raise InvalidSettingError(lowered, text, "one of read_committed, read_uncommitted")
+    return name
+
+
+def _check_together(options: Options) -> None:
+    places = [name for name in ("bootstrap.servers", "path") if options[name] is not None]
+    if len(places) != 1:
+        raise InvalidSettingError(
+            "bootstrap.servers",
+            options["bootstrap.servers"],
+            "give either bootstrap.servers (a cluster) or path (a folder)",
+        )
+    if options.use == SINK:
+        _check_sink(options)
+        return
+    if options["path"] is not None and options.values.get("groupId") is not None:
+        raise InvalidSettingError(
+            "groupId", options["groupId"], "a folder that is read has no broker to commit to"
+        )
+    whats = ("subscribe", "subscribePattern", "assign")
+    chosen = [name for name in whats if options[name] is not None]
+    if len(chosen) != 1:
+        raise InvalidSettingError(
+            " and ".join(chosen) or "subscribe", None, f"give exactly one of {', '.join(whats)}"
+        )
+    if options.use == BATCH and options["startingOffsets"] == LATEST:
+        raise InvalidSettingError("startingOffsets", "latest", "a batch would find nothing there")
+    least, most = (options.values.get(f"{word}OffsetsPerTrigger") for word in ("min", "max"))
+    if least is not None and most is not None and least > most:
+        raise InvalidSettingError("minOffsetsPerTrigger", least, f"at most maxOffsets… ({most})")
+
+
+def _check_sink(options: Options) -> None:
+    if options["path"] is not None:
+        raise InvalidSettingError(
+            "path",
+            options["path"],
+            "a folder is written by its owner alone: start `strandlog serve` on it and give "
+            "bootstrap.servers",
+        )
+    if (options["txnAppId"] is None) != (options["txnVersion"] is None):
+        raise InvalidSettingError("txnAppId", options["txnAppId"], "goes together with txnVersion")

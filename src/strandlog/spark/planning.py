@@ -1,0 +1,131 @@
+"""Which offsets a batch reads, and how they are divided among tasks. Pure decisions.
+
+    limited       how far a micro-batch goes when it may not go to the end: each partition in
+                  proportion to what it has, so that all get on
+    split         the ranges of one batch as tasks: at most `max_records` in each, and at least
+                  `min_tasks` of them where there is enough to share
+    lost          what a query was to read and can no longer: deleted by retention, or gone with
+                  its topic
+
+The rules of splitting and limiting are those of Spark's Kafka source, so that its users find what
+they know. Not so the default: without `minPartitions` a range is split for as many tasks as Spark
+runs at once, as long as each of them gets SMALLEST_TASK_RECORDS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from strandlog.model import TopicPartition
+
+SMALLEST_TASK_RECORDS = 20_000
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of one partition, the end exclusive."""
+
+    tp: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class Loss(NamedTuple):
+    """Offsets that were to be read and are gone."""
+
+    tp: TopicPartition
+    start: int
+    end: int | None  # None when the whole partition is gone
+
+    def __str__(self) -> str:
+        if self.end is None:
+            return f"{self.tp} is gone, with everything from offset {self.start} on"
+        return f"offsets {self.start} to {self.end - 1} of {self.tp} are gone"
+
+
+def ranges_between(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+) -> list[OffsetRange]:
+    """What lies between two sets of offsets, without empty ranges."""
+    return [
+        OffsetRange(tp, start[tp], end[tp])
+        for tp in sorted(end)
+        if tp in start and start[tp] < end[tp]
+    ]
+
+
+def limited(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int
+) -> dict[TopicPartition, int]:
+    """Where a batch of about `limit` offsets ends."""
+    sizes = {tp: max(0, end[tp] - start.get(tp, 0)) for tp in end}
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(end)
+    found: dict[TopicPartition, int] = {}
+    for tp, size in sizes.items():
+        share = limit * size / total
+        # Less than one would never get on.
+        step = math.ceil(share) if share < 1 else math.floor(share)
+        found[tp] = min(start.get(tp, 0) + step, end[tp])
+    return found
+
+
+def split(
+    ranges: Iterable[OffsetRange], *, min_tasks: int | None, max_records: int | None, cores: int
+) -> list[OffsetRange]:
+    """The ranges as tasks."""
+    parts = [part for each in ranges for part in _split_by_size(each, max_records)]
+    total = sum(part.size for part in parts)
+    wanted = min_tasks
+    if wanted is None and max_records is None:
+        wanted = min(cores, total // SMALLEST_TASK_RECORDS)
+    if wanted is None or len(parts) >= wanted or not total:
+        return parts
+    return _split_proportionally(parts, wanted, total)
+
+
+def _split_by_size(whole: OffsetRange, max_records: int | None) -> list[OffsetRange]:
+    if max_records is None or whole.size <= max_records:
+        return [whole]
+    return _divided(whole, math.ceil(whole.size / max_records))
+
+
+def _split_proportionally(parts: list[OffsetRange], wanted: int, total: int) -> list[OffsetRange]:
+    """Large ranges into pieces in proportion to their size; those that are smaller than a fair
+    share stay whole, and the others share what is left."""
+    small = [part for part in parts if part.size * wanted < total]
+    large = [part for part in parts if part.size * wanted >= total]
+    left_tasks = max(1, wanted - len(small))
+    left_total = sum(part.size for part in large)
+    found = list(small)
+    for part in large:
+        pieces = max(1, round(part.size / left_total * left_tasks))
+        found += _divided(part, min(pieces, part.size))
+    return sorted(found)
+
+
+def _divided(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
+    """Into that many of nearly equal size."""
+    edges = [whole.start + whole.size * number // pieces for number in range(pieces + 1)]
+    return [
+        OffsetRange(whole.tp, edges[number], edges[number + 1])
+        for number in range(pieces)
+        if edges[number] < edges[number + 1]
+    ]
+
+
+def lost(start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, int]) -> list[Loss]:
+    """What a query that stands at `start` has lost, by where the partitions begin now."""
+    found: list[Loss] = []
+    for tp in sorted(start):
+        if tp not in earliest:
+            found.append(Loss(tp, start[tp], None))
+        elif start[tp] < earliest[tp]:
+            found.append(Loss(tp, start[tp], earliest[tp]))
+    return found

@@ -1,0 +1,77 @@
+"""A SparkSession that works: the right Python, a Java, sensible settings, the source registered.
+
+    spark = session()                      # local, all cores
+    spark = session("spark://host:7077", {"spark.executor.memory": "2g"})
+
+What the user's own configuration says stays as it is. The UI's address goes to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from strandlog.errors import MissingExtraError
+from strandlog.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULTS = {
+    # A few hundred shuffle partitions make a laptop slow; a cluster's settings go in `conf`.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.driver.memory": "1g",
+    # A busy machine takes its time to start a Python worker.
+    "spark.python.authenticate.socketTimeout": "90s",
+}
+LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def session(
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    *,
+    app_name: str = "strandlog",
+    quiet: bool = False,
+) -> SparkSession:
+    """A session with everything set; the running one if there is one."""
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("spark", error.name or "pyspark") from error
+    running = SparkSession.getActiveSession()
+    if running is None:
+        _prepare_environment()
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None or running is None:
+        builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
+    local = LOCAL_DEFAULTS if master is None or master.startswith("local") else {}
+    for name, value in {**DEFAULTS, **local, **(conf or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    if running is None and not quiet:
+        sys.stderr.write(f"Spark {spark.version}: {spark.sparkContext.uiWebUrl}\n")
+    return spark
+
+
+def _prepare_environment() -> None:
+    # Workers must run this very Python, not the one that happens to be first on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    home = java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session know the format "strandlog". Spark finds it by itself where the package is
+    installed; a session that was started before may not."""
+    from strandlog.spark.data_source import StrandlogDataSource  # noqa: PLC0415 - needs pyspark
+
+    spark.dataSource.register(StrandlogDataSource)

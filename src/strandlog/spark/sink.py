@@ -1,0 +1,181 @@
+"""The sink: DataFrames into topics, in batches and as streams.
+
+    task      rows ─▶ a transaction of its own, written and left open     (task_writer.py)
+    driver    all tasks done ─▶ decide ─▶ commit their transactions       (commit_log.py)
+
+With `deliveryGuarantee=exactly_once`, the default of a stream, a micro-batch is known by the id of
+its query and its number. One that runs again after a crash is recognised and not written twice; an
+abort never takes back what was decided; a task that was given up for dead is fenced off by the one
+that takes its place. Readers of committed records see whole batches only.
+
+With `at_least_once` a task writes as an idempotent producer, and what a failed run has written
+stays: quicker, with duplicates after a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from strandlog.client.wire.client import WireClient
+from strandlog.errors import DataError, StrandlogError
+from strandlog.record.codecs import codec_named
+from strandlog.spark.commit_log import CommitLog, StagedTransaction
+from strandlog.spark.options import Options
+from strandlog.spark.task_writer import TaskWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TRANSACTION_TIMEOUT_MS = 900_000  # what brokers allow at most, unless they are told otherwise
+QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+class TaskMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    def __init__(self, query: str, staged: StagedTransaction | None, rows: int) -> None:
+        self.query = query
+        self.staged = staged
+        self.rows = rows
+
+
+class TaskPlace:
+    """Which task of which batch of which query this is."""
+
+    def __init__(self, query: str, batch_id: int, partition: int, attempt: int) -> None:
+        self.query = query
+        self.batch_id = batch_id
+        self.partition = partition
+        self.attempt = attempt
+
+    def transactional_id(self, attempt: int) -> str:
+        return f"strandlog-spark-{self.query}-{self.partition}-{attempt}"
+
+
+class BatchSink:
+    """What batches and streams have in common. Pickles."""
+
+    def __init__(self, options: Options, *, is_exact: bool) -> None:
+        self.options = options
+        self.is_exact = is_exact
+
+    def client(self) -> WireClient:
+        return WireClient(self.options["bootstrap.servers"], self.options.client)
+
+    def write(self, place: TaskPlace, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Write one task's rows."""
+        with self.client() as client:
+            if not self.is_exact:
+                identity = client.init_producer_id()
+                written = self._writer(client, None, tuple(identity)).write(batches)
+                return TaskMessage(place.query, None, written.rows)
+            if self._commit_log(client, place.query).last().covers(place.batch_id):
+                return TaskMessage(place.query, None, 0)  # published by a run before this one
+            staged = self._begin(client, place)
+            writer = self._writer(client, staged, (staged.producer_id, staged.epoch))
+            return TaskMessage(place.query, staged, writer.write(batches).rows)
+
+    def _begin(self, client: WireClient, place: TaskPlace) -> StagedTransaction:
+        """A transaction for this attempt; what earlier ones left open is aborted."""
+        timeout_ms = int(self.options.client.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+        for attempt in range(place.attempt):
+            client.init_producer_id(place.transactional_id(attempt), timeout_ms)
+        name = place.transactional_id(place.attempt)
+        return StagedTransaction(name, *client.init_producer_id(name, timeout_ms))
+
+    def _writer(
+        self, client: WireClient, staged: StagedTransaction | None, identity: tuple[int, ...]
+    ) -> TaskWriter:
+        codec = codec_named(self.options["compression"])
+        producer_id, epoch = identity
+        return TaskWriter(client, self.options["topic"], codec, staged, (producer_id, epoch))
+
+    def _commit_log(self, client: WireClient, query: str) -> CommitLog:
+        return CommitLog(client, self.options["commitTopic"], query)
+
+    def publish(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
+        """All tasks are done: make their rows count."""
+        if not self.is_exact or not messages:
+            return
+        staged = tuple(message.staged for message in messages if message.staged is not None)
+        with self.client() as client:
+            self._commit_log(client, messages[0].query).publish(batch_id, staged)
+
+    def give_up(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
+        """The batch failed: drop what its tasks wrote, unless it was decided to publish it."""
+        staged = [message.staged for message in messages if message.staged is not None]
+        if not staged:
+            return
+        with self.client() as client:
+            last = self._commit_log(client, messages[0].query).last()
+            if last.covers(batch_id):
+                return
+            for transaction in staged:
+                with contextlib.suppress(StrandlogError):  # else its time-out ends it
+                    client.end_txn(*transaction, commit=False)
+
+
+def _messages(given: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
+    return [message for message in given if isinstance(message, TaskMessage)]
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Micro-batches of a query."""
+
+    def __init__(self, sink: BatchSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from pyspark import TaskContext  # noqa: PLC0415 - in the task
+
+        context = TaskContext.get()
+        if context is None:
+            raise DataError("a stream is written by Spark's tasks")
+        query = context.getLocalProperty(QUERY_PROPERTY)
+        batch_id = context.getLocalProperty(BATCH_PROPERTY)
+        if query is None or batch_id is None:
+            raise DataError("Spark did not say which batch of which query this is")
+        place = TaskPlace(query, int(batch_id), context.partitionId(), context.attemptNumber())
+        return self._sink.write(place, iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._sink.publish(_messages(messages), batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._sink.give_up(_messages(messages), batchId)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One DataFrame."""
+
+    def __init__(self, sink: BatchSink) -> None:
+        self._sink = sink
+        options = sink.options
+        named = options["txnAppId"]
+        self._query = f"app-{named}" if named is not None else f"batch-{uuid.uuid4()}"
+        self._batch_id: int = options["txnVersion"] or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from pyspark import TaskContext  # noqa: PLC0415 - in the task
+
+        context = TaskContext.get()
+        partition, attempt = (
+            (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
+        )
+        place = TaskPlace(self._query, self._batch_id, partition, attempt)
+        return self._sink.write(place, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        self._sink.publish(_messages(messages), self._batch_id)
+
+    def abort(self, messages: list[Any]) -> None:
+        self._sink.give_up(_messages(messages), self._batch_id)

@@ -1,0 +1,138 @@
+"""What one task writes: Arrow batches in, Kafka batches out, straight to the leaders.
+
+Rows find their partition as records of any Kafka producer do: by the column `partition`, else by
+the hash of the key, else in turn. Rows of one partition keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandlog.client.wire.client import WireClient
+from strandlog.clock import SystemClock
+from strandlog.errors import DataError, TopicNotFoundError
+from strandlog.model import TopicPartition
+from strandlog.record.codecs import Codec
+from strandlog.record.columns import encode_columns, group_rows, route_rows
+from strandlog.spark.commit_log import StagedTransaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_BYTES = 512 * 1024
+_SEQUENCE_COUNT = 1 << 31
+
+
+class Written(NamedTuple):
+    """What a task wrote."""
+
+    rows: int
+    batch_bytes: int
+
+
+class TaskWriter:
+    """One task's connection to the cluster."""
+
+    def __init__(
+        self,
+        client: WireClient,
+        topic: str | None,
+        codec: Codec,
+        staged: StagedTransaction | None,
+        identity: tuple[int, int],
+    ) -> None:
+        """`staged` is the transaction that everything becomes a part of; `identity` is the id and
+        the epoch to write under."""
+        self._client = client
+        self._topic = topic
+        self._codec = codec
+        self._staged = staged
+        self._producer_id, self._epoch = identity
+        self._sender = client.sender(
+            acks=-1, transactional_id=staged.transactional_id if staged else None
+        )
+        self._sequences: dict[TopicPartition, int] = {}
+        self._turns: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._rows = self._bytes = 0
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Everything; on disk when this returns."""
+        for batch in batches:
+            for topic, rows in _by_topic(batch, self._topic):
+                self._write_rows(topic, rows)
+        for tp, result in self._sender.flush().items():
+            if result.error is not None:
+                raise type(result.error)(f"writing to {tp}: {result.error}") from result.error
+        return Written(self._rows, self._bytes)
+
+    def _write_rows(self, topic: str, rows: pa.RecordBatch) -> None:
+        count = self._partition_count(topic)
+        names = rows.schema.names
+        import pyarrow as pa  # noqa: PLC0415 - in the task
+
+        routed = route_rows(
+            rows.column("key") if "key" in names else pa.nulls(len(rows), pa.binary()),
+            count,
+            self._turns.get(topic, 0),
+            given=rows.column("partition") if "partition" in names else None,
+        )
+        self._turns[topic] = self._turns.get(topic, 0) + routed.turns
+        grouped = group_rows(routed.partitions, count)
+        parts = {
+            TopicPartition(topic, number): grouped.rows_of(number)
+            for number in range(count)
+            if len(grouped.rows_of(number))
+        }
+        self._join_transaction([tp for tp in parts if tp not in self._sequences])
+        wanted = [name for name in ("key", "value", "headers") if name in names]
+        for tp, numbers in parts.items():
+            self._send(tp, rows.select(wanted), numbers)
+        self._rows += len(rows)
+
+    def _send(self, tp: TopicPartition, rows: pa.RecordBatch, numbers: Any) -> None:
+        sequence = self._sequences.get(tp, 0)
+        for batch in encode_columns(
+            rows,
+            numbers,
+            timestamp_ms=SystemClock().now_ms(),
+            codec=self._codec,
+            max_batch_bytes=BATCH_BYTES,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            base_sequence=sequence,
+            is_transactional=self._staged is not None,
+        ):
+            self._bytes += len(batch)
+            self._sender.send(tp, batch)
+        self._sequences[tp] = (sequence + len(numbers)) % _SEQUENCE_COUNT
+
+    def _join_transaction(self, new: list[TopicPartition]) -> None:
+        for tp in new:
+            self._sequences[tp] = 0
+        if new and self._staged is not None:
+            self._client.add_partitions_to_txn(*self._staged, new)
+
+    def _partition_count(self, topic: str) -> int:
+        if topic not in self._counts:
+            found: Mapping[str, Any] = self._client.topics([topic])
+            if topic not in found:
+                raise TopicNotFoundError(topic)
+            self._counts[topic] = found[topic].partition_count
+        return self._counts[topic]
+
+
+def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each topic; an option beats the column."""
+    if topic is not None:
+        yield topic, batch
+        return
+    import pyarrow.compute as pc  # noqa: PLC0415 - in the task
+
+    column = batch.column("topic")
+    if column.null_count:
+        raise DataError("a row has no topic: fill the column `topic`, or set the option")
+    names = pc.unique(column)
+    for name in names:
+        yield name.as_py(), batch if len(names) == 1 else batch.filter(pc.equal(column, name))

@@ -1,0 +1,74 @@
+"""A Spark session and a broker for the tests of one worker; both take seconds to start."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker_process import BrokerProcess
+
+from strandlog.client.wire.client import WireClient
+from strandlog.model import TopicPartition
+from strandlog.record.builder import build_batch
+
+_numbers = itertools.count()
+NOW_MS = time.time_ns() // 1_000_000_000 * 1000  # whole seconds; young enough for retention
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
+    from strandlog.spark import session
+
+    started = session(
+        "local[2,2]",
+        {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"},
+        quiet=True,
+    )
+    started.sparkContext.setLogLevel("ERROR")
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data")
+    running.start()
+    yield running
+    assert running.stop() == 0, "a broker stops cleanly"
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[WireClient]:
+    with WireClient(broker.address) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(client: WireClient) -> str:
+    """A topic of two partitions that no other test uses."""
+    name = f"s{next(_numbers)}"
+    client.create_topic(name, 2)
+    return name
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
+
+
+def fill(client: WireClient, topic: str, count: int, partitions: int = 2) -> list[bytes]:
+    """Write numbered values in turn to the partitions of a topic."""
+    values = [b"%d" % number for number in range(count)]
+    batches = {}
+    for partition in range(partitions):
+        mine = values[partition::partitions]
+        keys: list[bytes | None] = [b"k" + value[-1:] for value in mine]
+        batches[TopicPartition(topic, partition)] = [build_batch(NOW_MS, mine, keys)]
+    for result in client.produce(batches).values():
+        assert result.error is None
+    return values

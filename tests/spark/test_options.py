@@ -1,0 +1,156 @@
+"""Every option by its name, and every mistake by its name."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from strandlog.errors import InvalidSettingError, UnknownSettingError
+from strandlog.model import TopicPartition
+from strandlog.spark.offsets import EARLIEST, LATEST
+from strandlog.spark.options import BATCH, OPTIONS, RESERVED, SINK, STREAM, parse_options
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+
+GOOD: list[tuple[str, str, str, object]] = [
+    (BATCH, "subscribe", "a, b", ("a", "b")),
+    (BATCH, "startingOffsets", "earliest", EARLIEST),
+    (STREAM, "startingOffsets", "latest", LATEST),
+    (STREAM, "startingOffsets", '{"t": {"0": 5}}', {TopicPartition("t", 0): 5}),
+    (BATCH, "endingOffsets", '{"t": {"0": -1}}', {TopicPartition("t", 0): -1}),
+    (BATCH, "startingTimestamp", "12", 12),
+    (BATCH, "endingTimestamp", "12", 12),
+    (BATCH, "startingOffsetsByTimestamp", '{"t": {"0": 5}}', {TopicPartition("t", 0): 5}),
+    (BATCH, "endingOffsetsByTimestamp", '{"t": {"0": 5}}', {TopicPartition("t", 0): 5}),
+    (BATCH, "startingOffsetsByTimestampStrategy", "LATEST", "latest"),
+    (BATCH, "failOnDataLoss", "False", False),
+    (STREAM, "maxOffsetsPerTrigger", "10", 10),
+    (STREAM, "maxBytesPerTrigger", "10", 10),
+    (STREAM, "minOffsetsPerTrigger", "10", 10),
+    (STREAM, "maxTriggerDelay", "5m", 300_000),
+    (STREAM, "minPartitions", "7", 7),
+    (STREAM, "maxRecordsPerPartition", "7", 7),
+    (BATCH, "includeHeaders", "true", True),
+    (STREAM, "groupId", "g", "g"),
+    (BATCH, "valueFormat", "string", "string"),
+    (BATCH, "kafkaConsumer.pollTimeoutMs", "9", 9),
+    (BATCH, "fetchOffset.numRetries", "0", 0),
+    (BATCH, "fetchOffset.retryIntervalMs", "9", 9),
+    (BATCH, "partition.metadata.cache.ttl.ms", "9", 9),
+    (BATCH, "groupIdPrefix", "x", "x"),
+    (SINK, "topic", "out", "out"),
+    (SINK, "deliveryGuarantee", "at_least_once", "at_least_once"),
+    (SINK, "compression", "zstd", "zstd"),
+    (SINK, "commitTopic", "c", "c"),
+]
+
+
+def given(use: str, **options: str) -> dict[str, str]:
+    base = dict(BASE)
+    if use == SINK:
+        del base["subscribe"]
+    return base | options
+
+
+@pytest.mark.parametrize(("use", "name", "text", "value"), GOOD)
+@pytest.mark.parametrize("spelling", ["as is", "lower case"])
+def test_an_option_is_read(use: str, name: str, text: str, value: object, spelling: str) -> None:
+    written = name if spelling == "as is" else name.lower()
+    options = parse_options(use, given(use) | {written: text})
+    assert options[name] == value
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_every_row_of_the_table_was_tried() -> None:
+    tried = {name for _, name, _, _ in GOOD}
+    elsewhere = {
+        "assign",
+        "bootstrap.servers",
+        "path",
+        "subscribePattern",
+        "txnAppId",
+        "txnVersion",
+    }
+    assert {option.name for option in OPTIONS} == tried | elsewhere
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "text", "words"),
+    [
+        (BATCH, "startingOffsets", "latest", "a batch would find nothing"),
+        (BATCH, "startingOffsets", "soon", "JSON like"),
+        (BATCH, "startingOffsets", '{"t": 5}', "no partitions"),
+        (BATCH, "startingOffsets", '{"t": {"x": 5}}', "'x'"),
+        (BATCH, "startingOffsets", '{"t": {"0": -3}}', "from -2 on"),
+        (BATCH, "endingOffsets", "earliest", "JSON like"),
+        (BATCH, "endingOffsets", '{"t": {"0": -2}}', "from -1 on"),
+        (BATCH, "startingTimestamp", "today", "number"),
+        (BATCH, "failOnDataLoss", "perhaps", "true or false"),
+        (STREAM, "maxOffsetsPerTrigger", "0", "from 1 on"),
+        (STREAM, "maxTriggerDelay", "soon", "15m"),
+        (BATCH, "valueFormat", "xml", "binary, string, json"),
+        (BATCH, "maxOffsetsPerTrigger", "5", "not an option of a batch"),
+        (STREAM, "endingOffsets", "latest", "not an option of a stream"),
+        (BATCH, "kafka.isolation.level", "dirty", "read_committed"),
+    ],
+)
+def test_a_mistake_is_named(use: str, name: str, text: str, words: str) -> None:
+    with pytest.raises(InvalidSettingError, match=name.replace(".", r"\.")) as refused:
+        parse_options(use, given(use) | {name: text})
+    assert words in str(refused.value)
+
+
+def test_an_unknown_option_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownSettingError, match="startingOffsets"):
+        parse_options(BATCH, given(BATCH, startingOfsets="earliest"))
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_what_spark_sees_to_itself_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSettingError, match="Spark sees to that"):
+        parse_options(BATCH, given(BATCH) | {f"kafka.{name}": "x"})
+
+
+def test_what_is_meant_for_the_client_is_passed_on() -> None:
+    options = parse_options(BATCH, given(BATCH) | {"kafka.ssl.ca.location": "/ca"})
+    assert options.client == {"ssl.ca.location": "/ca"}
+    assert options["bootstrap.servers"] == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subscribe": "t"},
+        {"subscribe": "t", "path": "x", "bootstrap.servers": "h:1"},
+        {"path": "x"},
+        {"path": "x", "subscribe": "t", "assign": '{"t": [0]}'},
+        {"path": "x", "assign": '{"t": 0}'},
+        {"path": "x", "assign": "t"},
+        {"path": "x", "subscribePattern": "("},
+        {"path": "x", "subscribe": " , "},
+    ],
+)
+def test_what_does_not_fit_together_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidSettingError):
+        parse_options(BATCH, options)
+
+
+def test_a_sink_writes_to_a_cluster_and_names_its_batches_whole() -> None:
+    named = parse_options(SINK, {"bootstrap.servers": "h:1", "txnAppId": "a", "txnVersion": "3"})
+    assert (named["txnAppId"], named["txnVersion"]) == ("a", 3)
+    with pytest.raises(InvalidSettingError, match="txnVersion"):
+        parse_options(SINK, {"bootstrap.servers": "h:1", "txnAppId": "a"})
+    with pytest.raises(InvalidSettingError, match="strandlog serve"):
+        parse_options(SINK, {"path": "x"})
+
+
+def test_progress_in_a_folder_is_refused() -> None:
+    with pytest.raises(InvalidSettingError, match="no broker"):
+        parse_options(STREAM, {"path": "x", "subscribe": "t", "groupId": "g"})
+
+
+def test_committed_records_only_unless_told_otherwise() -> None:
+    assert parse_options(BATCH, BASE).is_committed_only
+    loose = BASE | {"kafka.isolation.level": "read_uncommitted"}
+    assert not parse_options(BATCH, loose).is_committed_only

@@ -2,6 +2,7 @@
 
     kafkajs   with npm
     java      Kafka's own Java client, with Maven; and the oldest one whose protocol is spoken here
+    kafka     Apache Kafka's broker, with Maven: what our own client is tried against
     spark     PySpark and its Kafka connector, with pip (an environment of its own) and Maven
 
 `make peers` puts them into $COMPAT_PEERS, or else into the user's cache; the tests look there
@@ -27,6 +28,7 @@ OLDEST_CLIENTS_VERSION = "2.1.1"
 SLF4J_VERSION = "2.0.20"
 SPARK_VERSION = "4.0.0"  # the newest of which every jar could be had
 SCALA_VERSION = "2.13"
+KAFKA_BROKER_VERSION = "4.0.0"
 COMPLETE = ".complete"
 
 # Every jar by name, none found by Maven: the descriptors of Spark send it to further registries
@@ -53,6 +55,10 @@ SPARK_JARS = (
     ("org.apache.kafka", "kafka-clients", "3.9.0"),
     ("org.apache.commons", "commons-pool2", "2.12.0"),
 )
+BROKER_JARS = (
+    ("org.apache.kafka", f"kafka_{SCALA_VERSION}", KAFKA_BROKER_VERSION),
+    ("org.slf4j", "slf4j-nop", "1.7.36"),
+)
 POM = """<project>
 <modelVersion>4.0.0</modelVersion>
 <groupId>peers</groupId><artifactId>peers</artifactId><version>1</version>
@@ -61,8 +67,10 @@ POM = """<project>
 """
 DEPENDENCY = """<dependency>
 <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
-<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
-</dependency>"""
+{exclusions}</dependency>"""
+NOTHING_ELSE = (
+    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+)
 
 
 class Peer(NamedTuple):
@@ -98,10 +106,13 @@ def _run(*arguments: str | Path, cwd: Path) -> None:
     subprocess.run([str(argument) for argument in arguments], cwd=cwd, check=True)
 
 
-def _fetch_jars(folder: Path, jars: tuple[tuple[str, str, str], ...]) -> None:
+def _fetch_jars(
+    folder: Path, jars: tuple[tuple[str, str, str], ...], exclusions: str = NOTHING_ELSE
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pom = folder / "pom.xml"
-    pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*jar) for jar in jars)))
+    rows = [DEPENDENCY.format(*jar, exclusions=exclusions) for jar in jars]
+    pom.write_text(POM.format(dependencies="".join(rows)))
     _run(
         *("mvn", "--batch-mode", "--quiet", "-f", pom, "dependency:copy-dependencies"),
         *(f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
@@ -122,6 +133,10 @@ def _fetch_oldest_java(folder: Path) -> None:
     _fetch_jars(folder, OLDEST_JARS)
 
 
+def _fetch_broker(folder: Path) -> None:
+    _fetch_jars(folder, BROKER_JARS, exclusions="")  # with all that it depends on
+
+
 def _fetch_spark(folder: Path) -> None:
     _fetch_jars(folder / "jars", SPARK_JARS)
     venv.create(folder / "venv", with_pip=True, symlinks=True)
@@ -133,7 +148,8 @@ KAFKAJS = Peer("kafkajs", KAFKAJS_VERSION, ("node", "npm"), _fetch_kafkajs)
 JAVA = Peer("java", KAFKA_CLIENTS_VERSION, ("java", "mvn"), _fetch_java)
 OLDEST_JAVA = Peer("java", OLDEST_CLIENTS_VERSION, ("java", "mvn"), _fetch_oldest_java)
 SPARK = Peer("spark", SPARK_VERSION, ("java", "mvn"), _fetch_spark)
-PEERS = (KAFKAJS, JAVA, OLDEST_JAVA, SPARK)
+KAFKA_BROKER = Peer("kafka-broker", KAFKA_BROKER_VERSION, ("java", "mvn"), _fetch_broker)
+PEERS = (KAFKAJS, JAVA, OLDEST_JAVA, SPARK, KAFKA_BROKER)
 
 
 def fetch(peer: Peer) -> bool:

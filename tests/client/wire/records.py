@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from strandlog.client.wire.client import WireClient
-from strandlog.client.wire.coordinating import ProducerIdentity
+from strandlog.client.wire.coordinating import ProducerIdentity, TransactionDescription
 from strandlog.client.wire.reading import RawFetch
 from strandlog.errors import StrandlogError
 from strandlog.model import Record, TopicPartition
@@ -93,3 +94,20 @@ def error_in(client: WireClient, tp: TopicPartition, batch: bytes | bytearray) -
     error = client.produce({tp: [batch]})[tp].error
     assert error is not None
     return error
+
+
+def wait_until_ended(client: WireClient, name: str) -> None:
+    """Kafka answers before the markers are written; who asks at once sees what was before."""
+    for _ in range(200):
+        found = client.describe_transactions([name])[name]
+        assert isinstance(found, TransactionDescription), found
+        if found.state.startswith("Complete"):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{name} is still {found.state}")
+
+
+def end_txn(client: WireClient, name: str, producer: ProducerIdentity, *, commit: bool) -> None:
+    """End a transaction, and wait until readers see it."""
+    client.end_txn(name, *producer, commit=commit)
+    wait_until_ended(client, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.broker_process import BrokerProcess
-from tests.client.wire.records import NOW_MS, batch_of, numbered, values_of, visible, write
+from tests.client.wire.records import NOW_MS, batch_of, end_txn, numbered, values_of, visible, write
 
 from strandlog.client.wire.client import WireClient
 from strandlog.client.wire.reading import cut_at, whole_batches
@@ -141,9 +141,9 @@ def test_aborted_records_are_told_and_open_ones_are_not_read(
         sequences[producer] += 10
     assert client.latest_offsets([tp]) == {tp: 0}
     assert client.latest_offsets([tp], IsolationLevel.READ_UNCOMMITTED) == {tp: 100}
-    client.end_txn(f"{tp}-a", *aborting, commit=False)
+    end_txn(client, f"{tp}-a", aborting, commit=False)
     assert client.latest_offsets([tp]) == {tp: 10}
-    client.end_txn(f"{tp}-c", *committing, commit=True)
+    end_txn(client, f"{tp}-c", committing, commit=True)
     end = client.latest_offsets([tp])[tp]
     assert end == 102  # two markers
     expected = [v for first in range(10, 100, 20) for v in numbered(first, 10)]
@@ -169,7 +169,7 @@ def test_a_range_behind_an_open_transaction_is_given_up_with_the_reason(
         assert [r.value for r in visible([next(reading)], 0, 2)] == [b"before"]
         with pytest.raises(UnreachableError, match=r"up to offset 1.*transaction"):
             next(reading)
-    client.end_txn(f"{tp}", *producer, commit=False)
+    end_txn(client, f"{tp}", producer, commit=False)
 
 
 def test_an_offset_that_is_not_there_is_an_error_with_the_range(

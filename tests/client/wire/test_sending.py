@@ -7,7 +7,15 @@ import sys
 
 import pytest
 from tests.broker_process import BrokerProcess
-from tests.client.wire.records import batch_of, error_in, numbered, values_of, write
+from tests.client.wire.records import (
+    batch_of,
+    end_txn,
+    error_in,
+    numbered,
+    values_of,
+    wait_until_ended,
+    write,
+)
 
 from strandlog.client.wire.client import WireClient
 from strandlog.client.wire.coordinating import TransactionDescription
@@ -108,6 +116,7 @@ def test_another_process_ends_a_transaction(
     assert values_of(client, tp) == []
     arguments = [broker.address, name, str(producer.producer_id), str(producer.epoch), how]
     subprocess.run([sys.executable, "-c", DRIVER, *arguments], check=True, timeout=60)
+    wait_until_ended(client, name)
     assert values_of(client, tp) == (numbered(0, 5) if how == "commit" else [])
 
 
@@ -118,10 +127,10 @@ def test_a_commit_may_be_asked_for_twice_and_cannot_become_an_abort(
     producer = client.init_producer_id(name)
     client.add_partitions_to_txn(name, *producer, [tp])
     write(client, tp, batch_of([b"x"], producer, is_transactional=True), name=name)
-    client.end_txn(name, *producer, commit=True)
-    client.end_txn(name, *producer, commit=True)
+    end_txn(client, name, producer, commit=True)
+    end_txn(client, name, producer, commit=True)
     with pytest.raises(InvalidTransactionStateError, match=f"aborting.*{tp}"):
-        client.end_txn(name, *producer, commit=False)
+        end_txn(client, name, producer, commit=False)
     assert values_of(client, tp) == [b"x"]
 
 
@@ -136,13 +145,13 @@ def test_a_task_that_was_replaced_can_neither_write_nor_be_committed(
     assert (new.producer_id, new.epoch > old.epoch) == (old.producer_id, True)
     fenced = (ProducerFencedError, InvalidProducerEpochError)
     with pytest.raises(fenced):
-        client.end_txn(name, *old, commit=True)
+        end_txn(client, name, old, commit=True)
     late = batch_of([b"late"], old, 1, is_transactional=True)
     result = client.produce({tp: [late]}, transactional_id=name)[tp]
     assert isinstance(result.error, (*fenced, InvalidTransactionStateError))
     client.add_partitions_to_txn(name, *new, [tp])
     write(client, tp, batch_of([b"new"], new, is_transactional=True), name=name)
-    client.end_txn(name, *new, commit=True)
+    end_txn(client, name, new, commit=True)
     assert values_of(client, tp) == [b"new"]
 
 
@@ -155,7 +164,7 @@ def test_one_transaction_after_the_other_does_not_trip_over_the_one_before(
         client.add_partitions_to_txn(name, *producer, [tp])
         batch = batch_of([b"%d" % number], producer, number, is_transactional=True)
         write(client, tp, batch, name=name)
-        client.end_txn(name, *producer, commit=number % 2 == 0)
+        end_txn(client, name, producer, commit=number % 2 == 0)
     assert values_of(client, tp) == [b"0", b"2", b"4", b"6", b"8"]
 
 

@@ -98,13 +98,15 @@ def error_in(client: WireClient, tp: TopicPartition, batch: bytes | bytearray) -
 
 def wait_until_ended(client: WireClient, name: str) -> None:
     """Kafka answers before the markers are written; who asks at once sees what was before."""
+    state = ""
     for _ in range(200):
         found = client.describe_transactions([name])[name]
         assert isinstance(found, TransactionDescription), found
-        if found.state.startswith("Complete"):
+        state = found.state
+        if state.startswith("Complete"):
             return
         time.sleep(0.05)
-    raise AssertionError(f"{name} is still {found.state}")
+    raise AssertionError(f"{name} is still {state}")
 
 
 def end_txn(client: WireClient, name: str, producer: ProducerIdentity, *, commit: bool) -> None:

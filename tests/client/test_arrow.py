@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import strandlog
-from strandlog.errors import InvalidRecordError, MissingExtraError
+from strandlog.errors import (
+    CorruptSegmentError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    MissingExtraError,
+    TopicNotFoundError,
+)
+from strandlog.testing import FakeClock
 
 
 def test_a_table_comes_back_as_it_was_sent(tmp_path: Path) -> None:
@@ -70,3 +79,133 @@ def test_without_pyarrow_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(MissingExtraError, match=r"pip install 'strandlog\[spark\]'"):
             consumer.poll_arrow()
         assert [record.value for record in consumer.poll()] == [b"x"]
+
+
+# -- compiled and plain ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes columns unavailable, so that the way over single records is taken."""
+
+    def forget() -> None:
+        for module in ("consumer", "producer"):
+            monkeypatch.setattr(f"strandlog.client.{module}.are_available", lambda: False)
+
+    return forget
+
+
+def varied_table(count: int) -> Any:
+    return pa.table(
+        {
+            "key": pa.array([None if i % 3 else b"k%d" % i for i in range(count)], pa.binary()),
+            "value": pa.array([None if i % 7 == 6 else b"v" * i for i in range(count)]),
+            "partition": pa.array([i % 4 if i % 4 < 3 else None for i in range(count)], pa.int32()),
+            "timestamp": pa.array(
+                [None if i % 5 == 4 else 1_000_000 * i + 1 for i in range(count)],
+                pa.timestamp("us", tz="UTC"),
+            ),
+            "headers": pa.array(
+                [[{"key": f"h{i}", "value": None}] * (i % 3) for i in range(count)]
+            ),
+        }
+    )
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_compiled_and_plain_sends_are_the_same(
+    tmp_path: Path, without_kernels: Callable[[], None], compression: str | None
+) -> None:
+    """To the byte: the same batches in the same partitions, and the same answers."""
+    table = varied_table(100)
+    seen = []
+    for name in ("compiled", "plain"):
+        if name == "plain":
+            without_kernels()
+        with strandlog.Log(tmp_path / name, clock=FakeClock(1_700_000_000_000)) as log:
+            log.create_topic("t", 3)
+            producer = log.producer(compression=compression)
+            sent = [list(producer.send_arrow("t", table)) for _ in range(2)]
+            sent.append(list(producer.send_arrow("t", table.select(["value"]))))
+            files = [path.read_bytes() for path in sorted((tmp_path / name).glob("t-*/*.log"))]
+        assert sum(map(len, files)) > 5_000 if compression is None else files
+        seen.append((sent, files))
+    assert seen[0] == seen[1]
+
+
+def test_compiled_and_plain_polls_are_the_same(
+    tmp_path: Path, without_kernels: Callable[[], None]
+) -> None:
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t", 3)
+        for compression in (None, "zstd", "lz4"):
+            log.producer(compression=compression).send_arrow("t", varied_table(150))
+        compiled = [log.consumer(["t"]).poll_arrow(n) for n in (1, 7, 100, 100_000)]
+        with strandlog.read(tmp_path / "data") as guest:
+            beside = guest.consumer(["t"]).poll_arrow()
+        without_kernels()
+        plain = [log.consumer(["t"]).poll_arrow(n) for n in (1, 7, 100, 100_000)]
+    assert [table.to_pylist() for table in compiled] == [table.to_pylist() for table in plain]
+    assert [table.schema for table in compiled] == [table.schema for table in plain]
+    assert [len(table) for table in compiled] == [1, 7, 100, 450]
+    assert beside.to_pylist() == compiled[-1].to_pylist()
+
+
+def test_polls_of_both_kinds_take_turns_without_loss(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t")
+        for start in range(0, 300, 30):
+            log.producer().send_batch("t", [b"%d" % n for n in range(start, start + 30)])
+        consumer = log.consumer(["t"], group="g")
+        values = []
+        for size in (1, 7, 40, 3, 50, 100, 100):
+            values += consumer.poll_arrow(size).column("value").to_pylist()
+            assert consumer.position("t", 0) == len(values)
+            values += [record.value for record in consumer.poll(5)]
+            assert consumer.position("t", 0) == len(values)
+        assert consumer.poll_arrow().num_rows == 0
+    assert values == [b"%d" % n for n in range(300)]
+
+
+def test_a_damaged_batch_hides_only_itself_from_poll_arrow(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t")
+        for number in range(3):
+            log.producer().send_batch("t", [b"%d" % number] * 10)
+    (path,) = (tmp_path / "data").glob("t-0/*.log")
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    with strandlog.read(tmp_path / "data") as log:
+        consumer = log.consumer(["t"])
+        assert consumer.poll_arrow().num_rows == 20
+        with pytest.raises(CorruptSegmentError):
+            consumer.poll_arrow()
+
+
+def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t", 2)
+        table = pa.table({"value": [b"a", b"b"], "partition": [0, 5]})
+        with pytest.raises(TopicNotFoundError, match="no partition 5"):
+            log.producer().send_arrow("t", table)
+        assert log.consumer(["t"]).poll() == []
+
+
+def test_a_table_over_the_limit_is_refused_whole(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t", 2, {"max.message.bytes": 1000})
+        table = pa.table({"value": [b"a", b"b" * 2000]})
+        with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes"):
+            log.producer().send_arrow("t", table)
+        assert log.consumer(["t"]).poll() == []
+
+
+def test_other_hashes_are_used_for_tables_too(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t", 5)
+        keys = [b"k%d" % number for number in range(30)]
+        producer = log.producer(partitioner="fnv1a")
+        in_table = producer.send_arrow("t", pa.table({"key": keys, "value": keys}))
+        one_by_one = producer.send_batch("t", list(zip(keys, keys, strict=True)))
+    assert [meta.partition for meta in in_table] == [meta.partition for meta in one_by_one]

@@ -311,6 +311,7 @@ def test_a_given_partition_goes_before_the_key() -> None:
     assert routed.turns == 1
     assert route_rows(None, 3, 2, given=given_).partitions.tolist() == [2, 2, 0, 0]
     assert route_rows(None, 3, 5, given=given_, is_sticky=True).partitions.tolist() == [2, 2, 2, 0]
+    assert route_rows(None, 3, 2, row_count=4).partitions.tolist() == [2, 0, 1, 2]
 
 
 @pytest.mark.parametrize("number", [3, -1, -2, 2**40])

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from strandlog.errors import InvalidRecordError, MissingExtraError
-from strandlog.model import Record
+from strandlog.model import NO_TIMESTAMP, Record
 
 _READ_COLUMNS = ("key", "value", "partition", "timestamp", "headers")
 
@@ -67,6 +67,26 @@ def table_of(records: Sequence[Record]) -> Any:
     return arrow.Table.from_arrays(arrays, schema=fields)
 
 
+def table_of_batches(batches: list[Any]) -> Any:
+    """A table of what `decode_columns` made."""
+    return _pyarrow().Table.from_batches(batches, schema())
+
+
+def record_at(table: Any, index: int) -> Record:
+    """One row of a table of records."""
+    row = {name: table.column(name)[index] for name in table.schema.names}
+    timestamp = row["timestamp"].value
+    return Record(
+        row["topic"].as_py(),
+        row["partition"].as_py(),
+        row["offset"].as_py(),
+        NO_TIMESTAMP if timestamp is None else timestamp,
+        row["key"].as_py(),
+        row["value"].as_py(),
+        tuple((one["key"], one["value"]) for one in row["headers"].as_py()),
+    )
+
+
 def items_of(table: Any) -> Iterator[dict[str, Any]]:
     """The rows of a table, as `send_batch` takes them."""
     arrow = _pyarrow()
@@ -90,5 +110,7 @@ def _as_python(arrow: Any, name: str, column: Any) -> list[Any]:
     if name in ("key", "value"):
         return list(column.cast(arrow.binary()).to_pylist())
     if name == "timestamp" and arrow.types.is_timestamp(column.type):
-        return list(column.cast(arrow.timestamp("ms", tz="UTC")).cast(arrow.int64()).to_pylist())
+        # Finer times lose what is below a millisecond.
+        in_ms = column.cast(arrow.timestamp("ms", tz=column.type.tz), safe=False)
+        return list(in_ms.cast(arrow.int64()).to_pylist())
     return list(column.to_pylist())

@@ -25,10 +25,17 @@ from typing import Any, Literal, Self
 
 from strandlog.broker.assignors import ASSIGNORS
 from strandlog.client.arrow import schema, table_of
+from strandlog.client.arrow_rows import decode_rows
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.cursor import NO_POSITION, Cursor
 from strandlog.client.membership import Membership
-from strandlog.client.record_source import ConsumerHost, GroupWish, RecordSource
+from strandlog.client.record_source import (
+    ConsumerHost,
+    Decode,
+    GroupWish,
+    RecordSource,
+    decode_records,
+)
 from strandlog.errors import (
     ClosedError,
     GroupError,
@@ -40,6 +47,7 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.model import OffsetAndMetadata, Record, TopicPartition
+from strandlog.record.columns import are_available
 
 OffsetReset = Literal["earliest", "latest", "none"]
 RESETS_PER_POLL = 3  # of one partition whose start runs away; the next poll tries again
@@ -187,12 +195,17 @@ class Consumer(Closing):
 
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
         """The next records, at most `max_records`; waits up to `timeout_ms` for the first."""
+        records: list[Record] = self._read(max_records, timeout_ms, decode_records)
+        return records
+
+    def _read(self, max_records: int, timeout_ms: int, decode: Decode) -> Any:
+        """The same, decoded in one way or the other; an empty list if there are none."""
         if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "a number, at least 1")
         began_at: list[tuple[Cursor, int]] = []
         with self._guard:
             try:
-                return self._poll(max_records, timeout_ms, began_at)
+                return self._poll(max_records, timeout_ms, began_at, decode)
             except StrandlogError:
                 raise
             except BaseException:
@@ -201,8 +214,12 @@ class Consumer(Closing):
                 raise
 
     def _poll(
-        self, max_records: int, timeout_ms: int, began_at: list[tuple[Cursor, int]]
-    ) -> list[Record]:
+        self,
+        max_records: int,
+        timeout_ms: int,
+        began_at: list[tuple[Cursor, int]],
+        decode: Decode,
+    ) -> Any:
         deadline_ms = self._log.clock.monotonic_ms() + timeout_ms
         while True:
             self._log.tick()
@@ -211,7 +228,7 @@ class Consumer(Closing):
             if self._membership is not None:
                 self._membership.step()
             began_at.clear()
-            records = self._take(max_records, began_at) if self._is_member() else []
+            records = self._take(max_records, began_at, decode) if self._is_member() else []
             if not records and self._find_new_partitions():
                 continue
             left_ms = deadline_ms - self._log.clock.monotonic_ms()
@@ -224,7 +241,10 @@ class Consumer(Closing):
     def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
         """Like poll, as an Arrow table (see arrow.py)."""
         schema()  # without pyarrow this fails, before the records are taken
-        return table_of(self.poll(max_records, timeout_ms))
+        if not are_available():
+            return table_of(self.poll(max_records, timeout_ms))
+        rows = self._read(max_records, timeout_ms, decode_rows)
+        return rows.table() if rows else table_of([])
 
     def _is_member(self) -> bool:
         """Whether what this consumer has is really its own; without a group it always is."""
@@ -244,20 +264,20 @@ class Consumer(Closing):
                         found = True
         return found
 
-    def _take(self, max_records: int, began_at: list[tuple[Cursor, int]]) -> list[Record]:
+    def _take(self, max_records: int, began_at: list[tuple[Cursor, int]], decode: Decode) -> Any:
         """Records of all partitions in turn; notes where each stood before."""
         cursors = list(self._cursors.values())
         if not cursors:
             return []
         self._turn = (self._turn + 1) % len(cursors)
-        records: list[Record] = []
+        records: Any = []
         for cursor in cursors[self._turn :] + cursors[: self._turn]:
             wanted = max_records - len(records)
             if not wanted:
                 break
             began_at.append((cursor, cursor.position))
             try:
-                found = self._take_from(cursor, wanted)
+                found = self._take_from(cursor, wanted, decode)
             except TopicNotFoundError:
                 del self._cursors[cursor.tp]  # the topic was deleted
                 continue
@@ -268,10 +288,10 @@ class Consumer(Closing):
             records = records + found if records else found
         return records
 
-    def _take_from(self, cursor: Cursor, count: int) -> list[Record]:
+    def _take_from(self, cursor: Cursor, count: int, decode: Decode) -> Any:
         for _ in range(RESETS_PER_POLL):
             try:
-                return cursor.take(self._source, count)
+                return cursor.take(self._source, count, decode)
             except OffsetOutOfRangeError as error:
                 # Retention or deletion was quicker than this consumer; beside a busy owner it may
                 # be so again.

@@ -10,7 +10,7 @@ import contextlib
 
 from strandlog.broker.broker import Broker
 from strandlog.client.group_commit import GroupCommit
-from strandlog.client.record_source import FETCH_BYTES, Fetched, decode_records
+from strandlog.client.record_source import FETCH_BYTES, Decode, Fetched
 from strandlog.errors import CorruptSegmentError, StorageError
 from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.storage.partition_log import PartitionLog
@@ -34,7 +34,7 @@ class EmbeddedSource:
     def readable_end(self, tp: TopicPartition) -> int:
         return self._broker.catalog.log(tp.topic, tp.partition).high_watermark
 
-    def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
+    def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
         log = self._broker.catalog.log(tp.topic, tp.partition)
         if log.high_watermark < log.log_end_offset and log.high_watermark <= offset:
             self._sync(log)
@@ -46,7 +46,7 @@ class EmbeddedSource:
             return Fetched([], max(offset, log.high_watermark))
         limit_bytes = self._broker.settings.decompressed_max_bytes
         try:
-            return decode_records(data, tp, offset, log.log_end_offset, log.folder, limit_bytes)
+            return decode(data, tp, offset, log.log_end_offset, log.folder, limit_bytes)
         except CorruptSegmentError as error:
             raise _placed(error, log, offset) from error
 

@@ -29,10 +29,10 @@ from strandlog.client.folder_groups import FolderGroups
 from strandlog.client.membership import Membership
 from strandlog.client.record_source import (
     FETCH_BYTES,
+    Decode,
     Fetched,
     GroupWish,
     RecordSource,
-    decode_records,
 )
 from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
@@ -50,6 +50,7 @@ from strandlog.errors import (
 )
 from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import end_offset_of, read_header
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.checkpoint import read_document
 from strandlog.storage.files import Buffer, DiskFiles, Files
 from strandlog.storage.folder_view import FolderView, PartitionView
@@ -98,15 +99,18 @@ class FolderSource:
         with self._looking_at(tp) as view:
             return view.end_offset
 
-    def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
+    def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
+        def read(view: PartitionView, offset: int, end_offset: int) -> Fetched:
+            return _read(view, offset, end_offset, decode)
+
         with self._looking_at(tp) as view:
             with contextlib.suppress(OffsetOutOfRangeError, CorruptSegmentError):
-                fetched = _read(view, offset, offset)
+                fetched = read(view, offset, offset)
                 if fetched.next_offset == offset == view.end_offset:
                     return fetched
                 if fetched.records and fetched.records[0].offset == offset:
                     return fetched
-            return self._fetch_at_rest(view, offset, _read, Fetched([], offset))
+            return self._fetch_at_rest(view, offset, read, Fetched([], offset))
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
         """Whole batches from the one that holds `offset` on, as they are on disk."""
@@ -181,12 +185,13 @@ class FolderSource:
             raise TopicNotFoundError(tp.topic) from None
 
 
-def _read(view: PartitionView, offset: int, end_offset: int) -> Fetched:
+def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> Fetched:
     """What the view shows from an offset on; `end_offset` if it shows nothing."""
     data = view.read(offset, FETCH_BYTES)
     if not data:
         return Fetched([], max(offset, end_offset))
-    return decode_records(data, view.tp, offset, view.end_offset, view.folder)
+    limit_bytes = DEFAULT_DECOMPRESSED_LIMIT_BYTES
+    return decode(data, view.tp, offset, view.end_offset, view.folder, limit_bytes)
 
 
 class FolderLog(Closing):

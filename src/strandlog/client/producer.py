@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from strandlog.client.arrow import items_of
+from strandlog.client.arrow_sending import RoutedTable, SentTable
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.partitioner import KeyHash, key_hash
 from strandlog.client.record_items import (
@@ -40,7 +41,8 @@ from strandlog.model import Headers, RecordMetadata
 from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec, codec_named
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.record.columns import are_available
+from strandlog.storage.partition_log import AppendResult, PartitionLog
 
 if TYPE_CHECKING:
     from strandlog.client.embedded import Log
@@ -83,6 +85,7 @@ class Producer(Closing):
             raise InvalidSettingError("acks", acks, 'one of 0, 1, "all"')
         self._log = log
         self._waits = acks in ("all", "-1", -1) and log.broker.settings.fsyncs
+        self._partitioner = partitioner
         self._hash: KeyHash = key_hash(partitioner)
         self._codec = None if compression is None else codec_named(compression)
         self._is_closed = False
@@ -177,19 +180,46 @@ class Producer(Closing):
                 self._build(target, columns, now_ms)
                 for target, columns in zip(targets, by_partition.values(), strict=True)
             ]
-            appended = log.broker.append_all(list(zip(targets, batches, strict=True)))
-            if self._waits:
-                for target, result in zip(targets, appended, strict=True):
-                    log.group_commit.wait_durable(target, result.last_offset + 1)
-            if log.waiters:
-                log.condition.notify_all()
+            appended = self._append_all(targets, batches)
         timestamps = {number: columns.timestamps for number, columns in by_partition.items()}
         results = dict(zip(numbers, appended, strict=True))
         return SentBatch(topic, len(items), routes, results, timestamps, now_ms)
 
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
         """Append the rows of an Arrow table (see arrow.py), one batch per partition."""
-        return self.send_batch(topic, items_of(table))
+        if self._partitioner != "murmur2" or not table.num_rows or not are_available():
+            return self.send_batch(topic, items_of(table))
+        log = self._log
+        with self._guard:
+            logs = log.logs_for_append(topic)
+            turn = self._next_turn(topic, 0)
+            routed = RoutedTable(topic, table, len(logs), turn, log.tick())
+            self._next_turn(topic, routed.turns)
+            targets = [logs[number] for number in routed.numbers]
+            batches = [
+                routed.batch(
+                    number,
+                    self._codec_for(target),
+                    target.settings.max_message_bytes,
+                    log.broker.settings.decompressed_max_bytes,
+                )
+                for number, target in zip(routed.numbers, targets, strict=True)
+            ]
+            appended = self._append_all(targets, batches)
+        return SentTable(topic, routed, dict(zip(routed.numbers, appended, strict=True)))
+
+    def _append_all(
+        self, targets: list[PartitionLog], batches: list[bytearray]
+    ) -> list[AppendResult]:
+        """Append one batch to each; as safe as `acks` says when this returns."""
+        log = self._log
+        appended = log.broker.append_all(list(zip(targets, batches, strict=True)))
+        if self._waits:
+            for target, result in zip(targets, appended, strict=True):
+                log.group_commit.wait_durable(target, result.last_offset + 1)
+        if log.waiters:
+            log.condition.notify_all()
+        return appended
 
     def _sort(
         self, topic: str, items: list[BatchItem], count: int, now_ms: int

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from threading import Condition
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strandlog.clock import Clock
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import Record, TimestampOffset, TopicPartition
-from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer
 
@@ -26,8 +25,11 @@ FETCH_BYTES = 1024 * 1024
 class Fetched(NamedTuple):
     """Decoded records, and the offset after them (gaps included)."""
 
-    records: list[Record]
+    records: Any  # list[Record], or the same as columns: arrow_rows.ArrowRows
     next_offset: int
+
+
+Decode = Callable[[Buffer, TopicPartition, int, int, str, int], Fetched]
 
 
 class RecordSource(Protocol):
@@ -42,8 +44,8 @@ class RecordSource(Protocol):
     def readable_end(self, tp: TopicPartition) -> int:
         """The offset after the last record that can be read now; less while a disk is refusing."""
 
-    def fetch(self, tp: TopicPartition, offset: int) -> Fetched:
-        """Some records from an offset on; none when the end is reached."""
+    def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
+        """Some records from an offset on, decoded; none when the end is reached."""
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time."""
@@ -98,7 +100,7 @@ def decode_records(
     offset: int,
     end_offset: int,
     path: str,
-    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
+    limit_bytes: int,
 ) -> Fetched:
     """The records of the batches in `data` from `offset` up to `end_offset`.
 

@@ -96,11 +96,19 @@ def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:
     )
 
 
-def route(keys: Any, partition_count: int, start: int, given: Any, is_sticky: bool) -> Routed:
+def route(
+    keys: Any,
+    partition_count: int,
+    start: int,
+    given: Any,
+    row_count: int | None,
+    is_sticky: bool,
+) -> Routed:
     """See `columns.route_rows`."""
     assert partition_count > 0, "a topic has partitions"
-    assert keys is not None or given is not None, "there is nothing to route by"
-    count = len(given if keys is None else keys)
+    columns = [column for column in (keys, given) if column is not None]
+    assert columns or row_count is not None, "somebody must say how many rows there are"
+    count = len(columns[0]) if columns else row_count or 0
     column = no_bytes(count) if keys is None else bytes_column("key", keys)
     chosen = np.full(count, kernels.NOT_GIVEN, np.int32)
     if given is not None:

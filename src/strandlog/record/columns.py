@@ -101,6 +101,7 @@ def encode_columns(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
+    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
 ) -> list[bytearray]:
     """Batches of some rows of `records`, an Arrow RecordBatch or Table, in the order of `rows`.
 
@@ -108,6 +109,7 @@ def encode_columns(
     Read are the columns key, value (needed), timestamp and headers; `timestamp_ms` stands in for
     a timestamp that is not there. `rows` are row numbers (int64), all rows if there are none given.
     A batch is cut before it grows over `max_batch_bytes`; without that there is only one.
+    What readers could not unpack, because it is over `limit_bytes`, is not packed.
     Sequences count on from batch to batch. The bytes are those that `build_batch` makes.
     """
     encoding = _module("column_encoding")
@@ -116,7 +118,13 @@ def encode_columns(
         records if is_ready else encoding.ready_rows(records, timestamp_ms),
         rows,
         encoding.BatchShape(
-            codec, max_batch_bytes, producer_id, producer_epoch, base_sequence, is_transactional
+            codec,
+            max_batch_bytes,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            is_transactional,
+            limit_bytes,
         ),
     )
 
@@ -127,16 +135,23 @@ def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:
 
 
 def route_rows(
-    keys: Any, partition_count: int, start: int = 0, *, given: Any = None, is_sticky: bool = False
+    keys: Any,
+    partition_count: int,
+    start: int = 0,
+    *,
+    given: Any = None,
+    row_count: int | None = None,
+    is_sticky: bool = False,
 ) -> Routed:
     """The partition of each row: the one `given` for it, else by its key, else in turn.
 
-    `keys` and `given` are Arrow arrays as long as each other, or None. The first row without
+    `keys` and `given` are Arrow arrays as long as each other, or None; where both may be None,
+    `row_count` says how many rows there are. The first row without
     either goes to partition `start` modulo the count, and so do all others if `is_sticky`; else
     each goes to the next one. `Routed` has the partitions (int32) and how many turns were taken.
     """
     return _module("column_encoding").route(  # type: ignore[no-any-return]
-        keys, partition_count, start, given, is_sticky
+        keys, partition_count, start, given, row_count, is_sticky
     )
 
 

@@ -1,0 +1,90 @@
+"""Records that were read as columns: what a cursor holds for `poll_arrow`.
+
+`ArrowRows` does what a cursor does with a list of records (count, cut, join, look at the first and
+the last), without a record for each row. Cutting copies nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from strandlog.client.arrow import record_at, table_of_batches
+from strandlog.client.record_source import Fetched
+from strandlog.errors import CorruptSegmentError, DataError
+from strandlog.model import Record, TopicPartition
+from strandlog.record.columns import COLUMNS, decode_columns
+from strandlog.storage.batch_reader import checked_batches
+from strandlog.storage.files import Buffer
+
+_COLUMNS: Final = tuple(name for name in COLUMNS if name != "timestampType")
+
+
+class ArrowRows:
+    """Records in order, as RecordBatches of which none is empty."""
+
+    __slots__ = ("_batches", "_count")
+
+    def __init__(self, batches: list[Any]) -> None:
+        self._batches = batches
+        self._count: int = sum(batch.num_rows for batch in batches)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int | slice) -> Record | ArrowRows:
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(self._count)
+            return self._part(start, stop)
+        assert index in (0, -1), "only the ends of many rows are looked at"
+        return record_at(self._batches[index], self._batches[index].num_rows - 1 if index else 0)
+
+    def _part(self, start: int, stop: int) -> ArrowRows:
+        part = []
+        for batch in self._batches:
+            if start < batch.num_rows and stop > 0:
+                part.append(batch.slice(max(start, 0), stop - max(start, 0)))
+            start -= batch.num_rows
+            stop -= batch.num_rows
+        return ArrowRows(part)
+
+    def __add__(self, other: ArrowRows) -> ArrowRows:
+        return ArrowRows([*self._batches, *other._batches])
+
+    def table(self) -> Any:
+        """All rows, in chunks as they were read."""
+        return table_of_batches(self._batches)
+
+
+def decode_rows(
+    data: Buffer,
+    tp: TopicPartition,
+    offset: int,
+    end_offset: int,
+    path: str,
+    limit_bytes: int,
+) -> Fetched:
+    """As `record_source.decode_records`, the records as columns."""
+    size = 0
+    try:
+        for batch in checked_batches(data, path=path, offset=offset, end_offset=end_offset):
+            size = batch.position + batch.size_bytes
+    except CorruptSegmentError:
+        if not size:
+            raise
+    columns = decode_columns(
+        memoryview(data)[:size],
+        offset,
+        end_offset,
+        topic=tp.topic,
+        partition=tp.partition,
+        columns=_COLUMNS,
+        limit_bytes=limit_bytes,
+        timestamp_unit="ms",
+    )
+    batches: list[Any] = []
+    try:
+        batches.extend(columns)
+    except DataError:
+        if columns.next_offset == offset:
+            raise
+    return Fetched(ArrowRows(batches), columns.next_offset)

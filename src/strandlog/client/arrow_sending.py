@@ -1,0 +1,90 @@
+"""The rows of an Arrow table as one batch per partition: what is behind `send_arrow`.
+
+No row becomes a Python object: rows are routed, grouped and encoded by columns (record/columns.py).
+Where each went is worked out only when somebody looks, as for `send_batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strandlog.client.sent_batch import SentBatch
+from strandlog.errors import InvalidRecordError, MessageTooLargeError, TopicNotFoundError
+from strandlog.model import RecordMetadata
+from strandlog.record.codecs import Codec
+from strandlog.record.columns import encode_columns, group_rows, ready_rows, route_rows
+from strandlog.storage.partition_log import AppendResult
+
+
+class RoutedTable:
+    """A table with the partition of each row, and the rows of each partition."""
+
+    def __init__(
+        self, topic: str, table: Any, partition_count: int, turn: int, now_ms: int
+    ) -> None:
+        self.row_count: int = table.num_rows
+        self._rows = ready_rows(table, now_ms)
+        names = table.schema.names
+        given = table.column("partition") if "partition" in names else None
+        try:
+            routed = route_rows(
+                table.column("key") if "key" in names else None,
+                partition_count,
+                turn,
+                given=given,
+                row_count=self.row_count,
+            )
+        except InvalidRecordError as error:
+            if given is None or not error.records:
+                raise
+            number = given[error.records[0]].as_py()
+            raise TopicNotFoundError(topic, number, partition_count) from None
+        self.turns = routed.turns
+        self.partitions = routed.partitions
+        self.timestamps = self._rows.timestamps
+        grouped = group_rows(routed.partitions, partition_count)
+        self._rows_of = {
+            number: rows
+            for number in range(partition_count)
+            if len(rows := grouped.rows_of(number))
+        }
+
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that get something."""
+        return list(self._rows_of)
+
+    def batch(self, number: int, codec: Codec, max_bytes: int, limit_bytes: int) -> bytearray:
+        """The one batch of a partition; MessageTooLargeError when it is none."""
+        (batch,) = encode_columns(
+            self._rows,
+            self._rows_of[number],
+            timestamp_ms=0,
+            codec=codec,
+            limit_bytes=limit_bytes,
+        )
+        if len(batch) > max_bytes:
+            raise MessageTooLargeError(len(batch), max_bytes, "max.message.bytes")
+        return batch
+
+
+class SentTable(SentBatch):
+    """Where each row of a table went, in the order of the rows."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, topic: str, table: RoutedTable, results: Mapping[int, AppendResult]) -> None:
+        super().__init__(topic, table.row_count, 0, results, {}, 0)
+        self._table = table
+
+    def _make(self) -> list[RecordMetadata]:
+        next_offsets = {number: result.base_offset for number, result in self._results.items()}
+        made = []
+        partitions, timestamps = self._table.partitions.tolist(), self._table.timestamps.tolist()
+        for number, timestamp in zip(partitions, timestamps, strict=True):
+            stamped = self._results[number].append_time_ms
+            when = timestamp if stamped < 0 else stamped
+            made.append(RecordMetadata(self._topic, number, next_offsets[number], when))
+            next_offsets[number] += 1
+        return made

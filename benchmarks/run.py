@@ -11,8 +11,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.columns import column_rows
 from benchmarks.measure import Row, print_table, write_json
 from benchmarks.opening import GIB, memory_rows, opening_rows, start_rows
+from benchmarks.raw_batches import raw_batch_rows
 from benchmarks.throughput import append_rows, consumer_rows, producer_rows
 from benchmarks.wire import wire_rows
 
@@ -32,7 +34,9 @@ def main() -> int:
             "consumer": lambda: consumer_rows(folder),
             "memory": lambda: memory_rows(folder),
             "start": start_rows,
+            "columns": column_rows,
             "wire": lambda: wire_rows(folder),
+            "raw batches": lambda: raw_batch_rows(folder),
             "opening": lambda: opening_rows(folder, total_bytes),
         }
         for title, measure in parts.items():

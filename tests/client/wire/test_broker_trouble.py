@@ -15,8 +15,13 @@ from tests.broker_process import BrokerProcess
 from tests.client.wire.records import batch_of, numbered, values_of, visible
 
 from strandlog.client.wire.client import WireClient
-from strandlog.errors import UnreachableError
+from strandlog.errors import ClosedError, UnreachableError
 from strandlog.model import TopicPartition
+
+
+class InterruptedByTestError(BaseException):
+    """As Ctrl-C, or the end of a Spark task."""
+
 
 HASTY = {"default.api.timeout.ms": "1000", "request.timeout.ms": "300"}
 
@@ -115,6 +120,31 @@ def test_a_transaction_is_committed_by_a_client_that_comes_after_the_kill(
         with WireClient(mortal.address) as driver:
             driver.end_txn("x", *producer, commit=True)
         assert values_of(task, tp) == numbered(0, 10)
+
+
+def test_a_read_that_was_interrupted_does_not_spoil_the_next_one(mortal: BrokerProcess) -> None:
+    def interrupt(*_: object) -> None:
+        raise InterruptedByTestError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with WireClient(mortal.address) as client:
+            tp = _filled(client)
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(InterruptedByTestError):
+                client.fetch(tp, 5000, max_wait_ms=20_000)
+            assert values_of(client, tp) == numbered(0, 5000, size=1000)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_range_of_a_client_that_was_closed_ends_with_an_error(mortal: BrokerProcess) -> None:
+    with WireClient(mortal.address, {"max.partition.fetch.bytes": "100000"}) as client:
+        reading = client.read_range(_filled(client), 0, 5000)
+        next(reading)
+    with pytest.raises(ClosedError):
+        list(reading)
 
 
 def test_what_cannot_be_delivered_is_given_up_in_time_and_named(mortal: BrokerProcess) -> None:

@@ -20,7 +20,13 @@ from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.tls import tls_context
 from strandlog.clock import Clock, pause
 from strandlog.config.server_settings import Address
-from strandlog.errors import RemoteError, StrandlogError, TopicNotFoundError, UnreachableError
+from strandlog.errors import (
+    ClosedError,
+    RemoteError,
+    StrandlogError,
+    TopicNotFoundError,
+    UnreachableError,
+)
 from strandlog.model import TopicPartition
 from strandlog.protocol.kafka.versions import METADATA
 
@@ -68,6 +74,7 @@ class Cluster:
         self.options = options
         self.controller_id = NO_LEADER
         self._clock = clock
+        self._is_closed = False
         self._tls = tls_context(options) if options.wants_tls else None
         self._nodes: dict[int, Address] = {}
         self._topics: dict[str, TopicMetadata] = {}
@@ -127,6 +134,8 @@ class Cluster:
         raise UnreachableError("; ".join(reasons)) from last
 
     def _connection(self, address: Address) -> WireConnection:
+        if self._is_closed:
+            raise ClosedError("client")
         connection = self._connections.get(address)
         if connection is not None and connection.is_open:
             return connection
@@ -147,6 +156,7 @@ class Cluster:
         return connection
 
     def close(self) -> None:
+        self._is_closed = True
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

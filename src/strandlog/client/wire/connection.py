@@ -257,6 +257,9 @@ class WireConnection:
                 self._send_all(parts[first : first + MAX_VECTORS])
         except OSError as error:
             raise self.broken(_reason(error)) from error
+        except BaseException:
+            self.close()  # interrupted in the middle of a frame: nothing behind it makes sense
+            raise
 
     def _send_all(self, parts: list[Buffer]) -> None:
         rest = [memoryview(part) for part in parts]
@@ -284,6 +287,9 @@ class WireConnection:
             self._fill(frame)
         except (OSError, DataError) as error:
             raise self.broken(_reason(error)) from error
+        except BaseException:
+            self.close()  # interrupted in the middle of a frame: nothing behind it makes sense
+            raise
         if not self._replies:
             raise self.broken("it answered without a question")
         self._replies.popleft().fill(frame.toreadonly())

@@ -81,9 +81,11 @@ def _rates(value_bytes: int, count: int, codec: Codec) -> list[Row]:
         encode_columns(table, timestamp_ms=NOW_MS, codec=codec, max_batch_bytes=BATCH_BYTES)
 
     def encode_slowly() -> None:
+        # All batches are kept, as by the other way: fresh memory is a good part of the price.
+        made = []
         for start in range(0, count, BATCH_RECORDS):
             end = start + BATCH_RECORDS
-            build_batch(NOW_MS, values[start:end], keys[start:end], codec=codec)
+            made.append(build_batch(NOW_MS, values[start:end], keys[start:end], codec=codec))
 
     def route() -> None:
         group_rows(route_rows(table.column("key"), PARTITIONS).partitions, PARTITIONS)

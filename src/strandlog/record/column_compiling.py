@@ -6,8 +6,8 @@ there is damaged, the function is compiled in memory, in each process anew.
 
 Invariants: every kernel has one signature, so there is one thing to compile and to keep, and it is
 compiled when its module is imported, not in the middle of the first batch. Kernels run without
-Python's lock. numba's cache sees changes of the kernel's own file only, so a `inner` function lives
-in the file of the kernels that call it.
+Python's lock. numba's cache sees changes of the kernel's own file only, so an `inner` function
+lives in the file of the kernels that call it.
 
 `load_byte`, `store_byte` and `copy_bytes` are plain memory accesses: numba's own indexing gives
 negative numbers a meaning, which costs a test per byte and keeps copies from being block copies.

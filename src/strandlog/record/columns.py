@@ -146,9 +146,9 @@ def route_rows(
     """The partition of each row: the one `given` for it, else by its key, else in turn.
 
     `keys` and `given` are Arrow arrays as long as each other, or None; where both may be None,
-    `row_count` says how many rows there are. The first row without
-    either goes to partition `start` modulo the count, and so do all others if `is_sticky`; else
-    each goes to the next one. `Routed` has the partitions (int32) and how many turns were taken.
+    `row_count` says how many rows there are. The first row without either goes to partition
+    `start` modulo the count, and so do all others if `is_sticky`; else each goes to the next one.
+    `Routed` has the partitions (int32) and how many turns were taken.
     """
     return _module("column_encoding").route(  # type: ignore[no-any-return]
         keys, partition_count, start, given, row_count, is_sticky

@@ -105,6 +105,26 @@ def test_batches_arrive_once_when_the_broker_was_killed_and_started_again(
         assert values_of(client, tp) == numbered(0, 20_000, size=1000)
 
 
+def test_batches_do_not_change_places_when_the_last_one_cannot_be_sent(
+    mortal: BrokerProcess,
+) -> None:
+    """The failure of a send is known before that of the batches that are under way."""
+    with WireClient(mortal.address) as client:
+        tp = TopicPartition("t", 0)
+        client.create_topic("t", 1, {"max.message.bytes": "3000000"})
+        producer = client.init_producer_id()
+        values = [b"%d" % number * 1_100_000 for number in range(9)]
+        sender = client.sender()
+        for number, value in enumerate(values):
+            if number == 3:
+                mortal.stop(signal.SIGKILL)
+            sender.send(tp, batch_of([value], producer, number))
+        mortal.start()
+        result = sender.flush()[tp]
+        assert (result.batch_count, result.error) == (9, None)
+        assert values_of(client, tp) == values
+
+
 def test_a_transaction_is_committed_by_a_client_that_comes_after_the_kill(
     mortal: BrokerProcess,
 ) -> None:

@@ -57,18 +57,23 @@ def test_batches_of_many_partitions_keep_their_order(
 
 def test_an_error_is_about_its_partition_alone(client: WireClient, tp: TopicPartition) -> None:
     good, missing, large = tp, tp._replace(partition=7), tp._replace(partition=1)
+    producer = client.init_producer_id()
     found = client.produce(
         {
             missing: [batch_of([b"x"])],
-            large: [batch_of([b"first"]), batch_of([b"x" * 4_000_000]), batch_of([b"last"])],
-            good: [batch_of([b"a"]), batch_of([b"b"])],
+            large: [
+                batch_of([value], producer, number)
+                for number, value in enumerate((b"first", b"x" * 4_000_000, b"last"))
+            ],
+            good: [batch_of([b"a"], producer, 0), batch_of([b"b"], producer, 1)],
         }
     )
     assert found[good] == (0, 2, None)
     assert isinstance(found[missing].error, TopicNotFoundError)
     assert isinstance(found[large].error, MessageTooLargeError)
     assert values_of(client, good) == [b"a", b"b"]
-    assert values_of(client, large)[:1] == [b"first"]
+    assert found[large][:2] == (0, 1)
+    assert values_of(client, large) == [b"first"]
 
 
 def test_a_damaged_batch_is_refused_at_once(client: WireClient, tp: TopicPartition) -> None:

@@ -7,7 +7,8 @@ One request carries one batch of each partition at most, as Kafka wants it, and 
 are under way to a broker. A batch that is refused for a reason that passes is sent again, with all
 batches of its partition behind it, once none of them is under way any more: so their order stays,
 and the sequence numbers of an idempotent producer fit. Without a producer id a batch whose answer
-was lost may be written twice: at least once.
+was lost may be written twice, and one that was refused comes behind those that were not: at least
+once.
 
 An error is about one partition: its batches behind the error are given up, others go on.
 """
@@ -27,7 +28,6 @@ from strandlog.protocol.kafka.hot_path import ProduceAnswer
 from strandlog.protocol.kafka.versions import PRODUCE
 
 CORRUPT_MESSAGE = 2
-OUT_OF_ORDER_SEQUENCE = 45
 DUPLICATE_SEQUENCE = 46
 SEND_FROM_BYTES = 1024 * 1024
 
@@ -40,13 +40,21 @@ class ProduceResult(NamedTuple):
     error: StrandlogError | None  # why the others are not
 
 
+class _Batch(NamedTuple):
+    """A batch and its place among those of its partition."""
+
+    number: int
+    data: Buffer
+
+
 class _Lane:
     """The batches of one partition."""
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.waiting: deque[Buffer] = deque()
-        self.refused: list[Buffer] = []
+        self.waiting: deque[_Batch] = deque()
+        self.refused: list[_Batch] = []
+        self.taken = 0
         self.in_flight = 0
         self.base_offset = -1
         self.batch_count = 0
@@ -58,15 +66,20 @@ class _Lane:
     def is_done(self) -> bool:
         return not (self.waiting or self.refused or self.in_flight)
 
+    def take(self, data: Buffer) -> None:
+        self.waiting.append(_Batch(self.taken, data))
+        self.taken += 1
+
     def may_send(self, now_ms: int) -> bool:
         if self.refused and not self.in_flight:
-            self.waiting.extendleft(reversed(self.refused))
+            # What could not be sent is known sooner than what became of those before it.
+            self.waiting.extendleft(sorted(self.refused, key=lambda each: -each.number))
             self.refused.clear()
         return bool(self.waiting) and not self.refused and now_ms >= self.not_before_ms
 
     def give_up(self, error: StrandlogError) -> int:
         """Drop what waits; gives its bytes."""
-        dropped = sum(map(len, (*self.waiting, *self.refused)))
+        dropped = sum(len(batch.data) for batch in (*self.waiting, *self.refused))
         self.error = self.error or error
         self.waiting.clear()
         self.refused.clear()
@@ -76,7 +89,7 @@ class _Lane:
 class _Request(NamedTuple):
     node_id: int
     reply: Reply
-    batches: list[tuple[_Lane, Buffer]]
+    batches: list[tuple[_Lane, _Batch]]
 
 
 class BatchSender:
@@ -111,7 +124,7 @@ class BatchSender:
             lane = self._lanes[tp] = _Lane(tp)
         if lane.error is not None:
             return  # flush tells
-        lane.waiting.append(batch)
+        lane.take(batch)
         self._new_bytes += len(batch)
         self._buffered_bytes += len(batch)
         if self._new_bytes >= SEND_FROM_BYTES:
@@ -168,15 +181,15 @@ class BatchSender:
 
     def _send_request(self, node_id: int, lanes: list[_Lane]) -> None:
         size = 0
-        batches: list[tuple[_Lane, Buffer]] = []
+        batches: list[tuple[_Lane, _Batch]] = []
         topics: dict[str, list[tuple[int, Buffer]]] = {}
         for lane in lanes:
             batch = lane.waiting[0]
-            if batches and size + len(batch) > self._most_request_bytes:
+            if batches and size + len(batch.data) > self._most_request_bytes:
                 break
-            size += len(batch)
+            size += len(batch.data)
             batches.append((lane, lane.waiting.popleft()))
-            topics.setdefault(lane.tp.topic, []).append((lane.tp.partition, batch))
+            topics.setdefault(lane.tp.topic, []).append((lane.tp.partition, batch.data))
             lane.in_flight += 1
         try:
             connection = self._cluster.connection_to(node_id)
@@ -211,8 +224,9 @@ class BatchSender:
         if code in {0, DUPLICATE_SEQUENCE}:
             return None
         text = f"writing to {lane.tp}"
-        if code == OUT_OF_ORDER_SEQUENCE and lane.refused:
-            return PassingError(text, code)  # the one before it is sent again first
+        if lane.refused:
+            # Those before it are sent again first: then its number fits, or it is to blame itself.
+            return PassingError(text, code)
         found = refusal(code, text, answer.error_message)
         if code == CORRUPT_MESSAGE:
             return CorruptRecordError(f"{found}; the batch is damaged: build it again")
@@ -221,13 +235,13 @@ class BatchSender:
     def _answered(
         self,
         lane: _Lane,
-        batch: Buffer,
+        batch: _Batch,
         error: StrandlogError | None,
         answer: ProduceAnswer | None = None,
     ) -> None:
         lane.in_flight -= 1
         if error is None:
-            if lane.batch_count == 0 and answer is not None:
+            if batch.number == 0 and answer is not None:
                 lane.base_offset = answer.base_offset
             lane.batch_count += 1
             lane.deadline_ms = None
@@ -237,7 +251,7 @@ class BatchSender:
             return
         else:
             self._buffered_bytes -= lane.give_up(error)
-        self._buffered_bytes -= len(batch)
+        self._buffered_bytes -= len(batch.data)
 
     def _try_later(self, lane: _Lane, error: UnreachableError) -> None:
         options, now_ms = self._cluster.options, self._clock.monotonic_ms()

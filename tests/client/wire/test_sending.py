@@ -46,10 +46,11 @@ def test_batches_of_many_partitions_keep_their_order(
     client: WireClient, tp: TopicPartition
 ) -> None:
     partitions = client.partitions([tp.topic])
+    producer = client.init_producer_id()  # what keeps the order, should a broker refuse one
     sender = client.sender()
     for first in range(0, 1000, 10):
         for each in partitions:
-            sender.send(each, batch_of(numbered(first, 10)))
+            sender.send(each, batch_of(numbered(first, 10), producer, first))
     for each, result in sender.flush().items():
         assert result == (0, 100, None), each
         assert values_of(client, each) == numbered(0, 1000)

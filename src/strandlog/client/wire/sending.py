@@ -75,6 +75,10 @@ class _Lane:
             # What could not be sent is known sooner than what became of those before it.
             self.waiting.extendleft(sorted(self.refused, key=lambda each: -each.number))
             self.refused.clear()
+        if self.in_flight and not self.batch_count:
+            # The first one goes alone: a leader that is new to its job may refuse it and take the
+            # second, for it has no sequence number yet that would tell it that one is missing.
+            return False
         return bool(self.waiting) and not self.refused and now_ms >= self.not_before_ms
 
     def give_up(self, error: StrandlogError) -> int:

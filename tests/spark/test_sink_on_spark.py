@@ -142,6 +142,17 @@ def test_a_named_batch_is_written_once(spark: Any, broker: BrokerProcess, topic:
     assert len(read(spark, broker, topic)) == 100
 
 
+def test_tasks_without_rows_have_nothing_to_commit(
+    spark: Any, broker: BrokerProcess, topic: str
+) -> None:
+    frame = spark.range(3, numPartitions=6).selectExpr("cast(id as string) as value")
+    writer = frame.write.format("strandlog").mode("append").option("topic", topic)
+    writer.options(
+        **{"bootstrap.servers": broker.address, "deliveryGuarantee": "exactly_once"}
+    ).save()
+    assert read(spark, broker, topic) == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize(
     ("columns", "mode", "words"),
     [

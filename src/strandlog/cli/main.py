@@ -7,6 +7,7 @@
     strandlog group …      list, describe, reset, delete
     strandlog log …        verify, dump, stats
     strandlog config …     show, check
+    strandlog pipeline …   run, validate, list
     strandlog doctor       what is wrong with this machine or set-up
     strandlog node         JSON lines on stdin and stdout
 
@@ -45,6 +46,7 @@ COMMANDS = {
     "group": ("strandlog.cli.group", "List, describe, reset and delete consumer groups."),
     "log": ("strandlog.cli.log", "Verify, dump and measure the files of a folder."),
     "config": ("strandlog.cli.config", "Show settings and their origin; check a file of them."),
+    "pipeline": ("strandlog.cli.pipeline", "Run, validate and list Spark pipelines."),
     "doctor": ("strandlog.cli.doctor", "Find what is wrong with this machine or set-up."),
     "node": ("strandlog.cli.node", "Serve JSON lines on stdin and stdout."),
 }

@@ -82,7 +82,9 @@ class BatchSink:
                 return TaskMessage(place.query, None, 0)  # published by a run before this one
             staged = self._begin(client, place)
             writer = self._writer(client, staged, (staged.producer_id, staged.epoch))
-            return TaskMessage(place.query, staged, writer.write(batches).rows)
+            rows = writer.write(batches).rows
+            # A transaction without records was never begun: there is nothing to commit.
+            return TaskMessage(place.query, staged if rows else None, rows)
 
     def _begin(self, client: WireClient, place: TaskPlace) -> StagedTransaction:
         """A transaction for this attempt; what earlier ones left open is aborted."""

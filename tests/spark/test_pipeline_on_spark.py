@@ -1,0 +1,114 @@
+"""A pipeline of a TOML file, run by the command line on a real Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.broker_process import BrokerProcess
+
+from strandlog.client.wire.client import WireClient
+from strandlog.model import IsolationLevel, Record, TopicPartition
+from strandlog.record.batch import BatchView
+from strandlog.record.builder import build_batch
+
+PIPELINE = """
+[pipeline]
+name = "{topic}"
+bootstrap = "{address}"
+checkpoint = "{folder}/checkpoints"
+
+[[source]]
+name = "flights"
+topic = "{topic}"
+schema = "carrier STRING, delay DOUBLE"
+dead_letter = "{topic}.bad"
+
+[[view]]
+name = "delays"
+sql = "SELECT carrier, count(*) AS flights, avg(delay) AS delay FROM flights GROUP BY carrier"
+
+[[sink]]
+from = "delays"
+topic = "{topic}.delays"
+key = "carrier"
+mode = "update"
+
+[[sink]]
+from = "flights"
+parquet = "{folder}/lake"
+"""
+
+
+def run(file: Path, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "strandlog", "pipeline", command, str(file), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def records(client: WireClient, topic: str) -> list[Record]:
+    tp = TopicPartition(topic, 0)
+    end = client.latest_offsets([tp], IsolationLevel.READ_COMMITTED)[tp]
+    found: list[Record] = []
+    for piece in client.read_range(tp, 0, end, IsolationLevel.READ_COMMITTED):
+        position = 0
+        while position < len(piece.data):
+            batch = BatchView(piece.data, position)
+            if not batch.header.is_control:
+                found += batch.records(*tp)
+            position += batch.size_bytes
+    return found
+
+
+def send(client: WireClient, topic: str, *values: bytes | None) -> None:
+    tp = TopicPartition(topic, 0)
+    assert client.produce({tp: [build_batch(1, list(values))]})[tp].error is None
+
+
+def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
+    broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    for name in (f"{topic}.delays", f"{topic}.bad"):
+        client.create_topic(name, 1)
+    file = tmp_path / "flights.toml"
+    file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
+    assert run(file, "validate").returncode == 0
+    send(client, topic, b'{"carrier": "AA", "delay": 4}', b"oops", b'{"carrier": "UA", "delay": 1}')
+    first = run(file, "run", "--available-now", "--master", "local[2]", "--json")
+    assert first.returncode == 0, first.stderr
+    reports = [json.loads(line) for line in first.stdout.splitlines()]
+    assert {report["name"] for report in reports} >= {"flights-dead-letter"}
+    assert all(report["lag"] == 0 for report in reports)
+    send(client, topic, b'{"carrier": "AA", "delay": 8}')
+    second = run(file, "run", "--available-now", "--master", "local[2]")
+    assert second.returncode == 0, second.stderr
+    assert "rows/s" in second.stderr
+    told = [(row.key, json.loads(row.value or b"")) for row in records(client, f"{topic}.delays")]
+    assert sorted(told[:2], key=str) == [
+        (b"AA", {"carrier": "AA", "flights": 1, "delay": 4.0}),
+        (b"UA", {"carrier": "UA", "flights": 1, "delay": 1.0}),
+    ]
+    assert told[2:] == [(b"AA", {"carrier": "AA", "flights": 2, "delay": 6.0})]
+    [bad] = records(client, f"{topic}.bad")
+    assert bad.value == b"oops"
+    assert dict(bad.headers)["offset"] == b"1"
+    assert len(list((tmp_path / "lake").glob("*.parquet"))) >= 2
+    assert client.committed_offsets(topic)[TopicPartition(topic, 0)].offset == 4
+
+
+def test_a_wrong_file_is_told_by_line_and_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text('[pipeline]\nname = "x"\n')
+    told = run(file, "validate")
+    assert told.returncode == 1
+    assert f"{file}:1:" in told.stdout
+    refused = run(file, "run")
+    assert refused.returncode == 1
+    assert "bootstrap" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -9,6 +9,8 @@ committed, or ends the process if the producer was fenced; whoever started it st
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 import sys
 import time
 
@@ -20,6 +22,7 @@ PATIENCE_S = 20.0
 
 
 def main(bootstrap: str, name: str) -> None:
+    faulthandler.register(signal.SIGUSR1)  # tells where it stands
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -37,6 +40,9 @@ def main(bootstrap: str, name: str) -> None:
             "bootstrap.servers": bootstrap,
             "transactional.id": name,
             "transaction.timeout.ms": 10_000,
+            # With "rebootstrap" librdkafka 2.15 forgets the only broker when it is away, keeps it
+            # as the coordinator of the group all the same, and waits for it for ever.
+            "metadata.recovery.strategy": "none",
             "linger.ms": 1,
             "reconnect.backoff.max.ms": 200,
         }

@@ -97,11 +97,11 @@ class Soak:
         return self.report
 
     def _start_worker(self, name: str) -> None:
-        errors = (self._folder / f"{name}.err").open("ab")
         command = [sys.executable, "-m", "tests.soak.exactly_once_worker"]
-        self._workers[name] = subprocess.Popen(
-            [*command, self._broker.address, name], stderr=errors, stdout=errors
-        )
+        with (self._folder / f"{name}.err").open("ab") as errors:
+            self._workers[name] = subprocess.Popen(
+                [*command, self._broker.address, name], stderr=errors, stdout=errors
+            )
 
     def _feed(self, feeder: Producer, count: int) -> None:
         for _ in range(count):

@@ -321,7 +321,9 @@ class Log(Closing):
             return
         if log.tp.topic not in self.broker.catalog:
             raise TopicNotFoundError(log.tp.topic)
-        raise StorageError(f"{log.tp} was opened anew: whether the record was kept is not known")
+        raise StorageError(
+            f"{log.tp} was made or opened anew meanwhile: whether the record was kept is not known"
+        )
 
     def _idle_logs(self, name: str) -> list[PartitionLog]:
         """The partitions of a topic, none of them being synced by another thread."""

@@ -137,30 +137,30 @@ class PartitionCheck:
     def _check_transactions(self) -> None:
         log = self.log
         open_from, aborted = told_transactions(log)
-        first_base = log.segments.first_base
+        start = log.log_start_offset  # what lies below is told by nobody any more
         known = {entry.last_offset: entry for entry in log.aborted}
         for told in aborted:
             entry = known.pop(told.last_offset, None)
             ensure(
                 entry is not None
                 and entry.producer_id == told.producer_id
-                and (entry.first_offset == told.first_offset or entry.first_offset < first_base),
+                and (entry.first_offset == told.first_offset or entry.first_offset < start),
                 f"{told} was aborted, the index says {entry}",
             )
         # A transaction may have been compacted, or deleted up to its marker; then only the index
         # knows of it.
         may_be_gone = [] if log.settings.compacts else list(known.values())
         for entry in may_be_gone:
-            ensure(entry.first_offset < first_base, f"{entry} was not aborted")
+            ensure(entry.first_offset < start, f"{entry} was not aborted")
         believed = log.producers.open_transactions()
         for producer_id, first in open_from.items():
             found = believed.pop(producer_id, None)
             ensure(
-                found == first or (found is not None and found < first_base),
+                found == first or (found is not None and found < start),
                 f"producer {producer_id} began at {first}, the log says {found}",
             )
         ensure(
-            all(first < first_base for first in believed.values()),
+            all(first < start for first in believed.values()),
             f"transactions {believed} are open and were not begun",
         )
 

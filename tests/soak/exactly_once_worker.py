@@ -10,6 +10,7 @@ committed, or ends the process if the producer was fenced; whoever started it st
 from __future__ import annotations
 
 import faulthandler
+import random
 import signal
 import sys
 import time
@@ -75,6 +76,8 @@ def write(producer: Producer, consumer: Consumer, squares: list[tuple[bytes | No
     try:
         for key, number in squares:
             producer.produce(OUTPUT, b"%d %d" % (number, number * number), key)
+        producer.flush(1)
+        time.sleep(random.uniform(0, 0.05))  # written and not committed: a good moment to be killed
         positions = [
             place for place in consumer.position(consumer.assignment()) if place.offset >= 0
         ]

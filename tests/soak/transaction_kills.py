@@ -82,8 +82,10 @@ class Soak:
             for number in range(2):
                 self._start_worker(f"worker-{number}")
             for kill in range(kills):
-                self._feed(feeder, self._rng.randint(50, 400))
-                time.sleep(self._rng.uniform(0.1, 1.5))
+                # All the time, so that a kill finds everybody at work.
+                for _ in range(self._rng.randint(5, 75)):
+                    self._feed(feeder, self._rng.randint(5, 40))
+                    time.sleep(0.02)
                 self._kill()
                 say(f"kill {kill + 1} of {kills}: {self.report.numbers} numbers")
             assert feeder.flush(PATIENCE_S) == 0, "not every number was taken"

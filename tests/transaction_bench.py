@@ -17,10 +17,9 @@ from strandlog.broker.durability import SyncJob
 from strandlog.broker.group_member import CommitRequest
 from strandlog.broker.pending import Pending
 from strandlog.broker.topic_rules import OFFSETS_TOPIC
-from strandlog.broker.transaction import ProducerIdentity
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError, StrandlogError
-from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.storage.batch_reader import checked_batches

@@ -14,6 +14,14 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
+
+class ProducerIdentity(NamedTuple):
+    """What a producer shows with each request."""
+
+    producer_id: int = NO_PRODUCER_ID
+    epoch: int = NO_PRODUCER_EPOCH
+
+
 Headers = tuple[tuple[str, bytes | None], ...]
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from strandlog.broker.transaction import (
     LAST_EPOCH,
-    ProducerIdentity,
     Transaction,
     check_owner,
     completed,
@@ -28,7 +27,7 @@ from strandlog.errors import (
     ProducerFencedError,
     StrandlogError,
 )
-from strandlog.model import NO_PRODUCER_EPOCH, TopicPartition
+from strandlog.model import NO_PRODUCER_EPOCH, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import NOT_STARTED, TransactionState
 
 S = TransactionState

@@ -17,7 +17,7 @@ from tests.transaction_bench import (
     TransactionBench,
 )
 
-from strandlog.broker.transaction import LAST_EPOCH, ProducerIdentity
+from strandlog.broker.transaction import LAST_EPOCH
 from strandlog.broker.transaction_coordinator import EXPIRY_LOOK_MS, RETRY_MS
 from strandlog.errors import (
     ConcurrentTransactionsError,
@@ -31,6 +31,7 @@ from strandlog.errors import (
     StrandlogError,
     TransactionalIdNotFoundError,
 )
+from strandlog.model import ProducerIdentity
 from strandlog.protocol.transaction_records import TransactionState as S
 from strandlog.protocol.transaction_records import encode_key, encode_value
 from strandlog.testing import SimulatedFiles

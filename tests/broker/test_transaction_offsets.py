@@ -10,9 +10,8 @@ import pytest
 from tests.transaction_bench import T0, T1, TIMEOUT_MS, TransactionBench
 
 from strandlog.broker.group_member import CommitRequest
-from strandlog.broker.transaction import ProducerIdentity
 from strandlog.errors import InvalidTransactionStateError, StrandlogError
-from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState as S
 
 

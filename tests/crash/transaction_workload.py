@@ -23,9 +23,8 @@ from tests.transaction_bench import NEW, T0, T1, TIMEOUT_MS, U0, TransactionBenc
 
 from strandlog.broker.durability import SyncJob
 from strandlog.broker.pending import Pending
-from strandlog.broker.transaction import ProducerIdentity
 from strandlog.errors import ConcurrentTransactionsError, ProducerError, TransactionError
-from strandlog.model import TopicPartition
+from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.testing import SimulatedFiles
 
 NAMES = ("tx-a", "tx-b", "tx-c")

@@ -15,10 +15,8 @@ and started again. In the end the whole log is read and held against what the pr
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -28,7 +26,7 @@ from signal import SIGKILL
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.broker_process import BrokerProcess
-from tests.soak.reading import PATIENCE_S, read_partition, say, show
+from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
 
 TOPIC, PARTITIONS, PRODUCERS, MEMBERS, KEYS = "load", 4, 3, 2, 8
 GROUPS = ("first", "second")
@@ -267,17 +265,5 @@ def read_log(bootstrap: str) -> dict[int, list[tuple[str, int]]]:
     return log
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Kill the broker under load and check everything.")
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="strandlog-soak-") as folder:
-        report = Soak(Path(folder), options.seed).run(options.rounds)
-    show(report, as_json=options.json)
-    return 0 if report.is_right else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_soak(Soak, "Kill the broker under load and check everything.", "rounds"))

@@ -1,11 +1,14 @@
-"""What both soaks need: a partition read to its end, and a report shown."""
+"""What both soaks need: a command line, a partition read to its end, and a report shown."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -43,6 +46,19 @@ def read_partition(
 def say(text: str) -> None:
     """Progress, for whoever looks on."""
     sys.stderr.write(text + "\n")
+
+
+def run_soak(soak: Callable[[Path, int], Any], description: str, counted: str) -> int:
+    """The command line of a soak; `counted` names what it does how many times."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(f"--{counted}", type=int, default=50, dest="count")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="strandlog-soak-") as folder:
+        report = soak(Path(folder), options.seed).run(options.count)
+    show(report, as_json=options.json)
+    return 0 if report.is_right else 1
 
 
 def show(report: Any, *, as_json: bool) -> None:

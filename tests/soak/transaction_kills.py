@@ -9,11 +9,9 @@ number must be there exactly once for a reader of committed records, in the orde
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.broker_process import BrokerProcess
 from tests.soak.exactly_once_worker import INPUT, OUTPUT
-from tests.soak.reading import PATIENCE_S, read_partition, say, show
+from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
 
 PARTITIONS = 3
 KEYS = 30
@@ -172,17 +170,5 @@ def read_squares(bootstrap: str) -> list[tuple[int, int]]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Kill clients and broker of an exactly-once loop.")
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="strandlog-soak-") as folder:
-        report = Soak(Path(folder), options.seed).run(options.kills)
-    show(report, as_json=options.json)
-    return 0 if report.is_right else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_soak(Soak, "Kill clients and broker of an exactly-once loop.", "kills"))

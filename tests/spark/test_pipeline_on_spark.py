@@ -11,7 +11,7 @@ from tests.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import IsolationLevel, Record, TopicPartition
-from strandlog.record.batch import BatchView
+from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
 
 PIPELINE = """
@@ -57,12 +57,9 @@ def records(client: WireClient, topic: str) -> list[Record]:
     end = client.latest_offsets([tp], IsolationLevel.READ_COMMITTED)[tp]
     found: list[Record] = []
     for piece in client.read_range(tp, 0, end, IsolationLevel.READ_COMMITTED):
-        position = 0
-        while position < len(piece.data):
-            batch = BatchView(piece.data, position)
+        for batch in iter_batches(piece.data):
             if not batch.header.is_control:
                 found += batch.records(*tp)
-            position += batch.size_bytes
     return found
 
 

@@ -24,7 +24,6 @@ from strandlog.broker.topic_rules import (
     check_not_internal,
     check_topic_name,
 )
-from strandlog.broker.transaction import ProducerIdentity
 from strandlog.broker.upkeep import Upkeep
 from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
@@ -35,7 +34,7 @@ from strandlog.errors import (
     StrandlogError,
     TopicNotFoundError,
 )
-from strandlog.model import TopicPartition
+from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.protocol import transaction_records
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
 from strandlog.record.batch import BatchView

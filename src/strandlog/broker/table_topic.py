@@ -73,8 +73,7 @@ class TableTopic:
             yield from self._catalog.creating(shape.name, shape.partitions, config)
 
     def log_of(self, owner: str) -> PartitionLog:
-        """The partition that keeps what belongs to this owner."""
-        self.ensure()
+        """The partition that keeps what belongs to this owner; the topic must be there."""
         logs = self._catalog.logs(self._shape.name)
         return logs[group_partition(owner, len(logs))]
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from strandlog.errors import (
     ConcurrentTransactionsError,
@@ -26,19 +25,12 @@ from strandlog.errors import (
     InvalidTransactionStateError,
     ProducerFencedError,
 )
-from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import NOT_STARTED, TransactionState, TransactionValue
 
 LAST_EPOCH = 32_767
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-
-
-class ProducerIdentity(NamedTuple):
-    """What a producer shows with each request."""
-
-    producer_id: int = NO_PRODUCER_ID
-    epoch: int = NO_PRODUCER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.transaction import (
     EMPTY,
     ONGOING,
-    ProducerIdentity,
     Transaction,
     check_owner,
     completed,
@@ -56,7 +55,7 @@ from strandlog.errors import (
     StrandlogError,
     TransactionalIdNotFoundError,
 )
-from strandlog.model import TopicPartition
+from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import (
     decode_key,
     decode_value,
@@ -296,9 +295,8 @@ class TransactionCoordinator:
         known = before.partitions if before and before.state is ONGOING else frozenset()
 
         def write() -> PartitionLog:
-            log = self._table.log_of(name)
             self._append(transaction)
-            return log
+            return self._table.log_of(name)
 
         def wait_for(log: PartitionLog) -> None:
             write_again = partial(self._pursue, write, wait_for)

@@ -21,11 +21,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from strandlog.broker.assignors import ASSIGNORS
 from strandlog.client.arrow import schema, table_of
 from strandlog.client.arrow_rows import decode_rows
+from strandlog.client.choices import (
+    OffsetReset,
+    check_auto_commit,
+    check_reset,
+    checked_assignors,
+)
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.cursor import NO_POSITION, Cursor
 from strandlog.client.membership import Membership
@@ -49,7 +55,6 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, Record, TopicPartition
 from strandlog.record.columns import are_available
 
-OffsetReset = Literal["earliest", "latest", "none"]
 RESETS_PER_POLL = 3  # of one partition whose start runs away; the next poll tries again
 WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
 
@@ -67,15 +72,9 @@ class Consumer(Closing):
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
     ) -> None:
-        if auto_offset_reset not in ("earliest", "latest", "none"):
-            raise InvalidSettingError(
-                "auto_offset_reset", auto_offset_reset, "one of earliest, latest, none"
-            )
-        if auto_commit and group is None:
-            raise InvalidGroupError(group, "auto_commit needs a group to commit for")
-        offered = [assignors] if isinstance(assignors, str) else list(assignors)
-        if not offered or not set(offered) <= set(ASSIGNORS):
-            raise InvalidSettingError("assignors", assignors, "some of " + ", ".join(ASSIGNORS))
+        check_reset(auto_offset_reset)
+        check_auto_commit(group, auto_commit=auto_commit)
+        offered = checked_assignors(assignors, ASSIGNORS)
         self._log = log
         self._source: RecordSource = log.source
         self._reset = auto_offset_reset

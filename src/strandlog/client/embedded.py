@@ -20,12 +20,13 @@ from weakref import WeakSet
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest, GroupDescription
 from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_not_internal, check_topic_name
+from strandlog.client.choices import Acks, OffsetReset
 from strandlog.client.closing import Closing, OpenGuard
-from strandlog.client.consumer import Consumer, OffsetReset
+from strandlog.client.consumer import Consumer
 from strandlog.client.embedded_source import EmbeddedSource
 from strandlog.client.group_commit import GroupCommit
 from strandlog.client.membership import Membership
-from strandlog.client.producer import Acks, Producer
+from strandlog.client.producer import Producer
 from strandlog.client.record_source import GroupWish
 from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock

@@ -23,8 +23,9 @@ from typing import NamedTuple, NoReturn, TypeVar
 from strandlog.broker.catalog import CATALOG_FILE, topic_from_document
 from strandlog.broker.group_member import GroupDescription
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.client.choices import OffsetReset
 from strandlog.client.closing import Closing
-from strandlog.client.consumer import Consumer, OffsetReset
+from strandlog.client.consumer import Consumer
 from strandlog.client.folder_groups import FolderGroups
 from strandlog.client.membership import Membership
 from strandlog.client.record_source import (

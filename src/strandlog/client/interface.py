@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 from strandlog.broker.group_member import GroupDescription
+from strandlog.client.choices import Acks, OffsetReset
 from strandlog.client.record_items import BatchItem, GivenHeaders
 from strandlog.client.topic_info import TopicInfo
 from strandlog.config.setting import Value
 from strandlog.model import OffsetAndMetadata, Record, RecordMetadata, TopicPartition
-
-Acks = Literal["all", 0, 1, -1]
-OffsetReset = Literal["earliest", "latest", "none"]
 
 
 class Closable(Protocol):

@@ -16,10 +16,11 @@ the log they come from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandlog.client.arrow import items_of
 from strandlog.client.arrow_sending import RoutedTable, SentTable
+from strandlog.client.choices import Acks, check_acks, waits_for_disk
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.partitioner import KeyHash, key_hash
 from strandlog.client.record_items import (
@@ -33,7 +34,6 @@ from strandlog.client.record_items import (
 from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import (
     ClosedError,
-    InvalidSettingError,
     MessageTooLargeError,
     TopicNotFoundError,
 )
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Acks", "BatchItem", "Producer"]
 
-Acks = Literal["all", 0, 1, -1]
 BATCH_BYTES = 256 * 1024
 RECORD_OVERHEAD_BYTES = 64  # at most this much goes into a record besides key, value and headers
 
@@ -81,10 +80,9 @@ class Producer(Closing):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> None:
-        if acks not in ("all", "0", "1", "-1", 0, 1, -1):
-            raise InvalidSettingError("acks", acks, 'one of 0, 1, "all"')
+        check_acks(acks)
         self._log = log
-        self._waits = acks in ("all", "-1", -1) and log.broker.settings.fsyncs
+        self._waits = waits_for_disk(acks) and log.broker.settings.fsyncs
         self._partitioner = partitioner
         self._hash: KeyHash = key_hash(partitioner)
         self._codec = None if compression is None else codec_named(compression)

@@ -21,8 +21,8 @@ from weakref import WeakSet
 
 from strandlog.broker.group_member import GroupDescription
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.client.choices import Acks, OffsetReset
 from strandlog.client.closing import Closing
-from strandlog.client.interface import Acks, OffsetReset
 from strandlog.client.remote_consumer import RemoteConsumer
 from strandlog.client.remote_errors import confluent, error_of, translated
 from strandlog.client.remote_groups import RemoteGroups

@@ -24,8 +24,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from strandlog.client.arrow import schema, table_of
+from strandlog.client.choices import (
+    OffsetReset,
+    check_auto_commit,
+    check_reset,
+    checked_assignors,
+)
 from strandlog.client.closing import Closing
-from strandlog.client.interface import OffsetReset
 from strandlog.client.remote_errors import (
     AUTO_OFFSET_RESET,
     PARTITION_EOF,
@@ -72,15 +77,9 @@ class RemoteConsumer(Closing):
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
     ) -> None:
-        if auto_offset_reset not in ("earliest", "latest", "none"):
-            raise InvalidSettingError(
-                "auto_offset_reset", auto_offset_reset, "one of earliest, latest, none"
-            )
-        if auto_commit and group is None:
-            raise InvalidGroupError(group, "auto_commit needs a group to commit for")
-        offered = [assignors] if isinstance(assignors, str) else list(assignors)
-        if not offered or not set(offered) <= set(ASSIGNORS):
-            raise InvalidSettingError("assignors", assignors, "some of " + ", ".join(ASSIGNORS))
+        check_reset(auto_offset_reset)
+        check_auto_commit(group, auto_commit=auto_commit)
+        offered = checked_assignors(assignors, ASSIGNORS)
         self._log = log
         self.group = group
         self._reset = auto_offset_reset

@@ -23,8 +23,8 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from strandlog.client.arrow import items_of
+from strandlog.client.choices import Acks, check_acks, waits_for_disk
 from strandlog.client.closing import Closing
-from strandlog.client.interface import Acks
 from strandlog.client.partitioner import key_hash
 from strandlog.client.record_items import BatchItem, Fields, GivenHeaders, fields_of
 from strandlog.client.remote_errors import (
@@ -34,7 +34,7 @@ from strandlog.client.remote_errors import (
     too_large,
     translated,
 )
-from strandlog.errors import ClosedError, InvalidSettingError, StrandlogError, TopicNotFoundError
+from strandlog.errors import ClosedError, StrandlogError, TopicNotFoundError
 from strandlog.model import RecordMetadata
 from strandlog.record.codecs import codec_named
 
@@ -120,15 +120,14 @@ class RemoteProducer(Closing):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> None:
-        if acks not in ("all", "0", "1", "-1", 0, 1, -1):
-            raise InvalidSettingError("acks", acks, 'one of 0, 1, "all"')
+        check_acks(acks)
         hashes = key_hash(partitioner)
         self._hash = None if partitioner == LIBRDKAFKA_PARTITIONER else hashes
         if compression is not None:
             codec_named(compression)
         config = {
             "acks": str(acks),
-            "enable.idempotence": acks in ("all", "-1", -1),
+            "enable.idempotence": waits_for_disk(acks),
             "compression.type": compression or "none",
             "partitioner": "murmur2_random",
             "linger.ms": 0,

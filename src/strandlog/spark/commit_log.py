@@ -24,7 +24,7 @@ from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
 from strandlog.errors import StrandlogError, TopicExistsError, TopicNotFoundError
 from strandlog.model import IsolationLevel, TopicPartition
-from strandlog.record.batch import BatchView
+from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_single
 
 DECIDED, DONE, UNDONE = "decided", "done", "undone"
@@ -73,14 +73,11 @@ class CommitLog:
         for piece in self._client.read_range(
             self._tp, start, ends[self._tp], IsolationLevel.READ_UNCOMMITTED
         ):
-            position = 0
-            while position < len(piece.data):
-                batch = BatchView(piece.data, position)
+            for batch in iter_batches(piece.data):
                 batch.check()
                 for record in batch.records(*self._tp, from_offset=start):
                     if record.key == self._query.encode() and record.value is not None:
                         found = _decoded(record.value)
-                position += batch.size_bytes
         return found
 
     def write(self, decision: Decision) -> None:

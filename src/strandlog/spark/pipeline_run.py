@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandlog.spark.offsets import from_document
 from strandlog.spark.pipeline_file import Pipeline, SinkTable, SourceTable
+from strandlog.spark.schema import CORRUPT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CORRUPT = "_corrupt"
 WHERE_FROM = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 
 

@@ -13,15 +13,20 @@ from typing import NamedTuple
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
-from strandlog.record.control import ControlType, read_control
 from strandlog.storage.batch_walk import Source, next_intact, view_source, walk
 from strandlog.storage.files import Files
 from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
+from strandlog.storage.producer_state import ProducerState
 from strandlog.storage.segment import Segment
 from strandlog.storage.time_index import ENTRY as TIME_ENTRY
 from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry
-from strandlog.storage.txn_index import AbortedTransaction, AbortedTransactions, packed
+from strandlog.storage.txn_index import (
+    AbortedTransaction,
+    AbortedTransactions,
+    end_of_transaction,
+    packed,
+)
 
 # A rebuilt index need not have the density of the topic's setting; this is Kafka's default.
 INTERVAL_BYTES = 4096
@@ -41,7 +46,7 @@ def rebuild_aborted(
     """Tell the aborted transactions of a partition again, in memory and in the files of its sealed
     segments. Those that began before the oldest segment are told from there on."""
     found: list[AbortedTransaction] = []
-    open_from: dict[int, int] = {}
+    producers = ProducerState()
     for segment in segments:
         if not segment.size_bytes:
             continue
@@ -52,18 +57,12 @@ def rebuild_aborted(
                 if header.producer_id < 0:
                     continue
                 if not header.is_control:
-                    if header.is_transactional:
-                        open_from.setdefault(header.producer_id, header.base_offset)
+                    producers.update(header, header.base_offset)
                     continue
-                marker = read_control(BatchView(source(position, header.size_bytes)))
-                first_offset = open_from.pop(header.producer_id, None)
-                if marker.kind is ControlType.ABORT and first_offset is not None:
-                    stable = min(open_from.values(), default=header.next_offset)
-                    found.append(
-                        AbortedTransaction(
-                            header.producer_id, first_offset, header.base_offset, stable
-                        )
-                    )
+                batch = BatchView(source(position, header.size_bytes))
+                ended = end_of_transaction(producers, header, batch, header.base_offset)
+                if ended is not None:
+                    found.append(ended)
         finally:
             mapped.close()
     aborted.replace(found)

@@ -33,7 +33,7 @@ from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import PREFIX_SIZE, BatchHeader, stamp, stamped_prefix
 from strandlog.record.batch_header import stamp_append_time as stamp_time
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
-from strandlog.record.control import ControlType, read_control
+from strandlog.record.control import read_control
 from strandlog.storage.batch_checks import check_batch, split_batches
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Buffer, Files
@@ -48,7 +48,7 @@ from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_cache import SegmentCache
 from strandlog.storage.steps import do_here
 from strandlog.storage.trimming import dropping_oldest, flushing
-from strandlog.storage.txn_index import AbortedTransaction, packed
+from strandlog.storage.txn_index import end_of_transaction, packed
 
 LEADER_EPOCH = 0  # one node leads everything, always
 _new_tuple = tuple.__new__  # a named tuple's own way takes three times as long
@@ -198,14 +198,9 @@ class PartitionLog:
 
     def _end_transaction(self, header: BatchHeader, view: memoryview, offset: int) -> None:
         """A marker was written: readers of committed records may go on behind it."""
-        marker = read_control(BatchView(view))
-        first_offset = self.producers.end_transaction(header, marker.coordinator_epoch)
-        if marker.kind is ControlType.ABORT and first_offset is not None:
-            self.aborted.add(
-                AbortedTransaction(
-                    header.producer_id, first_offset, offset, self._first_unstable(offset + 1)
-                )
-            )
+        aborted = end_of_transaction(self.producers, header, BatchView(view), offset)
+        if aborted is not None:
+            self.aborted.add(aborted)
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one at the log end offset."""

@@ -35,7 +35,6 @@ from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.record.control import ControlType, read_control
 from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
 from strandlog.storage.index_rebuild import rebuild_aborted
@@ -61,7 +60,7 @@ from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_list import SegmentList
 from strandlog.storage.segment_scan import SegmentScan, intact_end, scan_segment, trusted_start
 from strandlog.storage.swap import tidy_after_crash
-from strandlog.storage.txn_index import AbortedTransaction, AbortedTransactions, packed
+from strandlog.storage.txn_index import AbortedTransactions, end_of_transaction, packed
 
 
 @dataclass(slots=True)
@@ -246,22 +245,14 @@ class Recovery:
         if not header.is_control:
             self._producers.update(header, header.base_offset)
             return
+        batch = BatchView(view, position)
         try:
-            marker = read_control(BatchView(view, position))
+            aborted = end_of_transaction(self._producers, header, batch, header.base_offset)
         except DataError as error:
             self._report.problems.append(f"a transaction marker says nothing: {error}")
             return
-        first_offset = self._producers.end_transaction(header, marker.coordinator_epoch)
-        if marker.kind is ControlType.ABORT and first_offset is not None:
-            stable = self._producers.first_open_transaction()
-            self._aborted.add(
-                AbortedTransaction(
-                    header.producer_id,
-                    first_offset,
-                    header.base_offset,
-                    header.next_offset if stable is None else stable,
-                )
-            )
+        if aborted is not None:
+            self._aborted.add(aborted)
 
     def _keep_damage_aside(self, segment: Segment, scan: SegmentScan, view: memoryview) -> None:
         for damage in scan.damage:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
-from strandlog.record.control import ControlType, read_control
 from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
 from strandlog.storage.folder_view import PartitionView
@@ -20,7 +19,7 @@ from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX
 from strandlog.storage.producer_state import ProducerState
 from strandlog.storage.recovery import segment_offsets
 from strandlog.storage.segment import stem_of
-from strandlog.storage.txn_index import AbortedTransaction, unpacked
+from strandlog.storage.txn_index import AbortedTransaction, end_of_transaction, unpacked
 
 
 class StableView(NamedTuple):
@@ -45,12 +44,9 @@ def stable_view(files: Files, view: PartitionView) -> StableView:
                 producers.update(header, header.base_offset)
                 continue
             data = files.read_at(segment.log_path, position, header.size_bytes)
-            marker = read_control(BatchView(data))
-            first_offset = producers.end_transaction(header, marker.coordinator_epoch)
-            if marker.kind is ControlType.ABORT and first_offset is not None:
-                aborted.append(
-                    AbortedTransaction(header.producer_id, first_offset, header.base_offset, 0)
-                )
+            ended = end_of_transaction(producers, header, BatchView(data), header.base_offset)
+            if ended is not None:
+                aborted.append(ended)
     first_open = producers.first_open_transaction()
     stable = end_offset if first_open is None else max(first_open, view.start_offset)
     return StableView(min(end_offset, stable), aborted)

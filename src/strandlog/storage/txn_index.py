@@ -26,9 +26,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import BatchHeader
+from strandlog.record.control import ControlType, read_control
 from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
+from strandlog.storage.producer_state import ProducerState
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0
@@ -150,6 +154,20 @@ class AbortedTransactions:
             self.doubtful.add(entry.last_offset)
         self._saved_end = max(self._saved_end, min(end_offset, trusted_offset))
         return True
+
+
+def end_of_transaction(
+    producers: ProducerState, header: BatchHeader, batch: BatchView, offset: int
+) -> AbortedTransaction | None:
+    """Tell the producers of the marker at `offset`; what it aborted, if it did. `DataError` for a
+    marker that says nothing."""
+    marker = read_control(batch)
+    first_offset = producers.end_transaction(header, marker.coordinator_epoch)
+    if marker.kind is not ControlType.ABORT or first_offset is None:
+        return None
+    first_open = producers.first_open_transaction()
+    stable_offset = offset + 1 if first_open is None else first_open
+    return AbortedTransaction(header.producer_id, first_offset, offset, stable_offset)
 
 
 class AbortedRanges:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Sequence
 
 from strandlog.client.wire.client import WireClient
-from strandlog.client.wire.coordinating import ProducerIdentity, TransactionDescription
+from strandlog.client.wire.coordinating import TransactionDescription
 from strandlog.client.wire.reading import RawFetch
 from strandlog.errors import StrandlogError
-from strandlog.model import Record, TopicPartition
+from strandlog.model import ProducerIdentity, Record, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec

@@ -34,7 +34,6 @@ from strandlog.client.wire.coordinating import (
     GROUP,
     TRANSACTION,
     Coordinating,
-    ProducerIdentity,
     TransactionDescription,
 )
 from strandlog.client.wire.offsets import EARLIEST, LATEST, list_offsets, offsets_at
@@ -48,6 +47,7 @@ from strandlog.model import (
     NO_PRODUCER_ID,
     IsolationLevel,
     OffsetAndMetadata,
+    ProducerIdentity,
     TimestampOffset,
     TopicPartition,
 )

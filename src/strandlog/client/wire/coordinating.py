@@ -19,7 +19,13 @@ from strandlog.client.wire.cluster import Cluster, PassingError, refusal
 from strandlog.client.wire.connection import WireConnection
 from strandlog.config.server_settings import Address
 from strandlog.errors import StrandlogError, UnreachableError
-from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, OffsetAndMetadata, TopicPartition
+from strandlog.model import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    OffsetAndMetadata,
+    ProducerIdentity,
+    TopicPartition,
+)
 
 Result = TypeVar("Result")
 
@@ -30,13 +36,6 @@ GROUP, TRANSACTION = 0, 1
 CONCURRENT_TRANSACTIONS = 51
 OPERATION_NOT_ATTEMPTED = 55
 NO_GENERATION = -1
-
-
-class ProducerIdentity(NamedTuple):
-    """What a broker knows a producer by."""
-
-    producer_id: int
-    epoch: int
 
 
 class TransactionDescription(NamedTuple):

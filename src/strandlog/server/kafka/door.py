@@ -15,11 +15,9 @@ from typing import Any, TypeVar
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability, Waiter
 from strandlog.broker.fetches import Fetches
-from strandlog.broker.internal_topic import group_partition
 from strandlog.broker.pending import Pending
 from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.timers import Timers
-from strandlog.broker.topic_rules import OFFSETS_TOPIC
 from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
@@ -232,12 +230,11 @@ class KafkaDoor:
 
     def when_group_is_durable(self, group: str, told: Waiter) -> None:
         """Call back once what the coordinator wrote for a group is on disk."""
-        catalog = self.broker.catalog
-        if not self.broker.settings.fsyncs or OFFSETS_TOPIC not in catalog:
+        table = self.broker.offsets_table
+        if not self.broker.settings.fsyncs or not table.exists:
             told(None)
             return
-        logs = catalog.logs(OFFSETS_TOPIC)
-        log = logs[group_partition(group, len(logs))]
+        log = table.log_of(group)
         self.durability.when_durable(log, log.log_end_offset, told)
 
     def answer_when_done(

@@ -10,7 +10,6 @@ from uuid import UUID
 from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
 from strandlog.broker.pending import Pending
 from strandlog.broker.topic_rules import check_not_internal
-from strandlog.broker.transaction import ProducerIdentity
 from strandlog.broker.upkeep import RETENTION
 from strandlog.errors import (
     InvalidRecordError,
@@ -20,7 +19,7 @@ from strandlog.errors import (
     TopicNotFoundError,
     UnknownTopicIdError,
 )
-from strandlog.model import IsolationLevel, TopicPartition
+from strandlog.model import IsolationLevel, ProducerIdentity, TopicPartition
 from strandlog.protocol.kafka.hot_path import (
     FETCH_TOPIC_IDS_FROM,
     FetchedPartition,

@@ -12,17 +12,16 @@ from datetime import timedelta
 from typing import Any
 
 from strandlog.broker.group_member import CommitRequest
-from strandlog.broker.internal_topic import group_partition
 from strandlog.broker.pending import Pending
-from strandlog.broker.topic_rules import INTERNAL_TOPICS, OFFSETS_TOPIC
-from strandlog.broker.transaction import ProducerIdentity, Transaction
+from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.transaction import Transaction
 from strandlog.errors import (
     InvalidTopicError,
     ProducerFencedError,
     StorageError,
     StrandlogError,
 )
-from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.request import Request
@@ -135,19 +134,14 @@ def add_partitions_to_txn(door: KafkaDoor, request: Request) -> None:
 
 def _cannot_be_written(door: KafkaDoor, tp: TopicPartition) -> int:
     """The code of why no transaction may write there; 0 when one may."""
-    try:
-        if tp.topic in INTERNAL_TOPICS:
-            raise InvalidTopicError(tp.topic, "it is the broker's own")
-        door.broker.catalog.log(tp.topic, tp.partition)
-    except StrandlogError as error:
-        return error.kafka_code
-    return 0
+    return InvalidTopicError.kafka_code if tp.topic in INTERNAL_TOPICS else _missing(door, tp)
 
 
 def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
     body = request.body()
 
     def ask() -> Pending[None]:
+        door.broker.offsets_table.ensure()
         tp = door.broker.offsets_table.log_of(body.group_id).tp
         return door.transactions.add_partitions(body.transactional_id, _identity(body), [tp])
 
@@ -187,7 +181,7 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
         group_instance_id=getattr(body, "group_instance_id", None),
     )
     try:
-        door.transactions.check_write(identity, _offsets_partition(door, body.group_id))
+        door.transactions.check_write(identity, door.broker.offsets_table.log_of(body.group_id).tp)
         refused = door.broker.groups.try_commit_in_transaction(commit, identity)
         codes.update({tp: _code(request, error) for tp, error in refused.items()})
     except StrandlogError as error:
@@ -220,11 +214,6 @@ def _missing(door: KafkaDoor, tp: TopicPartition) -> int:
     except StrandlogError as error:
         return error.kafka_code
     return 0
-
-
-def _offsets_partition(door: KafkaDoor, group: str) -> TopicPartition:
-    logs = door.broker.catalog.logs(OFFSETS_TOPIC)
-    return logs[group_partition(group, len(logs))].tp
 
 
 # -- looking -------------------------------------------------------------------------------------

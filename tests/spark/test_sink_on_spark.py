@@ -153,6 +153,17 @@ def test_tasks_without_rows_have_nothing_to_commit(
     assert read(spark, broker, topic) == [b"0", b"1", b"2"]
 
 
+def test_a_row_that_is_too_large_is_told_as_such(
+    spark: Any, broker: BrokerProcess, topic: str
+) -> None:
+    frame = spark.range(1).selectExpr("repeat('x', 3000000) as value")
+    writer = frame.write.format("strandlog").mode("append").option("topic", topic)
+    with pytest.raises(Exception) as refused:
+        writer.option("bootstrap.servers", broker.address).save()
+    assert "MessageTooLargeError" in str(refused.value)
+    assert "3000074 bytes" in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("columns", "mode", "words"),
     [

@@ -143,6 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen_end: Offsets | None = None  # where a bounded run ends
         self._waiting_since: float | None = None  # for minOffsetsPerTrigger
         self._latest: Offsets = {}
+        self._shown: Offsets = {}  # what the group was told last
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_access": None}
@@ -237,10 +238,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit_progress(self, done: Mapping[TopicPartition, int]) -> None:
         """Everything below these offsets was processed: show it to whoever looks at lag."""
         group = self._options["groupId"]
-        if group is None or not done:
-            return
+        if group is None or not done or done == self._shown:
+            return  # an idle query asks many times a second
         try:
             self._opened().commit_offsets(group, done)
+            self._shown = dict(done)
         except StrandlogError as error:
             logger.warning("progress could not be committed to group %r: %s", group, error)
 

@@ -14,11 +14,13 @@ from strandlog.clock import SystemClock
 from strandlog.errors import DataError, TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import Codec
-from strandlog.record.columns import encode_columns, group_rows, route_rows
+from strandlog.record.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.spark.commit_log import StagedTransaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from strandlog.record.column_encoding import ReadyRows
 
 BATCH_BYTES = 512 * 1024
 _SEQUENCE_COUNT = 1 << 31
@@ -64,19 +66,19 @@ class TaskWriter:
                 self._write_rows(topic, rows)
         for tp, result in self._sender.flush().items():
             if result.error is not None:
-                raise type(result.error)(f"writing to {tp}: {result.error}") from result.error
+                result.error.add_note(f"while writing to {tp}")
+                raise result.error
         return Written(self._rows, self._bytes)
 
     def _write_rows(self, topic: str, rows: pa.RecordBatch) -> None:
         count = self._partition_count(topic)
         names = rows.schema.names
-        import pyarrow as pa  # noqa: PLC0415 - in the task
-
         routed = route_rows(
-            rows.column("key") if "key" in names else pa.nulls(len(rows), pa.binary()),
+            rows.column("key") if "key" in names else None,
             count,
             self._turns.get(topic, 0),
             given=rows.column("partition") if "partition" in names else None,
+            row_count=len(rows),
         )
         self._turns[topic] = self._turns.get(topic, 0) + routed.turns
         grouped = group_rows(routed.partitions, count)
@@ -87,16 +89,18 @@ class TaskWriter:
         }
         self._join_transaction([tp for tp in parts if tp not in self._sequences])
         wanted = [name for name in ("key", "value", "headers") if name in names]
+        now_ms = SystemClock().now_ms()
+        ready = ready_rows(rows.select(wanted), now_ms)  # once, for all partitions
         for tp, numbers in parts.items():
-            self._send(tp, rows.select(wanted), numbers)
+            self._send(tp, ready, numbers, now_ms)
         self._rows += len(rows)
 
-    def _send(self, tp: TopicPartition, rows: pa.RecordBatch, numbers: Any) -> None:
+    def _send(self, tp: TopicPartition, ready: ReadyRows, numbers: Any, now_ms: int) -> None:
         sequence = self._sequences.get(tp, 0)
         for batch in encode_columns(
-            rows,
+            ready,
             numbers,
-            timestamp_ms=SystemClock().now_ms(),
+            timestamp_ms=now_ms,
             codec=self._codec,
             max_batch_bytes=BATCH_BYTES,
             producer_id=self._producer_id,

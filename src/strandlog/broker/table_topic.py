@@ -73,7 +73,12 @@ class TableTopic:
             yield from self._catalog.creating(shape.name, shape.partitions, config)
 
     def log_of(self, owner: str) -> PartitionLog:
-        """The partition that keeps what belongs to this owner; the topic must be there."""
+        """The partition that keeps what belongs to this owner; the topic is made if need be."""
+        self.ensure()
+        return self.existing_log_of(owner)
+
+    def existing_log_of(self, owner: str) -> PartitionLog:
+        """The same; `TopicNotFoundError` while there is no topic."""
         logs = self._catalog.logs(self._shape.name)
         return logs[group_partition(owner, len(logs))]
 

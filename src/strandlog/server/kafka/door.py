@@ -234,7 +234,7 @@ class KafkaDoor:
         if not self.broker.settings.fsyncs or not table.exists:
             told(None)
             return
-        log = table.log_of(group)
+        log = table.existing_log_of(group)
         self.durability.when_durable(log, log.log_end_offset, told)
 
     def answer_when_done(

@@ -141,7 +141,6 @@ def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
     body = request.body()
 
     def ask() -> Pending[None]:
-        door.broker.offsets_table.ensure()
         tp = door.broker.offsets_table.log_of(body.group_id).tp
         return door.transactions.add_partitions(body.transactional_id, _identity(body), [tp])
 
@@ -181,7 +180,9 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
         group_instance_id=getattr(body, "group_instance_id", None),
     )
     try:
-        door.transactions.check_write(identity, door.broker.offsets_table.log_of(body.group_id).tp)
+        door.transactions.check_write(
+            identity, door.broker.offsets_table.existing_log_of(body.group_id).tp
+        )
         refused = door.broker.groups.try_commit_in_transaction(commit, identity)
         codes.update({tp: _code(request, error) for tp, error in refused.items()})
     except StrandlogError as error:

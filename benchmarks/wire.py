@@ -72,9 +72,36 @@ def _produce_seconds(producer: Producer, topic: str, value: bytes, count: int) -
     return time.perf_counter() - started
 
 
-def produce_rows(address: str, unsynced: str) -> list[Row]:
+# Writes as many bytes to a file as records bring, as fast as it can, when it is told to.
+_WRITE = """
+import os, sys
+data, pieces = bytes(1 << 20), int(sys.argv[2]) >> 20
+sys.stdin.readline()
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+for number in range(pieces):
+    os.pwrite(file, data, number << 20)
+"""
+
+
+def _storing_seconds(folder: Path, value: bytes, count: int) -> float:
+    """The mock again, while another process writes the same bytes to a file and leaves them to the
+    kernel: what a broker that keeps its records could do at best on this machine."""
+    producer = _producer({"test.mock.num.brokers": 1}, acks="1")
+    _produce_seconds(producer, "stored", value, PARTITIONS)
+    command = [sys.executable, "-c", _WRITE, str(folder / "raw"), str(count * len(value))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as writer:
+        assert writer.stdin is not None
+        time.sleep(0.2)  # until it waits
+        started = time.perf_counter()
+        writer.stdin.close()
+        _produce_seconds(producer, "stored", value, count)
+        writer.wait()
+        return time.perf_counter() - started
+
+
+def produce_rows(address: str, unsynced: str, folder: Path) -> list[Row]:
     """acks=1 against the mock, acks=all (on disk) next to acks=1, and a broker that leaves syncing
-    to the kernel, as Kafka's does: the mock has no disk at all."""
+    to the kernel, as Kafka's does: the mock keeps nothing, so there is a ceiling that does."""
     rows = []
     for size, count in ((100, 300_000), (1000, 150_000)):
         topic = f"produce-{size}"
@@ -83,6 +110,7 @@ def produce_rows(address: str, unsynced: str) -> list[Row]:
         value = b"x" * size
         ours: dict[str, Any] = {"bootstrap.servers": address}
         best = {"mock": 0.0, "acks=1": 0.0, "acks=all": 0.0, "acks=1, page_cache": 0.0}
+        storing = 0.0
         for _ in range(3):
             for name, producer in (
                 ("mock", _producer({"test.mock.num.brokers": 1}, acks="1")),
@@ -93,12 +121,15 @@ def produce_rows(address: str, unsynced: str) -> list[Row]:
                 _produce_seconds(producer, topic, value, PARTITIONS)  # connect, learn the topic
                 took = _produce_seconds(producer, topic, value, count)
                 best[name] = max(best[name], count / took)
+            storing = max(storing, count / _storing_seconds(folder, value, count))
         rows += [
             Row(f"produce {size} B, mock", best["mock"], "records/s"),
             Row(f"produce {size} B, acks=1", best["acks=1"], "records/s"),
             Row(f"produce {size} B, acks=all", best["acks=all"], "records/s"),
             Row(f"produce {size} B, acks=1, page_cache", best["acks=1, page_cache"], "records/s"),
+            Row(f"produce {size} B, mock beside a raw write", storing, "records/s"),
             Row(f"produce {size} B, acks=1 / mock", best["acks=1"] / best["mock"], "ratio", 0.9),
+            Row(f"produce {size} B, acks=1 / mock + write", best["acks=1"] / storing, "ratio", 0.9),
             Row(
                 f"produce {size} B, acks=1, page_cache / mock",
                 best["acks=1, page_cache"] / best["mock"],
@@ -198,6 +229,18 @@ def _raw_fetch_rate(address: str, topic: str) -> float:
                 position += 12 + length
 
 
+def _pipelined_rate(connection: socket.socket, frame: bytes) -> float:
+    window, count = 32, 20_000
+    started = time.perf_counter()
+    for _ in range(window):
+        connection.sendall(frame)
+    for number in range(count):
+        _receive(connection)
+        if number + window < count:
+            connection.sendall(frame)
+    return count / (time.perf_counter() - started)
+
+
 def latency_rows(address: str) -> list[Row]:
     """One record at a time: how many requests a second when pipelined, and how long one takes."""
     _create(address, "single", 1)
@@ -217,16 +260,7 @@ def latency_rows(address: str) -> list[Row]:
 
     rows = []
     with _connect(address) as connection:
-        window, count = 32, 20_000
-        frame = request(1)
-        started = time.perf_counter()
-        for _ in range(window):
-            connection.sendall(frame)
-        for number in range(count):
-            _receive(connection)
-            if number + window < count:
-                connection.sendall(frame)
-        rate = count / (time.perf_counter() - started)
+        rate = max(_pipelined_rate(connection, request(1)) for _ in range(3))
         rows.append(Row("single-record requests, pipelined", rate, "requests/s", 20_000))
         for acks, label, tries in ((1, "acks=1", 3000), (-1, "acks=all", 500)):
             frame, times = request(acks), []
@@ -265,7 +299,7 @@ def wire_rows(folder: Path) -> list[Row]:
         running_broker(folder / "wire") as address,
         running_broker(folder / "unsynced", "log.durability=page_cache") as unsynced,
     ):
-        rows += produce_rows(address, unsynced)
+        rows += produce_rows(address, unsynced, folder)
         rows += consume_rows(address)
         rows += latency_rows(address)
     return rows

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from strandlog.errors import InvalidSettingError, UnknownSettingError
+from strandlog.errors import InvalidSettingError, SettingError, UnknownSettingError
 from strandlog.model import TopicPartition
 from strandlog.spark.offsets import EARLIEST, LATEST
 from strandlog.spark.options import BATCH, OPTIONS, RESERVED, SINK, STREAM, parse_options
@@ -38,7 +38,6 @@ GOOD: list[tuple[str, str, str, object]] = [
     (BATCH, "fetchOffset.numRetries", "0", 0),
     (BATCH, "fetchOffset.retryIntervalMs", "9", 9),
     (BATCH, "partition.metadata.cache.ttl.ms", "9", 9),
-    (BATCH, "groupIdPrefix", "x", "x"),
     (SINK, "topic", "out", "out"),
     (SINK, "deliveryGuarantee", "at_least_once", "at_least_once"),
     (SINK, "compression", "zstd", "zstd"),
@@ -66,6 +65,9 @@ def test_every_row_of_the_table_was_tried() -> None:
     tried = {name for _, name, _, _ in GOOD}
     elsewhere = {
         "assign",
+        "avroPrefix",
+        "avroSchema",
+        "avroSchemas",
         "bootstrap.servers",
         "path",
         "subscribePattern",
@@ -89,7 +91,16 @@ def test_every_row_of_the_table_was_tried() -> None:
         (BATCH, "failOnDataLoss", "perhaps", "true or false"),
         (STREAM, "maxOffsetsPerTrigger", "0", "from 1 on"),
         (STREAM, "maxTriggerDelay", "soon", "15m"),
-        (BATCH, "valueFormat", "xml", "binary, string, json"),
+        (BATCH, "valueFormat", "xml", "binary, string, json, avro"),
+        (BATCH, "valueFormat", "avro", "avroSchema"),
+        (BATCH, "avroSchema", "{", "as JSON"),
+        (BATCH, "avroSchema", '"int"', "goes with valueFormat=avro"),
+        (BATCH, "avroSchemas", '{"x": "int"}', "by their ids"),
+        (BATCH, "avroSchemas", "[]", "by their ids"),
+        (BATCH, "avroPrefix", "some", "auto, none, confluent"),
+        (BATCH, "groupIdPrefix", "x", "name one with groupId"),
+        (BATCH, "kafka.group.id", "g", "not an option of a batch"),
+        (SINK, "kafka.group.id", "g", "not an option of a sink"),
         (BATCH, "maxOffsetsPerTrigger", "5", "not an option of a batch"),
         (STREAM, "endingOffsets", "latest", "not an option of a stream"),
         (BATCH, "kafka.isolation.level", "dirty", "read_committed"),
@@ -99,6 +110,21 @@ def test_a_mistake_is_named(use: str, name: str, text: str, words: str) -> None:
     with pytest.raises(InvalidSettingError, match=name.replace(".", r"\.")) as refused:
         parse_options(use, given(use) | {name: text})
     assert words in str(refused.value)
+
+
+def test_kafkas_group_is_the_group_that_progress_is_committed_to() -> None:
+    assert parse_options(STREAM, given(STREAM) | {"kafka.group.id": "g"})["groupId"] == "g"
+    with pytest.raises(InvalidSettingError, match="groupId says 'a'"):
+        parse_options(STREAM, given(STREAM, groupId="a") | {"kafka.group.id": "b"})
+
+
+def test_avro_is_described_by_one_schema_or_by_one_for_each_id() -> None:
+    one = given(BATCH, valueFormat="avro", avroSchema='"int"', avroPrefix="NONE")
+    assert parse_options(BATCH, one)["avroSchema"] == "int"
+    many = given(BATCH, valueFormat="avro", avroSchemas='{"17": "int"}')
+    assert parse_options(BATCH, many)["avroSchemas"] == {17: "int"}
+    with pytest.raises(InvalidSettingError, match="with a prefix"):
+        parse_options(BATCH, many | {"avroPrefix": "none"})
 
 
 def test_an_unknown_option_gets_a_suggestion() -> None:
@@ -132,7 +158,7 @@ def test_what_is_meant_for_the_client_is_passed_on() -> None:
     ],
 )
 def test_what_does_not_fit_together_is_refused(options: dict[str, str]) -> None:
-    with pytest.raises(InvalidSettingError):
+    with pytest.raises(SettingError):
         parse_options(BATCH, options)
 
 

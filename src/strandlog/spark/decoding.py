@@ -1,15 +1,16 @@
-"""Raw batches as the columns of the DataFrame: bytes, text, or typed columns out of JSON.
+"""Raw batches as the columns of the DataFrame: bytes, text, or typed columns out of JSON or Avro.
 
 JSON is parsed many values at a time by Arrow. When a piece does not parse it is halved until the
 values to blame stand alone; so good data pays nothing for the bad, and what is bad costs in
 proportion to how much of it there is. A value that is null gives nulls and is not corrupt; one that
 is no JSON object, or does not fit the schema, gives nulls and its text in `_corrupt`, if the schema
-has that column.
+has that column. Avro (avro_values.py) is the same, but for the text in `_corrupt`: it is the whole
+value in hexadecimal, for `unhex` to turn back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,17 @@ from strandlog.record.columns import decode_columns
 from strandlog.spark.access import RawPiece
 from strandlog.spark.options import Options
 from strandlog.spark.planning import OffsetRange
-from strandlog.spark.schema import CORRUPT, from_record
+from strandlog.spark.schema import CORRUPT, record_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 JSON_ROWS = 16 * 1024
+
+# Values and the schema of columns → (columns with a row for each value, numbers of the rows that do
+# not parse).
+Parse = Callable[["pa.Array", "pa.Schema"], tuple[dict[str, Any], list[int]]]
 
 
 class Decoder:
@@ -32,10 +37,21 @@ class Decoder:
     def __init__(self, options: Options, schema: StructType) -> None:
         self._format: str = options["valueFormat"]
         self._schema = schema
-        names = [field.name for field in schema]
+        self._columns = record_columns(schema, options)
+        self._parse: Parse | None = None
         if self._format == "json":
-            names = [name for name in names if from_record(name) is not None] + ["value"]
-        self._columns = tuple(names)
+            self._parse = parse_json
+        elif self._format == "avro":
+            self._parse = self._avro_parser(options)
+        if self._parse is not None:
+            self._columns += ("value",)
+
+    def _avro_parser(self, options: Options) -> Parse:
+        from strandlog.spark.avro_values import AvroValues  # noqa: PLC0415 - where it is needed
+
+        others = {*self._columns, CORRUPT}
+        names = [field.name for field in self._schema if field.name not in others]
+        return AvroValues(options, tuple(names)).parse
 
     def decode(self, piece: RawPiece, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of a piece that lie in the range."""
@@ -50,7 +66,7 @@ class Decoder:
         )
         if self._format == "binary":
             return iter(batches)
-        convert = self._typed if self._format == "json" else self._as_text
+        convert = self._as_text if self._parse is None else self._typed
         return (convert(batch) for batch in batches)
 
     def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -74,16 +90,17 @@ class Decoder:
         import pyarrow as pa  # noqa: PLC0415 - in the task
 
         target = self._arrow_schema()
-        inside = pa.schema(
-            [field for field in target if from_record(field.name) is None and field.name != CORRUPT]
-        )
+        assert self._parse is not None, "there is a parser for typed columns"
+        others = {*self._columns, CORRUPT} - {"value"}
+        inside = pa.schema([field for field in target if field.name not in others])
         values = batch.column("value")
-        parsed, bad = parse_json(values, inside)
+        parsed, bad = self._parse(values, inside)
+        as_corrupt = bytes.hex if self._format == "avro" else _readable
         arrays = []
         for field in target:
             if field.name == CORRUPT:
-                arrays.append(_corrupt(values, bad))
-            elif from_record(field.name) is None:
+                arrays.append(_corrupt(values, bad, as_corrupt))
+            elif field.name in parsed:
                 arrays.append(parsed[field.name])
             else:
                 array = batch.column(field.name)
@@ -105,12 +122,16 @@ def as_text(array: pa.Array) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
-def _corrupt(values: pa.Array, bad: list[int]) -> pa.Array:
+def _readable(value: bytes) -> str:
+    return value.decode(errors="replace")
+
+
+def _corrupt(values: pa.Array, bad: list[int], as_text: Callable[[bytes], str]) -> pa.Array:
     import pyarrow as pa  # noqa: PLC0415 - in the task
 
     texts: list[str | None] = [None] * len(values)
     for row in bad:
-        texts[row] = (values[row].as_py() or b"").decode(errors="replace")
+        texts[row] = as_text(values[row].as_py() or b"")
     return pa.array(texts, pa.string())
 
 

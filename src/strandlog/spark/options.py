@@ -3,7 +3,8 @@
 Names and defaults are those of Spark's Kafka source and sink, and upper and lower case make no
 difference. What begins with `kafka.` is meant for the client that talks to the cluster and is
 passed on without the prefix; `bootstrap.servers` may do without it. An option that is not in the
-table is refused, with the nearest name.
+table is refused, with the nearest name; one of Spark's that could have no effect here, with the
+reason.
 
 Where we differ from Kafka's own connector: committed records only, unless kafka.isolation.level
 says read_uncommitted; large ranges are split without being asked; progress can be committed to a
@@ -13,13 +14,14 @@ group.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strandlog.config.units import parse_duration_ms
-from strandlog.errors import InvalidSettingError, UnknownSettingError
+from strandlog.errors import InvalidSettingError, SettingError, UnknownSettingError
 from strandlog.spark.offsets import EARLIEST, LATEST, Offsets, parse_assignment, parse_offsets
 
 PREFIX = "kafka."
@@ -38,6 +40,15 @@ RESERVED = frozenset(
         "value.serializer",
     }
 )
+
+# Names of Kafka's that mean one of ours: a reader is no member of a group, and its group is the one
+# that shows how far it is.
+ALIASES = {"kafka.group.id": "groupId"}
+REFUSED = {
+    "groupidprefix": "no group is made up for a query; name one with groupId, and progress is "
+    "committed there",
+}
+NONE, CONFLUENT, AUTO = "none", "confluent", "auto"  # of avroPrefix
 
 Parser = Callable[[str, str], Any]
 
@@ -128,6 +139,20 @@ def _times(name: str, text: str) -> Offsets:
     return parse_offsets(name, text)
 
 
+def _avro_schema(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidSettingError(name, text, f"an Avro schema as JSON ({error})") from None
+
+
+def _avro_schemas(name: str, text: str) -> dict[int, Any]:
+    found = _avro_schema(name, text)
+    if not isinstance(found, dict) or not found or not all(map(str.isdigit, found)):
+        raise InvalidSettingError(name, text, 'schemas by their ids: {"17": {"type": "record", …}}')
+    return {int(number): schema for number, schema in found.items()}
+
+
 _READ = frozenset({BATCH, STREAM})
 _ALL = frozenset({BATCH, STREAM, SINK})
 
@@ -172,38 +197,53 @@ OPTIONS = (
     Option(
         "valueFormat",
         _READ,
-        _choice("binary", "string", "json"),
+        _choice("binary", "string", "json", "avro"),
         "binary",
-        "How values become columns; json needs a schema.",
+        "How values become columns; json needs .schema(), avro needs avroSchema.",
     ),
-    Option("groupIdPrefix", _READ, _text, None, "Taken, and not needed: readers have no group."),
+    Option("avroSchema", _READ, _avro_schema, None, "The Avro schema of the values, as JSON."),
+    Option(
+        "avroSchemas",
+        _READ,
+        _avro_schemas,
+        None,
+        "Writers' schemas by the ids of a registry; avroSchema is then what they are turned into.",
+    ),
+    Option(
+        "avroPrefix",
+        _READ,
+        _choice(AUTO, NONE, CONFLUENT),
+        AUTO,
+        "Whether values begin with a zero byte and the id of a schema.",
+    ),
     Option(
         "kafkaConsumer.pollTimeoutMs",
         _READ,
         _integer(1),
         120_000,
-        "Taken; kafka.request.timeout.ms counts.",
+        "How long a task waits for records before it fails.",
     ),
     Option(
         "fetchOffset.numRetries",
         _READ,
         _integer(0),
         3,
-        "Taken; the client asks for as long as it may.",
+        "How often looking up offsets is repeated when it failed; each time the client tries for "
+        "kafka.default.api.timeout.ms.",
     ),
     Option(
         "fetchOffset.retryIntervalMs",
         _READ,
         _integer(0),
         10,
-        "Taken; kafka.retry.backoff.ms counts.",
+        "The pause before that.",
     ),
     Option(
         "partition.metadata.cache.ttl.ms",
         _READ,
         _integer(-1),
         -1,
-        "Taken; they are asked for each time.",
+        "How long the partitions of topics are taken as known; -1 asks for each micro-batch.",
     ),
     Option("topic", frozenset({SINK}), _text, None, "Write everything to this topic."),
     Option(
@@ -258,13 +298,18 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
     told: set[str] = set()
     for name, text in given.items():
         lowered = name.lower()
-        option = _BY_NAME.get(lowered) or _BY_NAME.get(lowered.removeprefix(PREFIX))
         if lowered in SPARKS_OWN:
             continue
+        option = _option(lowered)
+        if lowered in REFUSED:
+            raise InvalidSettingError(name, text, REFUSED[lowered])
         if option is not None:
             if use not in option.uses:
-                raise InvalidSettingError(option.name, text, f"not an option of a {use}")
-            values[option.name] = option.parse(option.name, str(text))
+                raise InvalidSettingError(name, text, f"not an option of a {use}")
+            value = option.parse(option.name, str(text))
+            if option.name in told and values[option.name] != value:
+                raise InvalidSettingError(name, text, f"{option.name} says {values[option.name]!r}")
+            values[option.name] = value
             told.add(option.name)
         elif lowered.startswith(PREFIX):
             client[_client_name(lowered, str(text))] = str(text)
@@ -275,6 +320,11 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
     options = Options(use, values, client, frozenset(told))
     _check_together(options)
     return options
+
+
+def _option(lowered: str) -> Option | None:
+    known = ALIASES.get(lowered, lowered).lower()
+    return _BY_NAME.get(known) or _BY_NAME.get(known.removeprefix(PREFIX))
 
 
 def _client_name(lowered: str, text: str) -> str:
@@ -289,11 +339,8 @@ def _client_name(lowered: str, text: str) -> str:
 def _check_together(options: Options) -> None:
     places = [name for name in ("bootstrap.servers", "path") if options[name] is not None]
     if len(places) != 1:
-        raise InvalidSettingError(
-            "bootstrap.servers",
-            options["bootstrap.servers"],
-            "give either bootstrap.servers (a cluster) or path (a folder)",
-        )
+        told = "both" if places else "neither"
+        raise SettingError(f"give bootstrap.servers (a cluster) or path (a folder), not {told}")
     if options.use == SINK:
         _check_sink(options)
         return
@@ -301,17 +348,30 @@ def _check_together(options: Options) -> None:
         raise InvalidSettingError(
             "groupId", options["groupId"], "a folder that is read has no broker to commit to"
         )
+    _check_avro(options)
     whats = ("subscribe", "subscribePattern", "assign")
     chosen = [name for name in whats if options[name] is not None]
     if len(chosen) != 1:
-        raise InvalidSettingError(
-            " and ".join(chosen) or "subscribe", None, f"give exactly one of {', '.join(whats)}"
-        )
+        told = " and ".join(chosen) or "none of them"
+        raise SettingError(f"give exactly one of {', '.join(whats)}, not {told}")
     if options.use == BATCH and options["startingOffsets"] == LATEST:
         raise InvalidSettingError("startingOffsets", "latest", "a batch would find nothing there")
     least, most = (options.values.get(f"{word}OffsetsPerTrigger") for word in ("min", "max"))
     if least is not None and most is not None and least > most:
         raise InvalidSettingError("minOffsetsPerTrigger", least, f"at most maxOffsets… ({most})")
+
+
+def _check_avro(options: Options) -> None:
+    given = [name for name in ("avroSchema", "avroSchemas", "avroPrefix") if name in options.given]
+    if options["valueFormat"] != "avro":
+        if given:
+            raise InvalidSettingError(given[0], options[given[0]], "goes with valueFormat=avro")
+    elif options["avroSchema"] is None and options["avroSchemas"] is None:
+        raise InvalidSettingError(
+            "valueFormat", "avro", "say what is in it: avroSchema, the writer's schema as JSON"
+        )
+    if options["avroSchemas"] is not None and options["avroPrefix"] == NONE:
+        raise InvalidSettingError("avroPrefix", NONE, "avroSchemas is about values with a prefix")
 
 
 def _check_sink(options: Options) -> None:

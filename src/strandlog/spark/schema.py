@@ -7,11 +7,14 @@ All of them may be null. With `valueFormat=string` key and value are strings. Wi
 `valueFormat=json` the user's own schema counts: a column with one of the names above (but for
 `value`) comes from the record, `_corrupt` gets the text of a value that does not parse, and every
 other column comes out of the JSON.
+
+With `valueFormat=avro` the fields of `avroSchema` are columns, then `_corrupt`. A user's own schema
+may name some of them, and columns of the record; where both have the name, the field counts.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -27,6 +30,9 @@ from pyspark.sql.types import (
 
 from strandlog.errors import InvalidSettingError
 from strandlog.spark.options import Options
+
+if TYPE_CHECKING:
+    from strandlog.spark.avro_schema import AvroColumns
 
 CORRUPT: Final = "_corrupt"
 HEADERS = ArrayType(
@@ -52,6 +58,8 @@ def record_schema(options: Options) -> StructType:
             "json",
             'say what is in it: .schema("id BIGINT, name STRING, _corrupt STRING")',
         )
+    if options["valueFormat"] == "avro":
+        return _avro_schema(options)
     columns = dict(RECORD_COLUMNS)
     if not options["includeHeaders"]:
         del columns["headers"]
@@ -60,32 +68,75 @@ def record_schema(options: Options) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
+def _avro_columns(options: Options) -> AvroColumns:
+    from strandlog.spark.avro_values import columns_of  # noqa: PLC0415 - where it is needed
+
+    return columns_of(options)
+
+
+def _avro_schema(options: Options) -> StructType:
+    columns = _avro_columns(options)
+    names = [name for name in columns.names if name != CORRUPT]
+    fields = [StructField(name, _spark_type(columns, name)) for name in names]
+    fields.append(StructField(CORRUPT, StringType()))
+    if options["includeHeaders"] and "headers" not in columns.names:
+        fields.append(StructField("headers", HEADERS))
+    return StructType(fields)
+
+
+def _spark_type(columns: AvroColumns, name: str) -> DataType:
+    from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415 - where it is needed
+
+    return from_arrow_type(columns.type_of(name))
+
+
 def check_schema(schema: StructType, options: Options) -> None:
     """A user's schema, held against what there is to give."""
-    if options["valueFormat"] != "json":
+    if options["valueFormat"] == "avro":
+        _check_avro_schema(schema, options)
+    elif options["valueFormat"] != "json":
         expected = record_schema(options)
         given = [(field.name, field.dataType) for field in schema]
         if given != [(field.name, field.dataType) for field in expected]:
-            raise InvalidSettingError(
-                "schema",
-                schema.simpleString(),
-                f"without valueFormat=json the columns are {expected.simpleString()}; leave "
-                f".schema() out",
-            )
-        return
+            told = f"with valueFormat={options['valueFormat']} the columns are "
+            told += f"{expected.simpleString()}; leave .schema() out"
+            raise InvalidSettingError("schema", schema.simpleString(), told)
+    from_records = record_columns(schema, options)
     for field in schema:
         if field.name == CORRUPT and field.dataType != StringType():
             raise InvalidSettingError("schema", field.simpleString(), f"{CORRUPT} is a STRING")
-        kind = from_record(field.name)
-        if kind is not None and field.dataType not in (kind, _as_text(field.name)):
+        if field.name in from_records and options["valueFormat"] in ("json", "avro"):
+            kind = RECORD_COLUMNS[field.name]
+            if field.dataType not in (kind, _as_text(field.name)):
+                told = f"{field.name} of a record is {kind.simpleString()}"
+                raise InvalidSettingError("schema", field.simpleString(), told)
+
+
+def _check_avro_schema(schema: StructType, options: Options) -> None:
+    columns = _avro_columns(options)
+    for field in schema:
+        if field.name in columns.names:
+            expected = _spark_type(columns, field.name).simpleString()
+            if field.dataType.simpleString() != expected:
+                told = f"{field.name} is {expected} by avroSchema; cast it afterwards"
+                raise InvalidSettingError("schema", field.simpleString(), told)
+        elif field.name != CORRUPT and field.name not in record_columns(schema, options):
             raise InvalidSettingError(
-                "schema", field.simpleString(), f"{field.name} of a record is {kind.simpleString()}"
+                "schema",
+                field.simpleString(),
+                f"avroSchema has no such field; it has {', '.join(columns.names)}",
             )
 
 
-def from_record(name: str) -> DataType | None:
-    """The type of a column that comes from the record itself, not out of its value."""
-    return None if name == "value" else RECORD_COLUMNS.get(name)
+def record_columns(schema: StructType, options: Options) -> tuple[str, ...]:
+    """The columns that come from the record itself, not out of its value."""
+    names = [field.name for field in schema if field.name in RECORD_COLUMNS]
+    if options["valueFormat"] == "avro":
+        inside = _avro_columns(options).names
+        return tuple(name for name in names if name not in inside and name != "value")
+    if options["valueFormat"] == "json":
+        return tuple(name for name in names if name != "value")
+    return tuple(names)
 
 
 def _as_text(name: str) -> DataType | None:

@@ -1,0 +1,189 @@
+"""What an Avro schema comes to as columns: one table, Spark's types derive from it.
+
+    null in a union         the column may be null, as all columns may
+    boolean … string        the same                      enum       string
+    record                  struct                        fixed      binary
+    array, map              array, map<string, …>         decimal    decimal, of up to 38 digits
+    date                    date
+    timestamp-*             timestamp                     local-timestamp-*   timestamp_ntz
+    [int, long]             bigint                        [float, double]     double
+
+Other logical types (time-*, uuid, duration) come as what they are made of. The fields of a record
+are columns; a schema that is no record gives one column, `value`. What has no column, a union of
+several types and a record that holds itself, is refused by the name of its field; a user's own
+.schema() may leave that field out.
+
+Times are read as numbers and become times in Arrow, a column at once: so a schema is handed to the
+decoder without its logical types (`without_times`), but for decimals.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from strandlog.errors import InvalidSettingError, MissingExtraError
+
+Document = Any  # JSON: a name, a list (a union), or an object
+
+OPTION = "avroSchema"
+MOST_DIGITS = 38  # of Spark's decimals
+WHOLE_VALUE = "value"  # the column of a schema that is no record
+
+PLAIN = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+TIMES = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("ms", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "timestamp-nanos": pa.timestamp("ns", "UTC"),
+    "local-timestamp-millis": pa.timestamp("ms"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "local-timestamp-nanos": pa.timestamp("ns"),
+}
+TIME_BASE = {name: "int" if name == "date" else "long" for name in TIMES}
+WIDER = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}): pa.float64()}
+
+
+class AvroColumns:
+    """The columns of one schema, and their types as they come out of the decoder."""
+
+    def __init__(self, document: Document) -> None:
+        self._named: dict[str, Any] = {}
+        self._schema = parsed(document, self._named)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._fields())
+
+    def type_of(self, name: str) -> pa.DataType:
+        """`InvalidSettingError` when there is no column for it."""
+        return self._type(self._fields()[name], name, ())
+
+    @property
+    def is_record(self) -> bool:
+        return isinstance(self._schema, dict) and self._schema["type"] in ("record", "error")
+
+    def _fields(self) -> dict[str, Document]:
+        if self.is_record:
+            return {field["name"]: field["type"] for field in self._schema["fields"]}
+        return {WHOLE_VALUE: self._schema}
+
+    def _type(self, schema: Document, place: str, inside: tuple[str, ...]) -> pa.DataType:
+        """`inside` are the names of the records around it."""
+        if isinstance(schema, list):
+            return self._union(schema, place, inside)
+        if isinstance(schema, str):
+            if schema in self._named:
+                return self._type(self._named[schema], place, inside)
+            schema = {"type": schema}
+        kind = schema["type"]
+        if not isinstance(kind, str) or kind in self._named:
+            return self._type(kind, place, inside)
+        return self._simple(schema, place) or self._nested(schema, place, inside)
+
+    def _simple(self, schema: Document, place: str) -> pa.DataType | None:
+        kind, logical = schema["type"], schema.get("logicalType")
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            return _decimal(schema, place)
+        return TIMES[logical] if TIME_BASE.get(logical) == kind else PLAIN.get(kind)
+
+    def _nested(self, schema: Document, place: str, inside: tuple[str, ...]) -> pa.DataType:
+        kind = schema["type"]
+        if kind == "array":
+            return pa.list_(self._type(schema["items"], f"{place}[]", inside))
+        if kind == "map":
+            return pa.map_(pa.string(), self._type(schema["values"], f"{place}{{}}", inside))
+        if kind in ("record", "error"):
+            return self._struct(schema, place, inside)
+        raise _refused(place, f"{kind} alone has no column")
+
+    def _struct(self, schema: Document, place: str, inside: tuple[str, ...]) -> pa.DataType:
+        name = schema["name"]
+        if name in inside:
+            raise _refused(place, f"{name} holds itself")
+        deeper = (*inside, name)
+        return pa.struct(
+            [
+                pa.field(
+                    field["name"], self._type(field["type"], f"{place}.{field['name']}", deeper)
+                )
+                for field in schema["fields"]
+            ]
+        )
+
+    def _union(self, branches: list[Document], place: str, inside: tuple[str, ...]) -> pa.DataType:
+        rest = [branch for branch in branches if branch not in ("null", {"type": "null"})]
+        if len(rest) == 1:
+            return self._type(rest[0], place, inside)
+        if all(isinstance(branch, str) for branch in rest) and frozenset(rest) in WIDER:
+            return WIDER[frozenset(rest)]
+        names = ", ".join(map(_kind, rest)) or "null"
+        raise _refused(place, f"a union of {names} has no column")
+
+
+def _kind(schema: Document) -> str:
+    if isinstance(schema, dict):
+        return str(schema.get("name", schema["type"]))
+    return str(schema)
+
+
+def _decimal(schema: Document, place: str) -> pa.DataType:
+    precision, scale = schema.get("precision", 0), schema.get("scale", 0)
+    if not 0 < precision <= MOST_DIGITS:
+        raise _refused(place, f"a decimal has 1 to {MOST_DIGITS} digits here, not {precision}")
+    return pa.decimal128(precision, scale)
+
+
+def _refused(place: str, reason: str) -> InvalidSettingError:
+    return InvalidSettingError(
+        OPTION, place, f"{reason}; leave the field out with a .schema() of your own"
+    )
+
+
+def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
+    """As the decoder wants it; named types go to `named`."""
+    try:
+        import fastavro  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("spark", "fastavro") from error
+    from fastavro.schema import SchemaParseException, UnknownType  # noqa: PLC0415
+
+    try:
+        return fastavro.parse_schema(document, {} if named is None else named)
+    except UnknownType as error:
+        raise InvalidSettingError(
+            OPTION, error.name, "a type of Avro, or one that the schema defines before"
+        ) from None
+    except (SchemaParseException, LookupError, TypeError, ValueError, AttributeError) as error:
+        told = f"an Avro schema ({error})"
+        raise InvalidSettingError(OPTION, json.dumps(document), told) from None
+
+
+def without_times(schema: Document) -> Document:
+    """The schema with plain numbers, texts and bytes where logical types were; decimals stay."""
+    if isinstance(schema, list):
+        return [without_times(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    is_decimal = schema.get("logicalType") == "decimal"
+    found = {name: value for name, value in schema.items() if is_decimal or name != "logicalType"}
+    for name in ("type", "items", "values"):
+        if name in found:
+            found[name] = without_times(found[name])
+    if "fields" in found:
+        found["fields"] = [
+            field | {"type": without_times(field["type"])} for field in found["fields"]
+        ]
+    return found

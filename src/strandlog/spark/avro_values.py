@@ -1,0 +1,186 @@
+"""Avro values as columns.
+
+A value does not say where it ends, so it parses when its schema takes all of its bytes, no fewer
+and no more. The decoder costs microseconds a value; columns are made of many values at a time.
+
+Values of schema registries begin with a zero byte and the id of the writer's schema, four bytes:
+
+    avroPrefix=confluent    all do; the prefix is taken off
+    avroPrefix=none         none do
+    avroPrefix=auto         a value is read with and without: first without a prefix, unless all
+                            values of a batch look like they had one (two zero bytes: ids are below
+                            16 million); what parses counts
+
+`avroSchemas` has the writer's schema of each id. Then a value is read with the schema of its id and
+turned into that of `avroSchema` by Avro's rules; one whose id is missing does not parse.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from strandlog.spark.avro_schema import AvroColumns, Document, parsed, without_times
+from strandlog.spark.options import CONFLUENT, NONE, Options
+
+PREFIX = struct.Struct(">bI")  # zero, id
+LIKELY = b"\0\0"
+
+Read = Callable[[bytes], Any]  # raises one of DAMAGE
+
+# What the decoder and Arrow raise when a value is not what its schema says.
+DAMAGE = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    pa.ArrowException,
+    struct.error,
+)
+
+
+class Parsed(NamedTuple):
+    """Columns with a row for each value, and the numbers of the rows that do not parse."""
+
+    columns: dict[str, pa.Array]
+    bad: list[int]
+
+
+def columns_of(options: Options) -> AvroColumns:
+    """The columns that the options describe: of avroSchema, else of the newest of avroSchemas."""
+    return AvroColumns(_reader(options))
+
+
+def _reader(options: Options) -> Document:
+    if options["avroSchema"] is not None:
+        return options["avroSchema"]
+    return options["avroSchemas"][max(options["avroSchemas"])]
+
+
+class AvroValues:
+    """The values of a topic, as the options describe them. Pickles."""
+
+    def __init__(self, options: Options, names: tuple[str, ...]) -> None:
+        self._prefix: str = options["avroPrefix"]
+        self._reader = _reader(options)
+        self._writers: dict[int, Document] = options["avroSchemas"] or {}
+        self._names = names
+        columns = columns_of(options)
+        kinds = [(name, columns.type_of(name)) for name in names]
+        self._is_record = columns.is_record
+        self._type = pa.struct(kinds) if self._is_record else kinds[0][1] if kinds else pa.null()
+
+    @cached_property
+    def _plain(self) -> Read:
+        return _whole(self._reader, self._reader, 0)
+
+    @cached_property
+    def _behind_prefix(self) -> Read:
+        return _whole(self._reader, self._reader, PREFIX.size)
+
+    @cached_property
+    def _by_id(self) -> dict[int, Read]:
+        return {
+            number: _whole(writer, self._reader, PREFIX.size)
+            for number, writer in self._writers.items()
+        }
+
+    def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:
+        """The columns of a schema out of values, of which some may be null."""
+        given: list[bytes | None] = values.to_pylist()
+        attempts = self._attempts(given)
+        rows: list[Any] = []
+        bad: list[int] = []
+        for number, value in enumerate(given):
+            row = None
+            if value is not None:
+                try:
+                    row = _first(attempts, value)
+                except DAMAGE:
+                    bad.append(number)
+            rows.append(row)
+        whole = self._as_array(rows, 0, bad)
+        arrays = whole.flatten() if self._is_record else [whole]
+        found = dict(zip(self._names, arrays, strict=False))
+        columns = {field.name: found[field.name].cast(field.type) for field in schema}
+        return Parsed(columns, sorted(bad))
+
+    def _attempts(self, values: Sequence[bytes | None]) -> tuple[Read, ...]:
+        """How to read a value, in the order in which it is tried."""
+        if self._writers:
+            return (self._read_by_id,)
+        if self._prefix == CONFLUENT:
+            return (_checked(self._behind_prefix, b"\0"),)
+        if self._prefix == NONE:
+            return (self._plain,)
+        behind = _checked(self._behind_prefix, LIKELY)
+        looks_prefixed = all(value is None or value.startswith(LIKELY) for value in values)
+        return (behind, self._plain) if looks_prefixed else (self._plain, behind)
+
+    def _read_by_id(self, value: bytes) -> Any:
+        zero, number = PREFIX.unpack_from(value)
+        if zero or number not in self._by_id:
+            raise LookupError(number)
+        return self._by_id[number](value)
+
+    def _as_array(self, rows: list[Any], start: int, bad: list[int]) -> pa.Array:
+        """The rows in Arrow; those that it cannot hold, a decimal with too many digits, are bad.
+        They are found by halving."""
+        try:
+            return pa.array(rows, self._type)
+        except DAMAGE:
+            if len(rows) == 1:
+                bad.append(start)
+                return pa.nulls(1, self._type)
+        middle = len(rows) // 2
+        return pa.concat_arrays(
+            [
+                self._as_array(rows[:middle], start, bad),
+                self._as_array(rows[middle:], start + middle, bad),
+            ]
+        )
+
+
+def _first(attempts: Sequence[Read], value: bytes) -> Any:
+    """What the first attempt gives that does not fail."""
+    for read in attempts[:-1]:
+        try:
+            return read(value)
+        except DAMAGE:
+            continue
+    return attempts[-1](value)
+
+
+def _checked(read: Read, beginning: bytes) -> Read:
+    def checked(value: bytes) -> Any:
+        if not value.startswith(beginning):
+            raise ValueError("no prefix")
+        return read(value)
+
+    return checked
+
+
+def _whole(writer: Document, reader: Document, start: int) -> Read:
+    """Reads values that begin at a position and have nothing behind them."""
+    from fastavro import schemaless_reader  # noqa: PLC0415 - in the task
+
+    written = parsed(without_times(writer))
+    wanted = None if reader == writer else parsed(without_times(reader))
+
+    def read(value: bytes) -> Any:
+        stream = BytesIO(value)
+        if start:
+            stream.seek(start)
+        row = schemaless_reader(stream, written, wanted)
+        if stream.read(1):
+            raise ValueError("bytes behind the value")
+        return row
+
+    return read

@@ -1,0 +1,264 @@
+"""Avro values as columns: types, prefixes of registries, schemas that change, damage."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandlog.errors import InvalidSettingError
+from strandlog.spark.options import BATCH, Options, parse_options
+
+pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
+fastavro = pytest.importorskip("fastavro", reason="Avro needs the spark extra")
+pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
+
+from pyspark.sql.types import (  # noqa: E402
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from strandlog.spark.decoding import Decoder  # noqa: E402
+from strandlog.spark.schema import check_schema, record_schema  # noqa: E402
+
+FIVE = datetime.datetime(2013, 1, 1, 5, tzinfo=datetime.UTC)
+MICROS = datetime.timedelta(microseconds=7)
+TWO = {"type": "record", "name": "Two", "fields": [
+    {"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]},
+]}  # fmt: skip
+
+
+KINDS = {"INT": IntegerType(), "BIGINT": LongType(), "STRING": StringType()}
+
+
+def columns(ddl: str) -> StructType:
+    """A small part of Spark's DDL, which needs a running Java."""
+    words = (column.split() for column in ddl.split(", "))
+    return StructType([StructField(name, KINDS[kind]) for name, kind in words])
+
+
+def record(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": "Row",
+        "namespace": "shop",
+        "fields": [{"name": name, "type": kind} for name, kind in fields],
+    }
+
+
+def options(schema: Any = TWO, **more: str) -> Options:
+    base = {"bootstrap.servers": "h:1", "subscribe": "t", "valueFormat": "avro"}
+    text = {} if schema is None else {"avroSchema": json.dumps(schema)}
+    return parse_options(BATCH, base | text | more)
+
+
+def encoded(schema: Any, *rows: Any, prefix: bytes = b"") -> list[bytes]:
+    found = []
+    for row in rows:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), row)
+        found.append(prefix + stream.getvalue())
+    return found
+
+
+def decoded(asked: Options, values: Sequence[bytes | None], ddl: str | None = None) -> list[Any]:
+    schema = record_schema(asked) if ddl is None else columns(ddl)
+    check_schema(schema, asked)
+    decoder = pickle.loads(pickle.dumps(Decoder(asked, schema)))
+    arrays = [pa.array(values, pa.binary()), pa.array(range(len(values)), pa.int64())]
+    batch = decoder._typed(pa.record_batch(arrays, ["value", "offset"]))
+    batch.validate(full=True)
+    return list(batch.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("kind", "spark", "given", "expected"),
+    [
+        ("boolean", "boolean", True, True),
+        ("int", "int", -3, -3),
+        ("long", "bigint", 1 << 40, 1 << 40),
+        ("float", "float", 0.5, 0.5),
+        ("double", "double", 0.1, 0.1),
+        ("bytes", "binary", b"\0\xff", b"\0\xff"),
+        ("string", "string", "grün", "grün"),
+        (["null", "string"], "string", None, None),
+        (["string", "null"], "string", "x", "x"),
+        (["null", "int", "long"], "bigint", 5, 5),
+        (["float", "double"], "double", 0.5, 0.5),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "string", "B", "B"),
+        ({"type": "fixed", "name": "F", "size": 3}, "binary", b"abc", b"abc"),
+        ({"type": "array", "items": "int"}, "array<int>", [1, 2], [1, 2]),
+        ({"type": "map", "values": ["null", "int"]}, "map<string,int>",
+         {"a": 1, "b": None}, [("a", 1), ("b", None)]),
+        (record(("x", "int"), ("y", {"type": "array", "items": "string"})),
+         "struct<x:int,y:array<string>>", {"x": 1, "y": ["z"]}, {"x": 1, "y": ["z"]}),
+        ({"type": "int", "logicalType": "date"}, "date",
+         datetime.date(2013, 1, 1), datetime.date(2013, 1, 1)),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "timestamp",
+         FIVE, FIVE),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "timestamp",
+         FIVE + MICROS, FIVE + MICROS),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, "timestamp_ntz",
+         datetime.datetime(2013, 1, 1, 5), datetime.datetime(2013, 1, 1, 5)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+         "decimal(9,2)", decimal.Decimal("-12.34"), decimal.Decimal("-12.34")),
+        ({"type": "fixed", "name": "D", "size": 8, "logicalType": "decimal", "precision": 9},
+         "decimal(9,0)", decimal.Decimal(7), decimal.Decimal(7)),
+        ({"type": "int", "logicalType": "time-millis"}, "int", datetime.time(0, 0, 1), 1000),
+    ],
+)  # fmt: skip
+def test_types(kind: Any, spark: str, given: Any, expected: Any) -> None:
+    inner = kind | {"name": "Inner"} if isinstance(kind, dict) and "fields" in kind else kind
+    for shape in (inner, ["null", inner] if not isinstance(inner, list) else inner):
+        asked = options(record(("c", shape)))
+        assert record_schema(asked).simpleString() == f"struct<c:{spark},_corrupt:string>"
+        [row] = decoded(asked, list(encoded(record(("c", shape)), {"c": given})))
+        assert row == {"c": expected, "_corrupt": None}
+
+
+def test_a_type_is_used_again_by_its_name() -> None:
+    color = {"type": "enum", "name": "Color", "symbols": ["RED"]}
+    schema = record(("a", color), ("b", "Color"), ("c", {"type": "array", "items": "shop.Color"}))
+    [row] = decoded(options(schema), list(encoded(schema, {"a": "RED", "b": "RED", "c": ["RED"]})))
+    assert row == {"a": "RED", "b": "RED", "c": ["RED"], "_corrupt": None}
+
+
+def test_a_schema_that_is_no_record_is_one_column() -> None:
+    assert decoded(options("string"), list(encoded("string", "a", "b"))) == [
+        {"value": "a", "_corrupt": None},
+        {"value": "b", "_corrupt": None},
+    ]
+
+
+def test_what_does_not_parse_is_set_aside_and_nothing_else() -> None:
+    good, other = encoded(TWO, {"id": 1, "name": "a"}, {"id": 2, "name": None})
+    values = [good, b"junk", None, good[:-1], good + b"\0", b"", other, b"\x02\x04"]
+    rows = decoded(options(), values, "offset BIGINT, id BIGINT, name STRING, _corrupt STRING")
+    assert [row["id"] for row in rows] == [1, None, None, None, None, None, 2, None]
+    bad = {row["offset"]: row["_corrupt"] for row in rows if row["_corrupt"] is not None}
+    assert {at: bytes.fromhex(text) for at, text in bad.items()} == {
+        at: values[at] for at in (1, 3, 4, 5, 7)
+    }
+
+
+def test_values_that_make_up_for_one_another_are_both_corrupt() -> None:
+    # Read one behind the other, without a look at where each ends, they would be two good rows.
+    first, second = encoded(TWO, {"id": 1, "name": "abc"}, {"id": 2, "name": "d"})
+    rows = decoded(options(), [first + second[:1], second[1:]])
+    assert [row["id"] for row in rows] == [None, None]
+    assert all(row["_corrupt"] is not None for row in rows)
+
+
+@given(st.lists(st.none() | st.binary(max_size=12), max_size=20))
+def test_no_bytes_end_a_query(values: list[bytes | None]) -> None:
+    rows = decoded(options(), values)
+    assert len(rows) == len(values)
+    for value, row in zip(values, rows, strict=True):
+        if value is None:
+            assert set(row.values()) == {None}
+
+
+PREFIX = b"\0\0\0\0\x11"
+
+
+@pytest.mark.parametrize("prefix", ["auto", "confluent"])
+def test_the_prefix_of_a_registry_is_taken_off(prefix: str) -> None:
+    values = encoded(TWO, {"id": 7, "name": "x"}, {"id": 8, "name": None}, prefix=PREFIX)
+    rows = decoded(options(avroPrefix=prefix), list(values))
+    assert [row["id"] for row in rows] == [7, 8]
+
+
+def test_values_with_and_without_a_prefix_in_one_topic() -> None:
+    plain = encoded(TWO, *({"id": number, "name": "n" * number} for number in range(40)))
+    prefixed = encoded(TWO, *({"id": number, "name": None} for number in range(40)), prefix=PREFIX)
+    mixed = [value for pair in zip(plain, prefixed, strict=True) for value in pair]
+    rows = decoded(options(), list(mixed))
+    assert [row["id"] for row in rows] == [number for number in range(40) for _ in range(2)]
+
+
+def test_a_prefix_that_was_not_announced_is_damage() -> None:
+    [with_prefix] = encoded(TWO, {"id": 7, "name": "x"}, prefix=PREFIX)
+    [without] = encoded(TWO, {"id": 7, "name": "x"})
+    assert decoded(options(avroPrefix="none"), [with_prefix])[0]["_corrupt"] is not None
+    assert decoded(options(avroPrefix="confluent"), [without])[0]["_corrupt"] is not None
+
+
+OLD = record(("id", "int"))
+NEW = {**record(("id", "long")), "fields": [
+    {"name": "id", "type": "long"}, {"name": "name", "type": "string", "default": "none"},
+]}  # fmt: skip
+
+
+def test_writers_with_several_schemas() -> None:
+    by_id = json.dumps({"5": OLD, "300": NEW})
+    old = encoded(OLD, {"id": 1}, {"id": 2}, prefix=b"\0\0\0\0\x05")
+    new = encoded(NEW, {"id": 3, "name": "c"}, prefix=b"\0\0\0\x01\x2c")
+    unknown = encoded(NEW, {"id": 4, "name": "d"}, prefix=b"\0\0\0\0\x09")
+    values = [old[0], *new, None, old[1], *unknown]
+    for schema in (NEW, None):  # that of the highest id, unless another is asked for
+        rows = decoded(options(schema, avroSchemas=by_id), values)
+        assert [(row["id"], row["name"]) for row in rows] == [
+            (1, "none"), (3, "c"), (None, None), (2, "none"), (None, None),
+        ]  # fmt: skip
+        assert [row["_corrupt"] is not None for row in rows] == [False] * 4 + [True]
+
+
+def test_a_field_comes_before_a_column_of_the_record() -> None:
+    schema = record(("offset", "string"), ("id", "int"))
+    values = list(encoded(schema, {"offset": "mine", "id": 1}))
+    assert decoded(options(schema), values)[0]["offset"] == "mine"
+    other = record(("id", "int"))
+    rows = decoded(options(other), list(encoded(other, {"id": 1})), "id INT, offset BIGINT")
+    assert rows == [{"id": 1, "offset": 0}]
+
+
+NODE = record(("id", "int"), ("next", ["null", "shop.Row"]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (record(("x", ["string", "int"])), "'x' is not allowed: a union of string, int"),
+        (record(("x", "null")), "null alone"),
+        (NODE, "shop.Row holds itself"),
+        (record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 50})), "38"),
+        (record(("x", "Nowhere")), "Nowhere"),
+        ({"type": "record", "fields": []}, "an Avro schema"),
+        ([1], "an Avro schema"),
+    ],
+)
+def test_a_schema_without_columns_is_refused_by_name(schema: Any, words: str) -> None:
+    with pytest.raises(InvalidSettingError) as refused:
+        record_schema(options(schema))
+    assert words in str(refused.value)
+
+
+def test_a_field_without_a_column_can_be_left_out() -> None:
+    values = encoded(NODE, {"id": 1, "next": {"id": 2, "next": None}})
+    assert decoded(options(NODE), list(values), "id INT") == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("id STRING", "id is bigint by avroSchema"),
+        ("nothing INT", "avroSchema has no such field; it has id, name"),
+        ("_corrupt INT", "_corrupt is a STRING"),
+        ("offset STRING", "offset of a record is bigint"),
+    ],
+)
+def test_a_users_schema_is_held_against_avros(ddl: str, words: str) -> None:
+    with pytest.raises(InvalidSettingError) as refused:
+        check_schema(columns(ddl), options())
+    assert words in str(refused.value)

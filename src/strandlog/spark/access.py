@@ -5,7 +5,8 @@ pickle; it does not.
 
     partitions        what there is to read, by the options
     bounds            where each partition begins, and how far it may be read now: to the last
-                      stable offset, unless uncommitted records are wanted
+                      stable offset, unless uncommitted records are wanted; of those that there are
+                      to read, or of some of which some may be gone
     offsets_at        the first offset at or after a time, in each partition
     read              the raw batches of a range, piece by piece
     commit_offsets    what a query has done, for whoever looks at its group
@@ -51,12 +52,16 @@ class LogAccess(Protocol):
     """One way to a log."""
 
     def partitions(self) -> list[TopicPartition]: ...
-    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]: ...
+    def bounds(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Bounds]: ...
     def offsets_at(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]: ...
     def read(self, wanted: OffsetRange) -> Iterator[RawPiece]: ...
-    def record_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]: ...
+    def record_bytes(
+        self, bounds: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, float]: ...
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
     def close(self) -> None: ...
 
@@ -95,9 +100,11 @@ class FolderAccess:
     def partitions(self) -> list[TopicPartition]:
         return chosen(self._options, self._folder.partitions())
 
-    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    def bounds(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Bounds]:
         found: dict[TopicPartition, Bounds] = {}
-        for tp in partitions:
+        for tp in self.partitions() if partitions is None else partitions:
             try:
                 earliest, latest = self._source.offset_range(tp)
                 if self._options.is_committed_only:
@@ -133,13 +140,11 @@ class FolderAccess:
                 return
             offset = fetched.next_offset
 
-    def record_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
-        found: dict[TopicPartition, float] = {}
-        for tp in partitions:
-            earliest, latest = self._source.offset_range(tp)
-            size = self._folder.view(tp).size_bytes
-            found[tp] = size / max(1, latest - earliest)
-        return found
+    def record_bytes(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, float]:
+        return {
+            tp: self._folder.view(tp).size_bytes / max(1, bound.latest - bound.earliest)
+            for tp, bound in bounds.items()
+        }
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         del offsets

@@ -2,7 +2,8 @@
 
 Spark makes one of these for each DataFrame, in a process of its own on the driver, asks it for a
 schema and a reader or writer, and pickles those. Mistakes in options come out here, with the name
-of the option in the message.
+of the option in the message; those of a stream with the first thing that its reader is asked, for
+Spark tells an error in making one as an error of its own.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from strandlog.errors import InvalidSettingError
+from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.spark.options import BATCH, SINK, STREAM, parse_options
 from strandlog.spark.schema import check_rows, check_schema, record_schema
+from strandlog.spark.telling import in_one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from strandlog.spark.sink import BatchSink, BatchWriter, StreamWriter
-    from strandlog.spark.source import BatchReader, RangeReader, StreamReader
+    from strandlog.spark.source import BatchReader, RangeReader, RefusedStream, StreamReader
 
 
 class StrandlogDataSource(DataSource):
@@ -30,24 +32,34 @@ class StrandlogDataSource(DataSource):
     def name(cls) -> str:
         return "strandlog"
 
+    @in_one_line()
     def schema(self) -> StructType:
         return record_schema(parse_options(_use_for_schema(self.options), self.options))
 
+    @in_one_line()
     def reader(self, schema: StructType) -> BatchReader:
         from strandlog.spark.source import BatchReader  # noqa: PLC0415 - where it is needed
 
         return BatchReader(self._range_reader(BATCH, schema))
 
-    def streamReader(self, schema: StructType) -> StreamReader:
-        from strandlog.spark.source import StreamReader  # noqa: PLC0415 - where it is needed
+    def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:
+        from strandlog.spark.source import (  # noqa: PLC0415 - where it is needed
+            RefusedStream,
+            StreamReader,
+        )
 
-        return StreamReader(self._range_reader(STREAM, schema))
+        try:
+            return StreamReader(self._range_reader(STREAM, schema))
+        except StrandlogError as error:
+            return RefusedStream(error)
 
+    @in_one_line()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from strandlog.spark.sink import BatchWriter  # noqa: PLC0415 - where it is needed
 
         return BatchWriter(self._sink(schema, overwrite=overwrite, default="at_least_once"))
 
+    @in_one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from strandlog.spark.sink import StreamWriter  # noqa: PLC0415 - where it is needed
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -38,6 +39,7 @@ from strandlog.spark.opening import open_access
 from strandlog.spark.options import Options
 from strandlog.spark.places import ending, starting
 from strandlog.spark.planning import Loss, OffsetRange, limited, lost, ranges_between, split
+from strandlog.spark.telling import in_one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,11 +80,8 @@ class RangeReader:
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of a range, as Arrow."""
-        access = open_access(self.options)
-        try:
+        with in_one_line(), closing(open_access(self.options, in_task=True)) as access:
             yield from self._read(access, wanted)
-        finally:
-            access.close()
 
     def _read(self, access: LogAccess, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         try:
@@ -116,14 +115,12 @@ class BatchReader(DataSourceReader):
     def __init__(self, reader: RangeReader) -> None:
         self._reader = reader
 
+    @in_one_line()
     def partitions(self) -> list[InputPartition]:
         options = self._reader.options
-        access = open_access(options)
-        try:
-            bounds = access.bounds(access.partitions())
+        with closing(open_access(options)) as access:
+            bounds = access.bounds()
             start, end = starting(options, access, bounds), ending(options, access, bounds)
-        finally:
-            access.close()
         earliest = {tp: bound.earliest for tp, bound in bounds.items()}
         check_losses(lost(start, earliest), options)
         start = {tp: max(offset, earliest[tp]) for tp, offset in start.items()}
@@ -142,6 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._access: LogAccess | None = None
         self._frozen_end: Offsets | None = None  # where a bounded run ends
         self._waiting_since: float | None = None  # for minOffsetsPerTrigger
+        self._seen: dict[TopicPartition, Bounds] = {}  # by the last look
         self._latest: Offsets = {}
         self._shown: Offsets = {}  # what the group was told last
 
@@ -154,11 +152,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._access
 
     def _bounds(self) -> dict[TopicPartition, Bounds]:
-        access = self._opened()
-        return access.bounds(access.partitions())
+        self._seen = self._opened().bounds()
+        return self._seen
 
     # -- where it stands -----------------------------------------------------------------------
 
+    @in_one_line()
     def initialOffset(self) -> dict[str, Any]:
         return as_document(starting(self._options, self._opened(), self._bounds()))
 
@@ -169,9 +168,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options["maxBytesPerTrigger"])
         return ReadAllAvailable()
 
+    @in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:
         self._frozen_end = {tp: bound.latest for tp, bound in self._bounds().items()}
 
+    @in_one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = from_document(start)
         self._commit_progress(begin)
@@ -205,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             return limited(begin, end, limit.max_rows)
         if isinstance(limit, ReadMaxBytes):
-            sizes = self._opened().record_bytes(end)
+            sizes = self._opened().record_bytes({tp: self._seen[tp] for tp in end})
             total = sum(sizes[tp] * (end[tp] - begin[tp]) for tp in end)
             count = sum(end[tp] - begin[tp] for tp in end)
             if total > limit.max_bytes:
@@ -217,10 +218,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- reading -------------------------------------------------------------------------------
 
+    @in_one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, until = from_document(start), from_document(end)
         new = [tp for tp in until if tp not in begin]
-        bounds = self._opened().bounds(until)
+        # After a restart a batch is planned again without a look at where everything ends.
+        is_seen = until.keys() <= self._seen.keys()
+        bounds = self._seen if is_seen else self._opened().bounds(until)
         begin |= {tp: bounds[tp].earliest for tp in new if tp in bounds}
         earliest = {tp: bound.earliest for tp, bound in bounds.items()}
         wanted = ranges_between(begin, until)
@@ -250,3 +254,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._access is not None:
             self._access.close()
             self._access = None
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream whose options are wrong, and says so when it is asked where it begins."""
+
+    def __init__(self, reason: StrandlogError) -> None:
+        self._reason = reason
+
+    @in_one_line()
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._reason
+
+    @in_one_line()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        del start, limit
+        raise self._reason
+
+    @in_one_line()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        del start, end
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        del partition
+        raise self._reason

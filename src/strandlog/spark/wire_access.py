@@ -1,11 +1,22 @@
-"""A cluster over the wire, as the source needs it."""
+"""A cluster over the wire, as the source needs it.
+
+The time-outs of Spark's Kafka source, next to those of the client:
+
+    fetchOffset.*                     when offsets could not be looked up, for as long as the client
+                                      tries by itself, that is repeated
+    kafkaConsumer.pollTimeoutMs       how long a task waits for records, instead of the client's
+                                      default.api.timeout.ms
+    partition.metadata.cache.ttl.ms   how long a list of partitions is good
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from strandlog.client.wire.client import WireClient
-from strandlog.errors import TopicNotFoundError
+from strandlog.clock import SystemClock, pause
+from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.spark.access import Bounds, RawPiece, chosen
 from strandlog.spark.options import Options
@@ -13,14 +24,36 @@ from strandlog.spark.planning import OffsetRange
 
 # What a record takes when nothing was read yet; corrected as soon as something was.
 ASSUMED_RECORD_BYTES = 500.0
+POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
+METADATA_TTL = "partition.metadata.cache.ttl.ms"
+
+Result = TypeVar("Result")
+
+
+def task_client_options(options: Options) -> dict[str, str]:
+    """The client's options in a task: what it reads for is records, so it waits as long as those
+    may take. A time-out that the user gave to the client stays, unless both were given."""
+    poll_ms: int = options["kafkaConsumer.pollTimeoutMs"]
+    found = dict(options.client)
+    if POLL_TIMEOUT in options.given:
+        found["default.api.timeout.ms"] = str(poll_ms)
+        # An answer that does not come must not take longer.
+        asked_ms = int(found.get("request.timeout.ms", poll_ms))
+        found["request.timeout.ms"] = str(min(asked_ms, poll_ms))
+    else:
+        found.setdefault("default.api.timeout.ms", str(poll_ms))
+    return found
 
 
 class WireAccess:
     """`LogAccess` over a cluster."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, in_task: bool = False) -> None:
         self._options = options
-        client = {"isolation.level": "read_committed", **options.client}
+        self._clock = SystemClock()
+        self._known: tuple[int, list[TopicPartition]] | None = None  # when it was read, in ms
+        client = task_client_options(options) if in_task else options.client
+        client = {"isolation.level": "read_committed", **client}
         self._client = WireClient(options["bootstrap.servers"], client)
         self._isolation = (
             IsolationLevel.READ_COMMITTED
@@ -29,6 +62,9 @@ class WireAccess:
         )
 
     def partitions(self) -> list[TopicPartition]:
+        now_ms, ttl_ms = self._clock.monotonic_ms(), self._options[METADATA_TTL]
+        if self._known is not None and now_ms - self._known[0] <= ttl_ms:
+            return self._known[1]
         options = self._options
         names: list[str] | None = None
         if options["subscribe"] is not None:
@@ -36,35 +72,53 @@ class WireAccess:
         elif options["assign"] is not None:
             names = sorted({tp.topic for tp in options["assign"]})
         found = self._client.topics(names)
-        return chosen(options, {name: row.partition_count for name, row in found.items()})
+        existing = chosen(options, {name: row.partition_count for name, row in found.items()})
+        self._known = (now_ms, existing)
+        return existing
 
-    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        wanted = list(partitions)
+    def bounds(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Bounds]:
+        there = self.partitions() if partitions is None else self._existing(list(partitions))
+        try:
+            earliest = self._repeated(lambda: self._client.earliest_offsets(there))
+            latest = self._repeated(lambda: self._client.latest_offsets(there, self._isolation))
+        except TopicNotFoundError:
+            self._known = None
+            return {}  # deleted under our eyes; the next look will show it
+        return {tp: Bounds(earliest[tp], max(earliest[tp], latest[tp])) for tp in there}
+
+    def _existing(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         existing = self._client.topics({tp.topic for tp in wanted})
-        there = [
+        return [
             tp
             for tp in wanted
             if tp.topic in existing and tp.partition < existing[tp.topic].partition_count
         ]
-        try:
-            earliest = self._client.earliest_offsets(there)
-            latest = self._client.latest_offsets(there, self._isolation)
-        except TopicNotFoundError:
-            return {}  # deleted under our eyes; the next look will show it
-        return {tp: Bounds(earliest[tp], max(earliest[tp], latest[tp])) for tp in there}
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        found = self._client.offsets_for_times(times, self._isolation)
+        found = self._repeated(lambda: self._client.offsets_for_times(times, self._isolation))
         return {tp: None if at is None else at.offset for tp, at in found.items()}
 
-    def read(self, wanted: OffsetRange) -> Iterator[RawPiece]:
-        for piece in self._client.read_range(*wanted, self._isolation):
-            yield RawPiece(piece.data, piece.aborted)
+    def _repeated(self, look: Callable[[], Result]) -> Result:
+        """What a look at offsets gives; it is taken again as often as the options allow."""
+        for _ in range(self._options["fetchOffset.numRetries"]):
+            try:
+                return look()
+            except UnreachableError:
+                pause(self._options["fetchOffset.retryIntervalMs"] / 1000)
+        return look()
 
-    def record_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
+    def read(self, wanted: OffsetRange) -> Iterator[RawPiece]:
+        try:
+            for piece in self._client.read_range(*wanted, self._isolation):
+                yield RawPiece(piece.data, piece.aborted)
+        except UnreachableError as error:
+            raise UnreachableError(f"{error}; see {POLL_TIMEOUT}", error.code) from error
+
+    def record_bytes(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, float]:
         """By a look at some records of each partition."""
         found: dict[TopicPartition, float] = {}
-        bounds = self.bounds(partitions)
         for tp, bound in bounds.items():
             found[tp] = ASSUMED_RECORD_BYTES
             if bound.earliest < bound.latest:

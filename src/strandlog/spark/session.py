@@ -29,6 +29,16 @@ DEFAULTS = {
     # A busy machine takes its time to start a Python worker.
     "spark.python.authenticate.socketTimeout": "90s",
 }
+# Spark starts the reader of a stream with a map of environment variables that all queries of the
+# format share, and puts these into it. Two queries that start at once would damage the map for
+# good, and no task of the session could be read any more. So they are in it from the beginning;
+# putting a new value under an old name does no harm. Spark fills in what stands empty here.
+SHARED_VARIABLES = {
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_AUTH_SOCKET_TIMEOUT": "",
+    "SPARK_BUFFER_SIZE": "",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
 LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -74,4 +84,13 @@ def register(spark: SparkSession) -> None:
     installed; a session that was started before may not."""
     from strandlog.spark.data_source import StrandlogDataSource  # noqa: PLC0415 - needs pyspark
 
-    spark.dataSource.register(StrandlogDataSource)
+    context = getattr(spark, "_sc", None)  # over Spark Connect there is none on this side
+    if context is None:
+        spark.dataSource.register(StrandlogDataSource)
+        return
+    before = context.environment
+    context.environment = {**SHARED_VARIABLES, **before}
+    try:
+        spark.dataSource.register(StrandlogDataSource)
+    finally:
+        context.environment = before

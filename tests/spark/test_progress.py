@@ -1,0 +1,208 @@
+"""Progress of queries: reports, and the groups that show their lag; on a real Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker_process import BrokerProcess
+from tests.spark.conftest import fill
+
+from strandlog.client.wire.client import WireClient
+from strandlog.model import TopicPartition
+
+pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
+
+from strandlog.spark.progress import QueryReport, log_report, watch
+
+REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 0, None)
+
+
+def test_a_report_is_one_line() -> None:
+    told = "orders: batch 3  1,200 rows  4,000 rows/s  300 ms  lag 17  state 5"
+    assert str(REPORT) == told
+    short = REPORT._replace(lag=None, state_rows=0, late_rows=2)
+    assert str(short) == "orders: batch 3  1,200 rows  4,000 rows/s  300 ms  late 2"
+
+
+@pytest.fixture
+def reports(spark: Any) -> Iterator[list[QueryReport]]:
+    shown: list[QueryReport] = []
+    watch(spark, shown.append)
+    yield shown
+    watch(spark, log_report)
+
+
+def stream(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Any:
+    return (
+        spark.readStream.format("strandlog")
+        .option("bootstrap.servers", broker.address)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .options(**options)
+        .load()
+    )
+
+
+def wait_for(told: Callable[[], Any], wanted: Any) -> None:
+    """Listeners are told in a thread of Spark's."""
+    end = time.monotonic() + 60
+    while told() != wanted and time.monotonic() < end:
+        time.sleep(0.1)
+    assert told() == wanted
+
+
+def committed(client: WireClient, group: str) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for tp, at in client.committed_offsets(group).items():
+        found.setdefault(tp.topic, {})[tp.partition] = at.offset
+    return found
+
+
+def test_after_a_bounded_run_the_group_stands_at_the_end(
+    spark: Any,
+    broker: BrokerProcess,
+    client: WireClient,
+    topic: str,
+    checkpoint: str,
+    reports: list[QueryReport],
+) -> None:
+    fill(client, topic, 100)
+    query = (
+        stream(spark, broker, topic, groupId=topic, maxOffsetsPerTrigger="60")
+        .writeStream.format("noop")
+        .queryName(topic)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    wait_for(lambda: committed(client, topic), {topic: {0: 50, 1: 50}})
+    wait_for(lambda: [(each.batch_id, each.rows, each.lag) for each in reports], [
+        (0, 60, 40), (1, 40, 0),
+    ])  # fmt: skip
+    assert all(each.name == topic and each.batch_ms > 0 for each in reports)
+
+
+def test_each_source_of_a_query_has_its_own_group(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
+) -> None:
+    other, third = f"{topic}-other", f"{topic}-third"
+    for name in (other, third):
+        client.create_topic(name, 1)
+    fill(client, topic, 10)
+    fill(client, other, 7, partitions=1)
+    fill(client, third, 5, partitions=1)
+    rates = (
+        spark.readStream.format("rate")
+        .load()
+        .selectExpr("CAST(CAST(value AS STRING) AS BINARY) AS value")
+    )
+    mine = stream(spark, broker, topic, groupId=f"{topic}-a").select("value")
+    frame = (
+        rates.where("false")
+        .unionByName(mine)
+        .unionByName(stream(spark, broker, third).select("value"))
+        .unionByName(
+            stream(spark, broker, other, **{"kafka.group.id": f"{topic}-b"}).select("value")
+        )
+        .unionByName(mine)
+    )
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", checkpoint)
+        .trigger(once=True)
+        .start()
+    )
+    query.awaitTermination()
+    wait_for(lambda: committed(client, f"{topic}-a"), {topic: {0: 5, 1: 5}})
+    wait_for(lambda: committed(client, f"{topic}-b"), {other: {0: 7}})
+
+
+def described_lag(broker: BrokerProcess, group: str) -> int:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "strandlog",
+            "group",
+            "describe",
+            group,
+            "-b",
+            broker.address,
+            "--json",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return sum(row["lag"] for row in json.loads(told.stdout)["partitions"])
+
+
+def test_the_lag_of_a_running_query_is_seen_by_kafkas_tools(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    from confluent_kafka import ConsumerGroupTopicPartitions
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker.address})
+
+    def offsets() -> dict[int, int]:
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])
+        found = asked[topic].result(20).topic_partitions
+        return {place.partition: place.offset for place in found}
+
+    fill(client, topic, 30)
+    query = (
+        stream(spark, broker, topic, groupId=topic)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="1 hour")
+        .start()
+    )
+    try:
+        wait_for(offsets, {0: 15, 1: 15})  # nothing is planned for an hour: the listener's doing
+        assert described_lag(broker, topic) == 0
+        fill(client, topic, 12)
+        assert query.isActive
+        assert described_lag(broker, topic) == 12
+        ends = client.latest_offsets([TopicPartition(topic, number) for number in range(2)])
+        assert (
+            sum(ends[TopicPartition(topic, number)] - at for number, at in offsets().items()) == 12
+        )
+    finally:
+        query.stop()
+
+
+def test_a_group_that_cannot_be_told_does_not_end_the_query(
+    spark: Any,
+    client: WireClient,
+    broker: BrokerProcess,
+    topic: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(client, topic, 10)
+    query = (
+        stream(spark, broker, topic, groupId="")
+        .writeStream.format("noop")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
+    told = "progress could not be committed to group ''"
+    wait_for(lambda: any(told in record.getMessage() for record in caplog.records), wanted=True)
+
+
+def test_sessions_are_watched_once(spark: Any) -> None:
+    assert watch(spark) is watch(spark)

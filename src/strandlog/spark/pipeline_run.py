@@ -12,30 +12,17 @@ mode.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from strandlog.spark.offsets import from_document
 from strandlog.spark.pipeline_file import Pipeline, SinkTable, SourceTable
+from strandlog.spark.progress import QueryReport, report_of
 from strandlog.spark.schema import CORRUPT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WHERE_FROM = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
-
-
-class QueryReport(NamedTuple):
-    """How one query is doing."""
-
-    name: str
-    batch_id: int
-    rows: int
-    rows_per_second: float
-    batch_ms: int
-    lag: int | None  # records that are there and not processed
-    state_rows: int
 
 
 class PipelineRun:
@@ -187,7 +174,7 @@ class PipelineRun:
         for query in self.queries:
             progress = query.lastProgress
             if progress is not None:
-                yield _report(progress)
+                yield report_of(progress)
 
     def stop(self) -> None:
         for query in self.queries:
@@ -199,31 +186,3 @@ def _columns(schema: str) -> list[str]:
     from pyspark.sql.types import StructType  # noqa: PLC0415 - needs Spark
 
     return list(StructType.fromDDL(schema).fieldNames())
-
-
-def _document(offset: Any) -> dict[str, Any] | None:
-    """An offset out of a progress report, where it is a text, as our offsets are; or None."""
-    if isinstance(offset, str):
-        with contextlib.suppress(ValueError):
-            offset = json.loads(offset)
-    return offset if isinstance(offset, dict) else None
-
-
-def _report(progress: Any) -> QueryReport:
-    lag = 0
-    knows_lag = False
-    for source in progress["sources"]:
-        end, latest = _document(source["endOffset"]), _document(source["latestOffset"])
-        if end is not None and latest is not None:
-            knows_lag = True
-            done = from_document(end)
-            lag += sum(max(0, at - done.get(tp, 0)) for tp, at in from_document(latest).items())
-    return QueryReport(
-        progress["name"],
-        progress["batchId"],
-        progress["numInputRows"],
-        progress["processedRowsPerSecond"] or 0.0,
-        progress["durationMs"].get("triggerExecution", 0),
-        lag if knows_lag else None,
-        sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
-    )

@@ -22,7 +22,8 @@ from strandlog.errors import ConfigurationError
 from strandlog.spark.pipeline_file import Pipeline, PipelineFile, Problem
 
 if TYPE_CHECKING:
-    from strandlog.spark.pipeline_run import PipelineRun, QueryReport
+    from strandlog.spark.pipeline_run import PipelineRun
+    from strandlog.spark.progress import QueryReport
 
 app = command_app("Run, validate and list Spark pipelines.")
 

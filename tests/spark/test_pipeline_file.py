@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.spark.pipeline_file import PipelineFile
+from strandlog.spark.pipeline_file import PipelineFile, column_names
 
 GOOD = """\
 [pipeline]
@@ -52,9 +52,24 @@ def test_a_good_file_says_all() -> None:
         ('name = "flights"\nboot', 'nam = "flights"\nboot', 2, "did you mean 'name'"),
         ('bootstrap = "127.0.0.1:9092"\n', "", 1, "either bootstrap"),
         ('topic = "flights"\n', "", 6, "topic"),
-        ('format = "json"', 'format = "xml"', 9, "one of json, string, binary"),
+        ('format = "json"', 'format = "xml"', 9, "one of json, avro, string, binary"),
         ("schema =", "# schema =", 9, "json needs schema"),
         ('"time_hour 1 hour"', '"time_hour"', 11, "COLUMN DELAY"),
+        ('"time_hour 1 hour"', '"time_hour soon"', 11, "\"10 seconds\", not 'soon'"),
+        ('"time_hour 1 hour"', '"time_our 1 hour"', 11, "did you mean 'time_hour'"),
+        ('format = "json"', 'format = "avro"', 9, "avroSchema"),
+        ('format = "json"', 'format = "string"', 12, "can fail to parse"),
+        ('format = "json"', 'format = "json"\nstatic = true', 12, "has no time"),
+        ('format = "json"', 'format = "json"\nstatic = true', 13, "again and again"),
+        ('format = "json"', 'format = "json"\nstatic = "yes"', 10, "true or false"),
+        ("maxOffsetsPerTrigger = 1000", "maxOffsetPerTrigger = 1000", 13, "maxOffsetsPerTrigger"),
+        ("maxOffsetsPerTrigger = 1000", "maxOffsetsPerTrigger = 0", 13, "from 1 on"),
+        ('checkpoint = "', 'trigger = "soon"\ncheckpoint = "', 4, "\"10 seconds\", not 'soon'"),
+        ('checkpoint = "', 'options = { topic = "x" }\ncheckpoint = "', 4, "only kafka.…"),
+        ('mode = "update"', 'options = { txnAppId = "x" }', 23, "together with txnVersion"),
+        ('mode = "update"', "partitions = 0", 23, "a number from 1 on"),
+        ('bootstrap = "127.0.0.1:9092"', 'data = "./data"', 21, "written by its owner alone"),
+        ('bootstrap = "127.0.0.1:9092"', 'data = "./data"', 12, "written by its owner alone"),
         ("[[view]]", "[view]", 15, "two brackets"),
         ('name = "delays"', 'name = "flights"', 16, "called 'flights' already"),
         ('name = "delays"', 'name = "late flights"', 16, "letters, digits and _"),
@@ -63,6 +78,7 @@ def test_a_good_file_says_all() -> None:
         ('mode = "update"', 'mode = "upsert"', 23, "append, update, complete"),
         ('mode = "update"', 'mood = "update"', 23, "did you mean 'mode'"),
         ('topic = "delays"\nkey', 'parquet = "x"\nkey', 22, "only records of a topic"),
+        ('topic = "delays"\nkey', "topic = 7\nkey", 21, "a text is needed"),
         ("[[sink]]", "[[sunk]]", 19, "sunk"),
         ("[pipeline]", "[pipeline", 1, "not TOML"),
     ],
@@ -84,3 +100,30 @@ def test_the_same_sink_twice_would_share_a_checkpoint() -> None:
     again = GOOD[GOOD.index("[[sink]]") :]
     [problem] = PipelineFile(GOOD + again).problems
     assert "twice" in problem.text
+
+
+def test_columns_are_found_in_a_schema_with_types_inside_types() -> None:
+    schema = "id BIGINT, place STRUCT<x: DOUBLE, y: DECIMAL(4, 2)>, `time hour` TIMESTAMP"
+    assert column_names("a: INT," + schema) == ["a", "id", "place", "time hour"]
+
+
+def test_a_table_to_look_things_up_in_needs_a_stream_beside_it() -> None:
+    table = """\
+[[source]]
+name = "carriers"
+topic = "carriers"
+schema = "carrier STRING, name STRING"
+static = true
+
+"""
+    read = PipelineFile(GOOD.replace("[[view]]", table + "[[view]]"))
+    assert read.problems == []
+    assert read.pipeline is not None
+    assert [source.is_static for source in read.pipeline.sources] == [False, True]
+    start, end = GOOD.index("[[source]]"), GOOD.index("[[view]]")
+    alone = table.replace("carriers", "flights")
+    [problem] = PipelineFile(GOOD[:start] + alone + GOOD[end:]).problems
+    assert (problem.line, problem.text) == (
+        10,
+        "[source] static: at least one source must be a stream",
+    )

@@ -4,22 +4,31 @@
     list FILE        its sources, views and sinks
     run FILE         on Spark, until Ctrl-C or, with --available-now, until everything is read
 
-While it runs a line for each micro-batch goes to stderr, or to stdout as JSON with --json.
+While it runs a terminal shows one line for each query, kept up to date. In a pipe there is a line
+for each micro-batch, on stderr, or on stdout as JSON with --json.
+
+Ctrl-C and SIGTERM stop the queries after what they are at, and that is no failure: exit code 0.
+When a query fails, one line says why, and all are stopped: exit code 1.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from strandlog.cli.options import Json, command_app, settings_of
 from strandlog.cli.output import counted, print_json, print_table, talk, text
+from strandlog.cli.pipeline_table import QueryTable, live_table
 from strandlog.clock import pause
 from strandlog.errors import ConfigurationError
-from strandlog.spark.pipeline_file import Pipeline, PipelineFile, Problem
+from strandlog.spark.pipeline_file import PipelineFile, Problem
+from strandlog.spark.pipeline_tables import Pipeline
 
 if TYPE_CHECKING:
     from strandlog.spark.pipeline_run import PipelineRun
@@ -85,6 +94,12 @@ def list_(file: File, json: Json = False) -> None:
 @app.command()
 def run(
     file: File,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "-b", "--bootstrap", metavar="HOST:PORT", help="Another broker than the file's."
+        ),
+    ] = None,
     master: Annotated[
         str | None, typer.Option(help="Where Spark runs: local[*], spark://HOST:PORT, …")
     ] = None,
@@ -94,54 +109,92 @@ def run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Read what is there, then stop.")
     ] = False,
+    log_level: Annotated[str, typer.Option(help="What Spark itself tells: OFF, ERROR, …")] = "OFF",
     json: Json = False,
 ) -> None:
     """Run a pipeline on Spark."""
     pipeline = _pipeline(file)
-    from strandlog.spark.pipeline_run import PipelineRun  # noqa: PLC0415 - needs Spark
-    from strandlog.spark.session import session  # noqa: PLC0415 - needs Spark
-
+    if bootstrap is not None:
+        pipeline = replace(pipeline, bootstrap=bootstrap, data=None)
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
-    spark = session(master, settings, app_name=f"strandlog {pipeline.name}")
-    spark.sparkContext.setLogLevel("ERROR")
-    running = PipelineRun(spark, pipeline)
+    settings.setdefault("spark.log.level", log_level.upper())
     try:
-        running.start(available_now=available_now)
-        talk(f"{pipeline.name}: {counted(len(running.queries), 'stream')}; Ctrl-C stops")
-        _watch(running, as_json=json)
+        failure = _run(pipeline, master, settings, available_now=available_now, as_json=json)
     except KeyboardInterrupt:
-        talk("stopping")
-    finally:
-        running.stop()
-        failure = running.failure()
-        spark.stop()
+        failure = None
     if failure is not None:
         sys.stderr.write(f"error: {failure}\n")
         raise typer.Exit(1)
 
 
+def _run(
+    pipeline: Pipeline,
+    master: str | None,
+    settings: dict[str, str],
+    *,
+    available_now: bool,
+    as_json: bool,
+) -> str | None:
+    """Run it to its end; returns why it failed, or None."""
+    from strandlog.spark.pipeline_run import PipelineRun  # noqa: PLC0415 - needs Spark
+    from strandlog.spark.session import session  # noqa: PLC0415 - needs Spark
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    spark = session(master, settings, app_name=f"strandlog {pipeline.name}")
+    # Spark's own answer to Ctrl-C is to cancel all jobs, and then every query has failed.
+    signal.signal(signal.SIGINT, _interrupt)
+    running = PipelineRun(spark, pipeline)
+    try:
+        running.start(available_now=available_now)
+        talk(f"{pipeline.name}: {counted(len(running.queries), 'stream')}; Ctrl-C stops")
+        _watch(running, as_json=as_json)
+        return running.failure()
+    except KeyboardInterrupt:
+        talk("stopping")
+        return None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # it is stopping already
+        running.stop()
+        spark.stop()
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 def _watch(running: PipelineRun, *, as_json: bool) -> None:
     """Show each micro-batch once, until all queries have ended or one failed."""
-    shown: dict[str, int] = {}
+    if as_json or not sys.stderr.isatty():
+        _follow(running, _print_json if as_json else _print_line)
+        return
+    table = QueryTable(query.name for query in running.queries)
+    with live_table(table):
+        _follow(running, table.add)
+
+
+def _follow(running: PipelineRun, show: Callable[[QueryReport], None]) -> None:
     while True:
-        is_over = not running.is_active
+        is_over = not running.is_active  # asked first: what it told last is still to be shown
         for report in running.reports():
-            if shown.get(report.name) != report.batch_id and report.rows:
-                shown[report.name] = report.batch_id
-                _show(report, as_json=as_json)
+            show(report)
         if is_over or running.failure() is not None:
             return
         pause(LOOK_SECONDS)
 
 
-def _show(report: QueryReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(report._asdict())
-        sys.stdout.flush()
+def _print_json(report: QueryReport) -> None:
+    print_json(report._asdict())
+    sys.stdout.flush()
+
+
+def _print_line(report: QueryReport) -> None:
+    if not report.rows:
         return
     lag = "" if report.lag is None else f"  lag {report.lag:,}"
     state = f"  state {report.state_rows:,}" if report.state_rows else ""
+    late = f"  late {report.late_rows:,}" if report.late_rows else ""
     talk(
         f"{report.name}: batch {report.batch_id}  {report.rows:,} rows  "
-        f"{report.rows_per_second:,.0f} rows/s  {report.batch_ms:,} ms{lag}{state}"
+        f"{report.rows_per_second:,.0f} rows/s  {report.batch_ms:,} ms{lag}{state}{late}"
     )

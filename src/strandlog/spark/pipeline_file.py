@@ -1,12 +1,7 @@
-"""A pipeline as a TOML file, read and checked without Spark.
-
-    [pipeline]   name, checkpoint, and one of bootstrap (a cluster) and data (a folder)
-    [[source]]   name, topic [, format, schema, watermark, dead_letter, starting, options]
-    [[view]]     name, sql
-    [[sink]]     from, and one of topic, parquet and console [, key, mode, options]
+"""Reads and checks the TOML file of a pipeline (`pipeline_tables.py`), without Spark.
 
 Every mistake is told with its line and what to do; all of them at once. A name is given once: views
-and sinks refer to sources and to views above them.
+and sinks refer to sources and to views above them. Options are looked up in the table of options.
 """
 
 from __future__ import annotations
@@ -15,14 +10,32 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from strandlog.errors import SettingError
+from strandlog.spark.options import BATCH, PREFIX, SINK, STREAM, parse_options
+from strandlog.spark.pipeline_tables import (
+    FORMATS,
+    KEYS,
+    MODES,
+    PARSED_FORMATS,
+    TARGETS,
+    Pipeline,
+    SinkTable,
+    SourceTable,
+    ViewTable,
+)
+
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-FORMATS = ("json", "string", "binary")
-MODES = ("append", "update", "complete")
-TARGETS = ("topic", "parquet", "console")
+# Of a stream alone: a source that is static has none of them, and why.
+STREAMS_ONLY = {
+    "watermark": "a static source has no time: leave the watermark out",
+    "dead_letter": "a static source is read again and again, and so would be its bad records",
+    "starting": "a static source is read as a whole",
+}
+DURATION = re.compile(r"^\d+ (millisecond|second|minute|hour|day|week|month)s?$")
 _TABLE = re.compile(r"^\s*(\[\[?)\s*([A-Za-z_]+)\s*\]\]?")
+_COLUMN = re.compile(r"\s*(?:`([^`]+)`|([^\s:]+))")
 _KEY = re.compile(r'^\s*"?([A-Za-z_]+)"?\s*=')
 
 
@@ -34,58 +47,6 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.text}"
-
-
-@dataclass(frozen=True)
-class SourceTable:
-    """A topic that becomes a view."""
-
-    name: str
-    topic: str
-    format: str = "json"
-    schema: str | None = None
-    watermark: tuple[str, str] | None = None  # column, delay
-    dead_letter: str | None = None
-    starting: str = "earliest"
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ViewTable:
-    """A query over sources and other views."""
-
-    name: str
-    sql: str
-
-
-@dataclass(frozen=True)
-class SinkTable:
-    """Where a view goes."""
-
-    view: str
-    kind: str  # one of TARGETS
-    target: str
-    key: str | None = None
-    mode: str = "append"
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Tells it from the other sinks of its pipeline; part of its checkpoint's path."""
-        return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{self.view}-{self.kind}-{self.target}")
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A whole file."""
-
-    name: str
-    checkpoint: str
-    bootstrap: str | None = None
-    data: str | None = None
-    sources: tuple[SourceTable, ...] = ()
-    views: tuple[ViewTable, ...] = ()
-    sinks: tuple[SinkTable, ...] = ()
 
 
 class PipelineFile:
@@ -110,37 +71,37 @@ class PipelineFile:
     # -- reading -------------------------------------------------------------------------------
 
     def _read(self, document: Mapping[str, Any]) -> Pipeline:
-        self._check_keys("", 0, document, {"pipeline", "source", "view", "sink"})
+        self._check_keys("", 0, document, set(KEYS))
         head = document.get("pipeline")
         if not isinstance(head, dict):
             self._say("pipeline", 0, "", "a table [pipeline] with a name is needed")
             head = {}
-        self._check_keys("pipeline", 0, head, {"name", "bootstrap", "data", "checkpoint"})
+        self._check_keys("pipeline", 0, head, KEYS["pipeline"])
         if ("bootstrap" in head) == ("data" in head):
             self._say("pipeline", 0, "", "give either bootstrap (HOST:PORT) or data (a folder)")
-        name = self._text("pipeline", 0, head, "name")
         names: dict[str, str] = {}
-        sources = tuple(
-            self._source(number, table, names)
-            for number, table in enumerate(self._tables(document, "source"))
-        )
-        views = tuple(
-            self._view(number, table, names)
-            for number, table in enumerate(self._tables(document, "view"))
-        )
-        sinks = tuple(
-            self._sink(number, table, names)
-            for number, table in enumerate(self._tables(document, "sink"))
-        )
-        return Pipeline(
-            name,
+        pipeline = Pipeline(
+            self._text("pipeline", 0, head, "name"),
             self._text("pipeline", 0, head, "checkpoint", "./checkpoints"),
-            head.get("bootstrap"),
-            head.get("data"),
-            sources,
-            views,
-            self._distinct(sinks),
+            self._maybe("pipeline", 0, head, "bootstrap"),
+            self._maybe("pipeline", 0, head, "data"),
+            self._duration("pipeline", 0, "trigger", head.get("trigger")),
+            self._options("pipeline", 0, head),
+            tuple(
+                self._source(number, table, names)
+                for number, table in enumerate(self._tables(document, "source"))
+            ),
+            tuple(
+                self._view(number, table, names)
+                for number, table in enumerate(self._tables(document, "view"))
+            ),
+            tuple(
+                self._sink(number, table, names)
+                for number, table in enumerate(self._tables(document, "sink"))
+            ),
         )
+        self._check_whole(pipeline)
+        return pipeline
 
     def _tables(self, document: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
         found = document.get(kind, [])
@@ -152,40 +113,59 @@ class PipelineFile:
         return found
 
     def _source(self, number: int, table: dict[str, Any], names: dict[str, str]) -> SourceTable:
-        known = {"name", "topic", "format", "schema", "watermark", "dead_letter", "starting"}
-        self._check_keys("source", number, table, known | {"options"})
+        self._check_keys("source", number, table, KEYS["source"])
         shape = self._choice("source", number, table, "format", FORMATS)
         if shape == "json" and "schema" not in table:
             self._say("source", number, "format", 'json needs schema = "id BIGINT, …"')
-        if shape != "json" and "dead_letter" in table:
-            self._say("source", number, "dead_letter", "only json can fail to parse")
-        watermark = None
-        if "watermark" in table:
-            column, _, delay = self._text("source", number, table, "watermark").partition(" ")
-            watermark = (column, delay.strip())
-            if not delay.strip():
-                self._say("source", number, "watermark", 'write "COLUMN DELAY", as "at 1 hour"')
+        if shape not in PARSED_FORMATS and "dead_letter" in table:
+            formats = " and ".join(PARSED_FORMATS)
+            self._say("source", number, "dead_letter", f"only {formats} can fail to parse")
+        is_static = table.get("static", False)
+        if not isinstance(is_static, bool):
+            self._say("source", number, "static", "true or false, without quotes")
+        for key in STREAMS_ONLY.keys() & table.keys() if is_static else ():
+            self._say("source", number, key, STREAMS_ONLY[key])
+        options = self._options("source", number, table)
+        if shape == "avro" and not any(name.lower().startswith("avroschema") for name in options):
+            self._say("source", number, "format", "avro needs options = { avroSchema = '{…}' }")
         return SourceTable(
             self._new_name("source", number, table, names),
             self._text("source", number, table, "topic"),
             shape,
-            table.get("schema"),
-            watermark,
-            table.get("dead_letter"),
+            self._maybe("source", number, table, "schema"),
+            self._watermark(number, table, shape),
+            self._maybe("source", number, table, "dead_letter"),
             self._choice("source", number, table, "starting", ("earliest", "latest")),
-            self._options("source", number, table),
+            is_static is True,
+            options,
         )
 
+    def _watermark(self, number: int, table: dict[str, Any], shape: str) -> tuple[str, str] | None:
+        if "watermark" not in table:
+            return None
+        column, _, delay = self._text("source", number, table, "watermark").partition(" ")
+        if not delay.strip():
+            self._say("source", number, "watermark", 'write "COLUMN DELAY", as "at 1 hour"')
+            return None
+        self._duration("source", number, "watermark", delay.strip())
+        schema = table.get("schema")
+        if shape == "json" and isinstance(schema, str):
+            columns = [name.lower() for name in column_names(schema)]
+            if column.lower() not in columns:
+                hint = nearest(column, columns)
+                self._say("source", number, "watermark", f"no column {column!r} in schema{hint}")
+        return column, delay.strip()
+
     def _view(self, number: int, table: dict[str, Any], names: dict[str, str]) -> ViewTable:
-        self._check_keys("view", number, table, {"name", "sql"})
+        self._check_keys("view", number, table, KEYS["view"])
         sql = self._text("view", number, table, "sql")
         return ViewTable(self._new_name("view", number, table, names), sql)
 
     def _sink(self, number: int, table: dict[str, Any], names: dict[str, str]) -> SinkTable:
-        self._check_keys("sink", number, table, {"from", "key", "mode", "options", *TARGETS})
+        self._check_keys("sink", number, table, KEYS["sink"])
         view = self._text("sink", number, table, "from")
         if view and view not in names:
-            hint = _nearest(view, names)
+            hint = nearest(view, names)
             self._say("sink", number, "from", f"there is no source or view {view!r}{hint}")
         kinds = [kind for kind in TARGETS if table.get(kind)]
         if len(kinds) != 1:
@@ -193,21 +173,70 @@ class PipelineFile:
         kind = kinds[0] if kinds else "console"
         if "key" in table and kind != "topic":
             self._say("sink", number, "key", "only records of a topic have keys")
+        if "partitions" in table and kind != "topic":
+            self._say("sink", number, "partitions", "only topics have partitions")
+        partitions = table.get("partitions")
+        if partitions is not None and (type(partitions) is not int or partitions < 1):
+            self._say("sink", number, "partitions", "a number from 1 on")
         mode = self._choice("sink", number, table, "mode", MODES)
         if kind == "parquet" and mode != "append":
             self._say("sink", number, "mode", "files can only be appended to")
-        target = "" if kind == "console" else str(table.get(kind, ""))
-        options = self._options("sink", number, table)
-        return SinkTable(view, kind, target, table.get("key"), mode, options)
+        return SinkTable(
+            view,
+            kind,
+            "" if kind == "console" else self._text("sink", number, table, kind),
+            self._maybe("sink", number, table, "key"),
+            mode,
+            partitions,
+            self._options("sink", number, table),
+        )
 
-    def _distinct(self, sinks: tuple[SinkTable, ...]) -> tuple[SinkTable, ...]:
+    # -- checks --------------------------------------------------------------------------------
+
+    def _check_whole(self, pipeline: Pipeline) -> None:
+        """What no table can know alone."""
+        sources, sinks = pipeline.sources, pipeline.sinks
+        if sources and all(source.is_static for source in sources):
+            self._say("source", 0, "static", "at least one source must be a stream")
         names = [sink.name for sink in sinks]
         for number, name in enumerate(names):
             if name in names[:number]:
                 self._say("sink", number, "", "the same view goes to the same place twice")
-        return sinks
+        if pipeline.data is not None:
+            self._refuse_topics(pipeline)
+        for name in pipeline.options:
+            if not name.lower().startswith(PREFIX):
+                text = f"{name}: only {PREFIX}… is for all; the rest belongs to a source or sink"
+                self._say("pipeline", 0, "options", text)
+        common = dict([pipeline.place])
+        for number, source in enumerate(sources):
+            use = BATCH if source.is_static else STREAM
+            more = {**common, "subscribe": source.topic, "valueFormat": source.format}
+            self._check_options("source", number, use, more, source.options)
+        for number, sink in enumerate(sinks):
+            if sink.kind == "topic" and pipeline.bootstrap is not None:
+                self._check_options("sink", number, SINK, {**common, "topic": "x"}, sink.options)
 
-    # -- checks --------------------------------------------------------------------------------
+    def _refuse_topics(self, pipeline: Pipeline) -> None:
+        text = (
+            "a folder is written by its owner alone: start `strandlog serve` on it and give "
+            "bootstrap instead of data"
+        )
+        for number, source in enumerate(pipeline.sources):
+            if source.dead_letter is not None:
+                self._say("source", number, "dead_letter", text)
+        for number, sink in enumerate(pipeline.sinks):
+            if sink.kind == "topic":
+                self._say("sink", number, "topic", text)
+
+    def _check_options(
+        self, kind: str, number: int, use: str, more: dict[str, str], given: Mapping[str, str]
+    ) -> None:
+        try:
+            parse_options(use, {**more, **given})
+        except SettingError as error:
+            if getattr(error, "name", "") not in more:  # what is not an option was told before
+                self._say(kind, number, "options", str(error))
 
     def _say(self, kind: str, number: int, key: str, text: str) -> None:
         places = ((kind, number, key), (kind, number, ""), ("pipeline", 0, ""))
@@ -219,7 +248,7 @@ class PipelineFile:
         self, kind: str, number: int, table: Mapping[str, Any], known: set[str]
     ) -> None:
         for key in table.keys() - known:
-            text = f"there is no such key{_nearest(key, known)}"
+            text = f"there is no such key{nearest(key, known)}"
             if kind:
                 self._say(kind, number, key, text)
             else:
@@ -233,6 +262,15 @@ class PipelineFile:
             return value
         self._say(kind, number, key, "a text is needed")
         return ""
+
+    def _maybe(self, kind: str, number: int, table: Mapping[str, Any], key: str) -> str | None:
+        return self._text(kind, number, table, key) if key in table else None
+
+    def _duration(self, kind: str, number: int, key: str, value: object) -> str | None:
+        if value is None or (isinstance(value, str) and DURATION.match(value)):
+            return value
+        self._say(kind, number, key, f'a duration is needed, as "10 seconds", not {value!r}')
+        return None
 
     def _choice(
         self,
@@ -270,7 +308,21 @@ class PipelineFile:
         return name
 
 
-def _nearest(name: str, known: Any) -> str:
+def column_names(schema: str) -> list[str]:
+    """The names in a text like "id BIGINT, place STRUCT<x: DOUBLE, y: DOUBLE>"."""
+    names = [""]
+    depth = 0
+    for piece in re.split(r"([<>(),])", schema):
+        depth += (piece in ("<", "(")) - (piece in (">", ")"))
+        if depth == 0 and piece == ",":
+            names.append("")
+        elif depth == 0 and not names[-1] and (match := _COLUMN.match(piece)):
+            names[-1] = match[1] or match[2]
+    return [name for name in names if name]
+
+
+def nearest(name: str, known: Any) -> str:
+    """A hint at the name that was meant, if there is one like it."""
     found = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {found[0]!r}?" if found else ""
 

@@ -4,9 +4,9 @@ Each sink is a streaming query of its own, with its own checkpoint below <checkp
 is each dead-letter topic. What a source cannot parse goes there with headers that say where it came
 from; the views see the rest.
 
-A topic gets JSON values, one object a row. It is written batch by batch under the name of the query
-and the number of the batch, so that a batch that runs again is written once, whatever the output
-mode.
+A topic that a sink or a dead letter needs is made, unless it is there. It gets JSON values, one
+object a row. It is written batch by batch under the name of the query and the number of the batch,
+so that a batch that runs again is written once, whatever the output mode.
 """
 
 from __future__ import annotations
@@ -15,13 +15,24 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from strandlog.spark.pipeline_file import Pipeline, SinkTable, SourceTable
+from strandlog.clock import SystemClock, pause
+from strandlog.errors import ConfigurationError, StrandlogError
+from strandlog.spark.failures import one_line
+from strandlog.spark.pipeline_tables import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
+from strandlog.spark.pipeline_topics import prepare_topics
 from strandlog.spark.progress import QueryReport, report_of
 from strandlog.spark.schema import CORRUPT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Spark gives the process that reads a source ten seconds to begin; no setting changes that. On a
+# busy machine several at once take longer: so they start one after the other, and if need be again.
+TOO_SLOW = "Python worker failed to connect back"
+START_ATTEMPTS = 3
+SETTLE_MS = 60_000
+SETTLE_LOOK_SECONDS = 0.05
+SETTLED = ("Processing", "Waiting", "No new data")  # how Spark calls what comes after the start
 WHERE_FROM = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 
 
@@ -32,46 +43,55 @@ class PipelineRun:
         self._spark = spark
         self._pipeline = pipeline
         self.queries: list[Any] = []
+        self._told: dict[str, str] = {}  # the moment of each query's last report
 
     def start(self, *, available_now: bool = False) -> None:
-        """Start every query; those that began are stopped when one cannot."""
+        """Start every query; those that began are stopped when one cannot.
+
+        A mistake that only Spark can see, in SQL or in a schema, is a `ConfigurationError`.
+        """
+        prepare_topics(self._pipeline)
         try:
             for source in self._pipeline.sources:
-                self._open(source, available_now)
+                with _told_of(f"source {source.name}"):
+                    self._open(source, available_now)
             for view in self._pipeline.views:
-                self._spark.sql(view.sql).createOrReplaceTempView(view.name)
+                with _told_of(f"view {view.name}"):
+                    self._spark.sql(view.sql).createOrReplaceTempView(view.name)
             for sink in self._pipeline.sinks:
-                self._start_sink(sink, available_now)
+                with _told_of(f"sink {sink.name}"):
+                    self._start_sink(sink, available_now)
         except BaseException:
             self.stop()
             raise
 
     # -- sources -------------------------------------------------------------------------------
 
-    def _place(self) -> tuple[str, str]:
-        pipeline = self._pipeline
-        if pipeline.bootstrap is not None:
-            return "bootstrap.servers", pipeline.bootstrap
-        return "path", str(pipeline.data)
-
     def _open(self, source: SourceTable, available_now: bool) -> None:
+        pipeline = self._pipeline
+        reader = self._spark.read if source.is_static else self._spark.readStream
         reader = (
-            self._spark.readStream.format("strandlog")
-            .option(*self._place())
+            reader.format("strandlog")
+            .option(*pipeline.place)
             .option("subscribe", source.topic)
-            .option("startingOffsets", source.starting)
             .option("valueFormat", source.format)
+            .options(**pipeline.options)
             .options(**source.options)
         )
-        if self._pipeline.bootstrap is not None:
-            reader = reader.option("groupId", self._pipeline.name)
-        if source.format != "json":
+        if not source.is_static:
+            reader = reader.option("startingOffsets", source.starting)
+            if pipeline.bootstrap is not None:
+                reader = reader.option("groupId", pipeline.name)
+        if source.format not in PARSED_FORMATS:
             self._show(source, reader.load())
             return
-        columns = _columns(source.schema or "")
+        schema = _schema(source.schema) if source.schema else reader.load().schema
+        columns = [name for name in schema.fieldNames() if name != CORRUPT]
         extra = {CORRUPT: "STRING", **WHERE_FROM}
-        more = [f"{name} {kind}" for name, kind in extra.items() if name not in columns]
-        frame = reader.schema(", ".join([source.schema or "", *more])).load()
+        for field in _schema(", ".join(" ".join(pair) for pair in extra.items())):
+            if field.name not in schema.fieldNames():
+                schema = schema.add(field)
+        frame = reader.schema(schema).load()
         if source.dead_letter is not None:
             self._start_dead_letter(source, frame, available_now)
         self._show(source, frame.where(f"{CORRUPT} IS NULL").select(*columns))
@@ -88,7 +108,7 @@ class PipelineRun:
             f"struct('{name}' AS key, CAST(CAST({name} AS STRING) AS BINARY) AS value)"
             for name in WHERE_FROM
         )
-        reason = f"does not parse as {source.schema}".replace("'", "")
+        reason = f"does not parse as {source.schema or source.format}".replace("'", "")
         headers += f", struct('reason' AS key, CAST('{reason}' AS BINARY) AS value)"
         bad = frame.where(f"{CORRUPT} IS NOT NULL").selectExpr(
             f"{CORRUPT} AS value", f"array({headers}) AS headers"
@@ -116,7 +136,8 @@ class PipelineRun:
         self._start(frame, sink.name, sink.mode, write_stream, available_now)
 
     def _to_topic(self, topic: str, options: Any) -> Callable[[Any], Any]:
-        place, pipeline = self._place(), self._pipeline.name
+        place, pipeline = self._pipeline.place, self._pipeline.name
+        every = {**self._pipeline.options, **options}
 
         def configure(writer: Any) -> Any:
             def write(batch: Any, batch_id: int) -> None:
@@ -130,7 +151,7 @@ class PipelineRun:
                     .option("deliveryGuarantee", "exactly_once")
                     .option("txnAppId", f"{pipeline}-{named}")
                     .option("txnVersion", str(batch_id))
-                    .options(**options)
+                    .options(**every)
                     .save()
                 )
 
@@ -153,7 +174,15 @@ class PipelineRun:
         )
         if available_now:
             writer = writer.trigger(availableNow=True)
-        self.queries.append(writer.start())
+        elif pipeline.trigger is not None:
+            writer = writer.trigger(processingTime=pipeline.trigger)
+        for attempt in range(START_ATTEMPTS):
+            query = writer.start()
+            _wait_until_settled(query)
+            error = query.exception()
+            if error is None or TOO_SLOW not in str(error) or attempt == START_ATTEMPTS - 1:
+                self.queries.append(query)
+                return
 
     # -- watching ------------------------------------------------------------------------------
 
@@ -166,15 +195,19 @@ class PipelineRun:
         for query in self.queries:
             error = query.exception()
             if error is not None:
-                return f"{query.name}: {error}"
+                return f"{query.name}: {one_line(error)}"
         return None
 
     def reports(self) -> Iterator[QueryReport]:
-        """The last micro-batch of each query that had one."""
+        """Every micro-batch that was not told before, in the order of each query."""
         for query in self.queries:
-            progress = query.lastProgress
-            if progress is not None:
-                yield report_of(progress)
+            last = query.lastProgress
+            if last is None or last["timestamp"] == self._told.get(query.name):
+                continue  # the whole history is costly to ask for
+            for progress in query.recentProgress:
+                if progress["timestamp"] > self._told.get(query.name, ""):
+                    self._told[query.name] = progress["timestamp"]
+                    yield report_of(progress)
 
     def stop(self) -> None:
         for query in self.queries:
@@ -182,7 +215,29 @@ class PipelineRun:
                 query.stop()
 
 
-def _columns(schema: str) -> list[str]:
+def _wait_until_settled(query: Any) -> None:
+    """Wait until a query has begun its first micro-batch, or waits for data, or has ended."""
+    deadline_ms = SystemClock().monotonic_ms() + SETTLE_MS
+    while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
+        if query.status["message"].startswith(SETTLED):
+            return
+        pause(SETTLE_LOOK_SECONDS)
+
+
+@contextlib.contextmanager
+def _told_of(what: str) -> Iterator[None]:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - needs Spark
+
+    try:
+        yield
+    except PySparkException as error:
+        raise ConfigurationError([f"{what}: {one_line(error)}"]) from error
+    except StrandlogError as error:
+        error.add_note(f"in {what}")
+        raise
+
+
+def _schema(text: str) -> Any:
     from pyspark.sql.types import StructType  # noqa: PLC0415 - needs Spark
 
-    return list(StructType.fromDDL(schema).fieldNames())
+    return StructType.fromDDL(text)

@@ -1,0 +1,180 @@
+"""A pipeline inside a session: tables, folders, and mistakes that show only when it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker_process import BrokerProcess
+
+import strandlog
+from strandlog.client.wire.client import WireClient
+from strandlog.errors import ConfigurationError, TopicNotFoundError
+from strandlog.model import TopicPartition
+from strandlog.record.builder import build_batch
+from strandlog.spark.pipeline_file import PipelineFile
+from strandlog.spark.pipeline_run import PipelineRun
+from strandlog.spark.pipeline_tables import Pipeline
+
+HEAD = """
+[pipeline]
+name = "p"
+{place}
+checkpoint = "{folder}/checkpoints"
+
+[[source]]
+name = "flights"
+topic = "{topic}"
+schema = "carrier STRING, delay DOUBLE"
+"""
+
+
+def pipeline(text: str, **fields: object) -> Pipeline:
+    read = PipelineFile(text.format(**fields))
+    assert read.problems == []
+    assert read.pipeline is not None
+    return read.pipeline
+
+
+def send(client: WireClient, topic: str, *values: bytes) -> None:
+    tp = TopicPartition(topic, 0)
+    assert client.produce({tp: [build_batch(1, list(values))]})[tp].error is None
+
+
+def run_to_end(spark: Any, wanted: Pipeline) -> None:
+    running = PipelineRun(spark, wanted)
+    running.start(available_now=True)
+    try:
+        for query in running.queries:
+            query.awaitTermination(120)
+        assert running.failure() is None
+    finally:
+        running.stop()
+
+
+def lake(folder: Path) -> list[dict[str, Any]]:
+    from pyarrow import dataset
+
+    files = [str(path) for path in (folder / "lake").glob("*.parquet")]
+    found: list[dict[str, Any]] = dataset.dataset(files).to_table().to_pylist()
+    return found
+
+
+JOINED = (
+    HEAD
+    + """
+[[source]]
+name = "carriers"
+topic = "{topic}-carriers"
+schema = "code STRING, name STRING"
+static = true
+
+[[view]]
+name = "named"
+sql = "SELECT name, delay FROM flights LEFT JOIN carriers ON code = carrier"
+
+[[sink]]
+from = "named"
+parquet = "{folder}/lake"
+"""
+)
+
+
+def test_a_static_source_is_looked_up_again_for_every_micro_batch(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    client.create_topic(f"{topic}-carriers", 1)
+    place = f'bootstrap = "{broker.address}"'
+    wanted = pipeline(JOINED, place=place, folder=tmp_path, topic=topic)
+    send(client, f"{topic}-carriers", b'{"code": "AA", "name": "American"}')
+    send(client, topic, b'{"carrier": "AA", "delay": 1}', b'{"carrier": "UA", "delay": 2}')
+    run_to_end(spark, wanted)
+    send(client, f"{topic}-carriers", b'{"code": "UA", "name": "United"}')
+    send(client, topic, b'{"carrier": "UA", "delay": 3}')
+    run_to_end(spark, wanted)
+    rows = sorted((row["delay"], row["name"]) for row in lake(tmp_path))
+    assert rows == [(1.0, "American"), (2.0, None), (3.0, "United")]
+
+
+def test_a_folder_is_read_without_a_broker(spark: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with strandlog.open(data) as log:
+        log.create_topic("flights", 1)
+        with log.producer() as producer:
+            producer.send("flights", json.dumps({"carrier": "AA", "delay": 1.5}).encode())
+    sink = """
+[[sink]]
+from = "flights"
+parquet = "{folder}/lake"
+"""
+    place = f'data = "{data}"'
+    run_to_end(spark, pipeline(HEAD + sink, place=place, folder=tmp_path, topic="flights"))
+    assert lake(tmp_path) == [{"carrier": "AA", "delay": 1.5}]
+
+
+TO_TOPIC = (
+    HEAD
+    + """
+[[view]]
+name = "delays"
+sql = "{sql}"
+
+[[sink]]
+from = "delays"
+topic = "{topic}-out"
+mode = "{mode}"
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "mode", "words"),
+    [
+        ("SELECT delays FROM flights", "append", "view delays: .*Did you mean.*`delay`"),
+        ("SELEC delay FROM flights", "append", "view delays: .*SELEC"),
+        ("SELECT count(*) FROM flights", "append", "sink delays-topic-.*append"),
+    ],
+)
+def test_a_mistake_that_spark_sees_is_one_line_with_its_place(
+    sql: str, mode: str, words: str, spark: Any, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    place = f'bootstrap = "{broker.address}"'
+    wanted = pipeline(TO_TOPIC, place=place, folder=tmp_path, topic=topic, sql=sql, mode=mode)
+    with pytest.raises(ConfigurationError, match=words) as error:
+        PipelineRun(spark, wanted).start(available_now=True)
+    assert "\n" not in str(error.value)
+
+
+def test_a_source_without_a_topic_is_told_before_anything_starts(
+    spark: Any, broker: BrokerProcess, client: WireClient, tmp_path: Path
+) -> None:
+    place = f'bootstrap = "{broker.address}"'
+    sql = "SELECT * FROM flights"
+    wanted = pipeline(
+        TO_TOPIC, place=place, folder=tmp_path, topic="nowhere", sql=sql, mode="append"
+    )
+    with pytest.raises(TopicNotFoundError, match="'nowhere' does not exist"):
+        PipelineRun(spark, wanted).start(available_now=True)
+    assert "nowhere-out" not in client.topics(), "nothing is made for a pipeline that cannot run"
+
+
+def test_a_query_that_fails_is_told_in_one_line(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    place = f'bootstrap = "{broker.address}"'
+    sql = "SELECT raise_error('so much delay') AS delay FROM flights"
+    wanted = pipeline(TO_TOPIC, place=place, folder=tmp_path, topic=topic, sql=sql, mode="append")
+    send(client, topic, b'{"carrier": "AA", "delay": 1}')
+    running = PipelineRun(spark, wanted)
+    running.start(available_now=True)
+    while running.is_active:
+        with pytest.raises(Exception, match="so much delay"):
+            running.queries[0].awaitTermination(60)
+    told = running.failure()
+    running.stop()
+    assert told is not None
+    assert told.startswith("delays-topic-")
+    assert "so much delay" in told
+    assert "\n" not in told

@@ -132,7 +132,10 @@ def test_a_mistake_has_its_name_in_the_error(
     base = {"kafka.bootstrap.servers": broker.address, "subscribe": topic}
     with pytest.raises(Exception) as refused:
         spark.read.format("strandlog").options(**(base | options)).load().count()
-    assert words in str(refused.value)
+    told = str(refused.value)
+    assert words in told
+    assert "Traceback" not in told
+    assert len(told.strip().splitlines()) <= 2, "the line, and Spark's number for it"
 
 
 def run_available(frame: Any, checkpoint: str, name: str) -> Any:

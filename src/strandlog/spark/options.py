@@ -45,7 +45,7 @@ RESERVED = frozenset(
 # that shows how far it is.
 ALIASES = {"kafka.group.id": "groupId"}
 REFUSED = {
-    "groupidprefix": "no group is made up for a query; name one with groupId, and progress is "
+    "groupIdPrefix": "no group is made up for a query; name one with groupId, and progress is "
     "committed there",
 }
 NONE, CONFLUENT, AUTO = "none", "confluent", "auto"  # of avroPrefix
@@ -301,22 +301,21 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
         if lowered in SPARKS_OWN:
             continue
         option = _option(lowered)
-        if lowered in REFUSED:
-            raise InvalidSettingError(name, text, REFUSED[lowered])
         if option is not None:
+            shown = lowered if lowered in ALIASES else option.name
             if use not in option.uses:
-                raise InvalidSettingError(name, text, f"not an option of a {use}")
-            value = option.parse(option.name, str(text))
+                raise InvalidSettingError(shown, text, f"not an option of a {use}")
+            value = option.parse(shown, str(text))
             if option.name in told and values[option.name] != value:
-                raise InvalidSettingError(name, text, f"{option.name} says {values[option.name]!r}")
+                raise InvalidSettingError(
+                    shown, text, f"{option.name} says {values[option.name]!r}"
+                )
             values[option.name] = value
             told.add(option.name)
         elif lowered.startswith(PREFIX):
             client[_client_name(lowered, str(text))] = str(text)
         else:
-            names = [option.name for option in OPTIONS if use in option.uses]
-            nearest = difflib.get_close_matches(name, names, 1)
-            raise UnknownSettingError(name, nearest[0] if nearest else None)
+            raise _unknown(use, name, text)
     options = Options(use, values, client, frozenset(told))
     _check_together(options)
     return options
@@ -325,6 +324,15 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
 def _option(lowered: str) -> Option | None:
     known = ALIASES.get(lowered, lowered).lower()
     return _BY_NAME.get(known) or _BY_NAME.get(known.removeprefix(PREFIX))
+
+
+def _unknown(use: str, name: str, text: str) -> SettingError:
+    for refused, reason in REFUSED.items():
+        if name.lower() == refused.lower():
+            return InvalidSettingError(refused, text, reason)
+    names = [option.name for option in OPTIONS if use in option.uses]
+    nearest = difflib.get_close_matches(name, names, 1)
+    return UnknownSettingError(name, nearest[0] if nearest else None)
 
 
 def _client_name(lowered: str, text: str) -> str:

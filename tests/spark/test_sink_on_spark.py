@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from tests.broker_process import BrokerProcess
-from tests.spark.conftest import fill
+from tests.spark.conftest import NOW_MS, fill
 
 from strandlog.client.wire.client import WireClient
+from strandlog.model import TopicPartition
+from strandlog.record.builder import build_batch
 from strandlog.spark.commit_log import DECIDED, CommitLog, Decision
 
 
@@ -51,6 +53,35 @@ def forget_last_commit(checkpoint: str) -> None:
     )
     commits[-1].unlink()
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+
+
+def test_transactions_that_dead_tasks_left_open_do_not_hold_readers_back(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
+) -> None:
+    values = fill(client, topic, 50)
+    target = f"{topic}-out"
+    client.create_topic(target, 1)
+    query = copy(spark, broker, topic, target, checkpoint)
+    tp = TopicPartition(target, 0)
+    for name in (f"strandlog-spark-{query.id}-7-3", f"strandlog-spark-{query.id}-2-0-0"):
+        staged = client.init_producer_id(name, 600_000)
+        client.add_partitions_to_txn(name, *staged, [tp])
+        batch = build_batch(
+            NOW_MS,
+            [b"-1"],
+            producer_id=staged.producer_id,
+            producer_epoch=staged.epoch,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        assert client.produce({tp: [batch]}, transactional_id=name)[tp].error is None
+    fill(client, topic, 10)
+    copy(spark, broker, topic, target, checkpoint)
+    # The other one is no task of ours, whatever it looks like: it is left alone.
+    ongoing = [name for name in client.list_transactions(["Ongoing"]) if query.id in name]
+    assert ongoing == [f"strandlog-spark-{query.id}-2-0-0"]
+    client.init_producer_id(f"strandlog-spark-{query.id}-2-0-0", 600_000)
+    assert read(spark, broker, target) == sorted([*values, *values[:10]], key=int)
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
@@ -162,6 +193,23 @@ def test_a_row_that_is_too_large_is_told_as_such(
         writer.option("bootstrap.servers", broker.address).save()
     assert "MessageTooLargeError" in str(refused.value)
     assert "3000074 bytes" in str(refused.value)
+
+
+def test_a_row_of_a_megabyte_goes_into_a_topic_that_takes_it(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    large = f"{topic}-large"
+    client.create_topic(large, 1, {"max.message.bytes": "4000000"})
+    for name, size, options in (
+        (topic, 1_000_000, {}),
+        (large, 3_000_000, {"kafka.max.request.size": "3500000"}),
+    ):
+        frame = spark.range(2).selectExpr(f"repeat('x', {size}) as value")
+        writer = frame.write.format("strandlog").mode("append").option("topic", name)
+        writer.option("bootstrap.servers", broker.address).options(**options).save()
+        reader = spark.read.format("strandlog").option("bootstrap.servers", broker.address)
+        rows = reader.option("subscribe", name).load().selectExpr("length(value) AS size")
+        assert [row["size"] for row in rows.collect()] == [size, size]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ stays: quicker, with duplicates after a failure.
 from __future__ import annotations
 
 import contextlib
+import logging
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,12 +32,13 @@ from strandlog.errors import DataError, StrandlogError
 from strandlog.record.codecs import codec_named
 from strandlog.spark.commit_log import CommitLog, StagedTransaction
 from strandlog.spark.options import Options
-from strandlog.spark.task_writer import TaskWriter
+from strandlog.spark.task_writer import BATCH_BYTES, TaskWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TRANSACTION_TIMEOUT_MS = 900_000  # what brokers allow at most, unless they are told otherwise
+logger = logging.getLogger(__name__)
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -58,7 +61,24 @@ class TaskPlace:
         self.attempt = attempt
 
     def transactional_id(self, attempt: int) -> str:
-        return f"strandlog-spark-{self.query}-{self.partition}-{attempt}"
+        return f"{_prefix(self.query)}{self.partition}-{attempt}"
+
+
+def _prefix(query: str) -> str:
+    return f"strandlog-spark-{query}-"
+
+
+def abort_strays(client: WireClient, query: str) -> None:
+    """Abort what tasks of a query have left open.
+
+    Called when no task of it is at work any more that counts. A task that died, or that a driver
+    that died had started and its successor did not start again, leaves a transaction open; readers
+    of committed records would wait for it until it times out.
+    """
+    names = re.compile(re.escape(_prefix(query)) + r"\d+-\d+")  # not those of `query`-2
+    for name in client.list_transactions(["Ongoing"]):
+        if names.fullmatch(name):
+            client.init_producer_id(name, TRANSACTION_TIMEOUT_MS)
 
 
 class BatchSink:
@@ -99,7 +119,8 @@ class BatchSink:
     ) -> TaskWriter:
         codec = codec_named(self.options["compression"])
         producer_id, epoch = identity
-        return TaskWriter(client, self.options["topic"], codec, staged, (producer_id, epoch))
+        limit = int(self.options.client.get("max.request.size", BATCH_BYTES))
+        return TaskWriter(client, self.options["topic"], codec, staged, (producer_id, epoch), limit)
 
     def _commit_log(self, client: WireClient, query: str) -> CommitLog:
         return CommitLog(client, self.options["commitTopic"], query)
@@ -111,6 +132,7 @@ class BatchSink:
         staged = tuple(message.staged for message in messages if message.staged is not None)
         with self.client() as client:
             self._commit_log(client, messages[0].query).publish(batch_id, staged)
+            self._clean(client, messages[0].query)
 
     def give_up(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
         """The batch failed: drop what its tasks wrote, unless it was decided to publish it."""
@@ -124,6 +146,13 @@ class BatchSink:
             for transaction in staged:
                 with contextlib.suppress(StrandlogError):  # else its time-out ends it
                     client.end_txn(*transaction, commit=False)
+            self._clean(client, messages[0].query)
+
+    def _clean(self, client: WireClient, query: str) -> None:
+        try:
+            abort_strays(client, query)
+        except StrandlogError as error:  # the batch is what it is: their time-out ends them
+            logger.warning("transactions that were left open are not aborted: %s", error)
 
 
 def _messages(given: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:

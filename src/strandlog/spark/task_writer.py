@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from strandlog.record.column_encoding import ReadyRows
 
-BATCH_BYTES = 512 * 1024
+# Kafka's own limit of a request, and just below what a broker takes unless it is told otherwise.
+BATCH_BYTES = 1024 * 1024
 _SEQUENCE_COUNT = 1 << 31
 
 
@@ -43,12 +44,14 @@ class TaskWriter:
         codec: Codec,
         staged: StagedTransaction | None,
         identity: tuple[int, int],
+        max_batch_bytes: int = BATCH_BYTES,
     ) -> None:
         """`staged` is the transaction that everything becomes a part of; `identity` is the id and
-        the epoch to write under."""
+        the epoch to write under; no batch, and so no row, is larger than `max_batch_bytes`."""
         self._client = client
         self._topic = topic
         self._codec = codec
+        self._max_batch_bytes = max_batch_bytes
         self._staged = staged
         self._producer_id, self._epoch = identity
         self._sender = client.sender(
@@ -102,7 +105,7 @@ class TaskWriter:
             numbers,
             timestamp_ms=now_ms,
             codec=self._codec,
-            max_batch_bytes=BATCH_BYTES,
+            max_batch_bytes=self._max_batch_bytes,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             base_sequence=sequence,

@@ -281,6 +281,10 @@ class WireClient:
         """What is known of each, or why nothing is."""
         return self._coordinator.describe_transactions(transactional_ids)
 
+    def list_transactions(self, states: Sequence[str]) -> dict[str, str]:
+        """Transactional ids of the whole cluster that are in one of these states, and which."""
+        return self._coordinator.list_transactions(states)
+
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:

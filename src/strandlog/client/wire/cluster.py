@@ -118,6 +118,11 @@ class Cluster:
         """Somebody said where a broker is."""
         self._nodes[node_id] = address
 
+    def node_ids(self) -> list[int]:
+        """All brokers, as they say now."""
+        self.read_metadata(())
+        return sorted(self._nodes)
+
     def any_connection(self) -> WireConnection:
         """A connection to some broker: one that is open, else one that can be opened."""
         for connection in self._connections.values():

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 22, 24, 26
-DESCRIBE_TRANSACTIONS = 65
+DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 GROUP, TRANSACTION = 0, 1
 CONCURRENT_TRANSACTIONS = 51
 OPERATION_NOT_ATTEMPTED = 55
@@ -179,6 +179,23 @@ class Coordinating:
             return one
 
         return {name: self._ask(TRANSACTION, name, ask(name)) for name in transactional_ids}
+
+    def list_transactions(self, states: Sequence[str]) -> dict[str, str]:
+        """The state of each transactional id that is in one of some states, of all coordinators."""
+        body = {"state_filters": list(states), "producer_id_filters": []}
+
+        def ask() -> dict[str, str]:
+            found: dict[str, str] = {}
+            for node_id in self._cluster.node_ids():
+                connection = self._cluster.connection_to(node_id)
+                answer = connection.send(LIST_TRANSACTIONS, body).parsed()
+                if answer.error_code:
+                    raise refusal(answer.error_code, f"the transactions of broker {node_id}")
+                for row in answer.transaction_states:
+                    found[row.transactional_id] = row.transaction_state
+            return found
+
+        return self._cluster.attempts(ask)
 
     # -- groups ----------------------------------------------------------------------------------
 

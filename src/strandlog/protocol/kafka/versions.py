@@ -101,6 +101,7 @@ CLIENT_APIS = {
         Api(26, "EndTxn", 0, 3, 3),
         Api(36, "SaslAuthenticate", 0, 2, 2),
         Api(65, "DescribeTransactions", 0, 0, 0),
+        Api(66, "ListTransactions", 0, 1, 0),
     )
 }
 

@@ -1,0 +1,279 @@
+"""A streaming job on a Spark cluster while its driver, its executors and the broker are killed.
+
+    python -m tests.soak.spark_kills --rounds 20 [--seed N] [--json]
+
+A master and two workers run a query (spark_copy.py) that copies numbers from one topic to another,
+exactly once, while numbers keep coming. In each round one of the three is killed with kill -9 in
+the middle of it: the driver and the broker are started again by us, an executor by Spark. In the
+end every number must be in the other topic exactly once, for a reader of committed records, in the
+order of its key.
+
+Then the same job runs with at-least-once delivery, is killed, and must show duplicates: a checker
+that finds none there would find none above either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.broker_process import BrokerProcess
+from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
+from tests.soak.spark_copy import INPUT
+from tests.spark.cluster import SparkCluster
+
+from strandlog.client.wire.client import WireClient
+from strandlog.model import TopicPartition
+
+PARTITIONS = 4
+KEYS = 40
+FEED_SECONDS = 0.02
+VICTIMS = ("driver", "executor", "broker")
+CONF = {
+    "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
+    "spark.task.maxFailures": "8",  # executors are killed, the job is not to blame
+}
+START_SECONDS = 240  # a driver and two executors on a busy machine
+SETTLE_SECONDS = 3
+
+
+@dataclass
+class Report:
+    """What was done, and what was found."""
+
+    driver_kills: int = 0
+    executor_kills: int = 0
+    broker_kills: int = 0
+    query_failures: int = 0  # that the job ended by itself, and was started again
+    numbers: int = 0
+    copies: int = 0
+    missing: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    written: int = 0  # copies, of aborted transactions too
+    loose_missing: int = 0  # with at_least_once
+    loose_duplicated: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_right(self) -> bool:
+        wrong = self.missing + self.duplicated + self.out_of_order + self.loose_missing
+        return self.numbers > 0 and not wrong and self.loose_duplicated > 0
+
+
+class Job:
+    """The driver of the query, started again whenever it ended."""
+
+    def __init__(self, broker: BrokerProcess, cluster: SparkCluster, folder: Path, mode: str):
+        self._output = f"copies-{mode}"
+        self._arguments = [
+            sys.executable,
+            "-m",
+            "tests.soak.spark_copy",
+            broker.address,
+            cluster.master_url,
+            json.dumps(CONF | cluster.conf),
+            str(folder / f"checkpoint-{mode}"),
+            mode,
+            self._output,
+        ]
+        self._broker = broker
+        self._log = folder / f"driver-{mode}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def output(self) -> str:
+        return self._output
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._arguments, stdout=log, stderr=log)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def kill(self) -> None:
+        """The driver with its JVM, at once."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, SIGKILL)
+        self._process.wait()
+
+    def copies(self, isolation: str = "read_committed") -> list[int]:
+        """What has arrived, partition by partition."""
+        return [
+            int(message.value() or b"")
+            for partition in range(PARTITIONS)
+            for message in read_partition(self._broker.address, self._output, partition, isolation)
+        ]
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.report = Report()
+        self._rng = random.Random(seed)
+        self._folder = folder
+        self._broker = BrokerProcess(folder / "data", log=folder / "broker.log")
+        self._cluster = SparkCluster(folder / "cluster")
+
+    def run(self, rounds: int) -> Report:
+        began = time.monotonic()
+        self._broker.start()
+        try:
+            self._cluster.start()
+            self._make_topics()
+            self._strict(rounds)
+            self._loose()
+        finally:
+            self._cluster.stop()
+            self._broker.stop()
+        self.report.seconds = round(time.monotonic() - began, 1)
+        return self.report
+
+    def _make_topics(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self._broker.address})
+        names = (INPUT, "copies-exactly_once", "copies-at_least_once")
+        for future in admin.create_topics(
+            [NewTopic(name, PARTITIONS, 1) for name in names]
+        ).values():
+            future.result(PATIENCE_S)
+
+    def _strict(self, rounds: int) -> None:
+        job = Job(self._broker, self._cluster, self._folder, "exactly_once")
+        feeder = Producer(
+            {
+                "bootstrap.servers": self._broker.address,
+                "enable.idempotence": True,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+        job.start()
+        try:
+            seen = 0
+            victims: list[str] = []
+            for number in range(rounds):
+                seen = self._advance(job, feeder, seen)
+                self._feed(feeder, self._rng.random() * 3)
+                # Each kind as often as the others, in any order.
+                victims = victims or self._rng.sample(VICTIMS, len(VICTIMS))
+                victim = victims.pop()
+                self._kill(job, victim)
+                say(f"round {number + 1} of {rounds}: {victim}, {seen} copied")
+            assert feeder.flush(PATIENCE_S) == 0, "not every number was taken"
+            self._finish(job)
+        finally:
+            job.kill()
+
+    def _advance(self, job: Job, feeder: Producer, seen: int) -> int:
+        """Feed until there are more copies than before, so that a kill meets a job at work."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self._feed(feeder, 0.5)
+            self._revive(job)
+            now = len(job.copies())
+            if now > seen:
+                return now
+        raise AssertionError(f"nothing was copied for {START_SECONDS} s")
+
+    def _revive(self, job: Job) -> None:
+        if job.has_ended:
+            self.report.query_failures += 1
+            job.start()
+
+    def _feed(self, feeder: Producer, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            for _ in range(self._rng.randint(5, 30)):
+                number = self.report.numbers
+                feeder.produce(INPUT, b"%d" % number, b"key-%d" % (number % KEYS))
+                self.report.numbers += 1
+            feeder.poll(0)
+            if time.monotonic() >= end:
+                return
+            time.sleep(FEED_SECONDS)
+
+    def _kill(self, job: Job, victim: str) -> None:
+        if victim == "driver":
+            job.kill()
+            job.start()
+            self.report.driver_kills += 1
+        elif victim == "executor":
+            self._cluster.kill_executor()
+            self.report.executor_kills += 1
+        else:
+            self._broker.stop(SIGKILL)
+            self._broker.start()
+            self.report.broker_kills += 1
+
+    def _finish(self, job: Job) -> None:
+        """Let the job catch up, then count."""
+        report = self.report
+        found = self._caught_up(job)
+        report.written = len(job.copies("read_uncommitted"))
+        report.copies = len(found)
+        report.missing = len(set(range(report.numbers)) - set(found))
+        report.duplicated = len(found) - len(set(found))
+        report.out_of_order = _out_of_order(found)
+
+    def _loose(self) -> None:
+        """Kill the driver of the at-least-once job as soon as rows of a batch arrive."""
+        job = Job(self._broker, self._cluster, self._folder, "at_least_once")
+        report = self.report
+        job.start()
+        try:
+            self._await_rows(job)
+            job.kill()
+            job.start()
+            found = self._caught_up(job)
+            report.loose_missing = len(set(range(report.numbers)) - set(found))
+            report.loose_duplicated = len(found) - len(set(found))
+        finally:
+            job.kill()
+
+    def _await_rows(self, job: Job) -> None:
+        partitions = [TopicPartition(job.output, number) for number in range(PARTITIONS)]
+        with WireClient(self._broker.address) as client:
+            before = client.latest_offsets(partitions)
+            deadline = time.monotonic() + START_SECONDS
+            while client.latest_offsets(partitions) == before:
+                assert time.monotonic() < deadline, "no row arrives"
+                time.sleep(0.002)
+
+    def _caught_up(self, job: Job) -> list[int]:
+        """All copies, once every number is among them."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self._revive(job)
+            found = job.copies()
+            if len(set(found)) >= self.report.numbers:
+                time.sleep(SETTLE_SECONDS)  # a duplicate may be on its way
+                return job.copies()
+            time.sleep(1)
+        return job.copies()
+
+
+def _out_of_order(found: list[int]) -> int:
+    last_of_key: dict[int, int] = {}
+    wrong = 0
+    for number in found:
+        wrong += number <= last_of_key.get(number % KEYS, -1)
+        last_of_key[number % KEYS] = number
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(run_soak(Soak, "Kill a Spark job, its executors and the broker.", "rounds"))

@@ -5,17 +5,17 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types contracts check crash fuzz soak bench peers clean
+.PHONY: help setup demo test lint types contracts check crash fuzz soak bench bench-spark peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
-	@echo "make demo    embed a log, write to it, read it back, look at its files"
+	@echo "make demo    a year of flights as live events, through a broker and a pipeline on Spark"
 	@echo "make test    set up and run the tests"
 	@echo "make check   what CI runs: lint, types, import contracts, tests"
 	@echo "make crash   at least 13,000 crash points over a simulated disk"
 	@echo "make fuzz    random and damaged requests against a broker, for some minutes"
 	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
-	@echo "make bench   figures of this machine, as a table and as JSON"
+	@echo "make bench   figures of this machine, as a table and as JSON (Spark alone: make bench-spark)"
 	@echo "make peers   fetch clients of other languages for tests/compat (needs npm, Java, Maven)"
 
 setup: $(STAMP)
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt tools/dev_requirements.py
 	touch $(STAMP)
 
 demo: setup
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -56,6 +56,10 @@ soak: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.spark
+
+bench-spark: setup
+	$(BIN)/python -m benchmarks.spark
 
 peers: setup
 	$(BIN)/python tools/fetch_peers.py

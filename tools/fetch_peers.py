@@ -1,9 +1,11 @@
-"""Fetches the optional peers of tests/compat: clients that do not come with the dev requirements.
+"""Fetches the optional peers of tests/compat and benchmarks: what does not come with the dev
+requirements.
 
     kafkajs   with npm
     java      Kafka's own Java client, with Maven; and the oldest one whose protocol is spoken here
     kafka     Apache Kafka's broker, with Maven: what our own client is tried against
     spark     PySpark and its Kafka connector, with pip (an environment of its own) and Maven
+    connector the newest Kafka connector that our own PySpark runs, with Maven: for benchmarks
 
 `make peers` puts them into $COMPAT_PEERS, or else into the user's cache; the tests look there
 and skip, saying so, where a peer is missing. Each tool asks the registry that it is configured for.
@@ -27,6 +29,7 @@ KAFKA_CLIENTS_VERSION = "4.4.0"
 OLDEST_CLIENTS_VERSION = "2.1.1"
 SLF4J_VERSION = "2.0.20"
 SPARK_VERSION = "4.0.0"  # the newest of which every jar could be had
+CONNECTOR_VERSION = "4.2.0"  # the newest that could be had; Spark 4.3 runs it
 SCALA_VERSION = "2.13"
 KAFKA_BROKER_VERSION = "4.0.0"
 COMPLETE = ".complete"
@@ -54,6 +57,13 @@ SPARK_JARS = (
     ("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA_VERSION}", SPARK_VERSION),
     ("org.apache.kafka", "kafka-clients", "3.9.0"),
     ("org.apache.commons", "commons-pool2", "2.12.0"),
+)
+CONNECTOR_JARS = (
+    ("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA_VERSION}", CONNECTOR_VERSION),
+    # Only there for delegation tokens, which nobody uses here; 4.2.0 could not be had.
+    ("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA_VERSION}", "4.1.0-preview1"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.13.1"),
 )
 BROKER_JARS = (
     ("org.apache.kafka", f"kafka_{SCALA_VERSION}", KAFKA_BROKER_VERSION),
@@ -137,6 +147,10 @@ def _fetch_broker(folder: Path) -> None:
     _fetch_jars(folder, BROKER_JARS, exclusions="")  # with all that it depends on
 
 
+def _fetch_connector(folder: Path) -> None:
+    _fetch_jars(folder, CONNECTOR_JARS)
+
+
 def _fetch_spark(folder: Path) -> None:
     _fetch_jars(folder / "jars", SPARK_JARS)
     venv.create(folder / "venv", with_pip=True, symlinks=True)
@@ -148,8 +162,9 @@ KAFKAJS = Peer("kafkajs", KAFKAJS_VERSION, ("node", "npm"), _fetch_kafkajs)
 JAVA = Peer("java", KAFKA_CLIENTS_VERSION, ("java", "mvn"), _fetch_java)
 OLDEST_JAVA = Peer("java", OLDEST_CLIENTS_VERSION, ("java", "mvn"), _fetch_oldest_java)
 SPARK = Peer("spark", SPARK_VERSION, ("java", "mvn"), _fetch_spark)
+CONNECTOR = Peer("connector", CONNECTOR_VERSION, ("java", "mvn"), _fetch_connector)
 KAFKA_BROKER = Peer("kafka-broker", KAFKA_BROKER_VERSION, ("java", "mvn"), _fetch_broker)
-PEERS = (KAFKAJS, JAVA, OLDEST_JAVA, SPARK, KAFKA_BROKER)
+PEERS = (KAFKAJS, JAVA, OLDEST_JAVA, SPARK, CONNECTOR, KAFKA_BROKER)
 
 
 def fetch(peer: Peer) -> bool:

@@ -1,0 +1,219 @@
+"""`make bench-spark`: our source and sink next to Spark's own Kafka connector.
+
+    python -m benchmarks.spark [--rounds N] [--only WORDS] [--json FILE]
+
+The same broker, the same topics, the same Spark, the same number of cores, a session for each
+contender, and both sessions stay alive: rounds go in turns, so that whatever else the machine does
+disturbs all alike. The first round warms up and does not count; of the others the best one counts.
+Beside it are told the median, and the processor time of all processes together, the broker's too:
+where the machine is busy with other things, that is the figure to trust.
+
+    broker      ours over the wire
+    path        ours, out of the folder that the broker owns; there is no such way to write
+    connector   Spark's own, over the wire, with the jars that `make peers` fetched
+
+A batch is read into nothing (noop), and into sums over its columns, so that all of them are used;
+the sums must be right. A stream reads everything in micro-batches (availableNow).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tools.fetch_peers import CONNECTOR
+
+from benchmarks.measure import Row, print_table, write_json
+from benchmarks.processor_time import tree_seconds
+from benchmarks.spark_cases import Case, all_cases, prepare
+from benchmarks.spark_job import MARK
+from benchmarks.wire import running_broker
+from strandlog.client.wire.client import WireClient
+from strandlog.spark.java import java_home
+
+JOB = Path(__file__).parent / "spark_job.py"
+STOP_SECONDS = 60
+THEIRS = "connector"
+
+
+class Session:
+    """A Spark session in a process of its own."""
+
+    def __init__(self, jars: list[str], folder: Path) -> None:
+        folder.mkdir(parents=True)
+        python = sys.executable
+        environment = {**os.environ, "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+        java = java_home()
+        if java is not None:
+            environment["JAVA_HOME"] = java
+        with (folder / "stderr").open("w") as log:
+            self._process = subprocess.Popen(
+                [python, str(JOB), json.dumps({"jars": jars, "folder": str(folder)})],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._log = folder / "stderr"
+        self.version: str = self._answer()["version"]
+
+    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Have it do something; what it says."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                return answer
+        raise RuntimeError(f"the session ended: {self._log.read_text()[-3000:]}")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+class Sessions(NamedTuple):
+    """Who is compared."""
+
+    ours: Session
+    connector: Session | None
+
+    def of(self, contender: str) -> Session | None:
+        return self.connector if contender == THEIRS else self.ours
+
+    def close(self) -> None:
+        for session in self:
+            if session is not None:
+                session.close()
+
+
+def open_sessions(folder: Path) -> Sessions:
+    """Ours, and the connector's where its jars are."""
+    ours = Session([], folder / "ours")
+    if not CONNECTOR.is_complete:
+        return Sessions(ours, None)
+    try:
+        jars = sorted(str(jar) for jar in CONNECTOR.folder.glob("*.jar"))
+        return Sessions(ours, Session(jars, folder / THEIRS))
+    except BaseException:
+        ours.close()
+        raise
+
+
+class Taken(NamedTuple):
+    """What a run took: on the clock, and of all processors, the broker's share included."""
+
+    seconds: float
+    processor_seconds: float
+
+
+def measure(case: Case, sessions: Sessions, rounds: int) -> list[Row]:
+    """The rates of one case, for everybody who can do it, and how they compare."""
+    taken: dict[str, list[Taken]] = {}
+    for number in range(rounds + 1):
+        for contender, order in case.orders.items():
+            session = sessions.of(contender)
+            if session is None:
+                continue
+            before = tree_seconds()
+            answer = session.ask(order)
+            processor_seconds = tree_seconds() - before
+            if answer["result"] and answer["result"] != case.expected:
+                raise AssertionError(f"{case.name}, {contender}: {answer}, not {case.expected}")
+            if number:
+                runs = taken.setdefault(contender, [])
+                runs.append(Taken(answer["seconds"], processor_seconds))
+    rows = [_rate(case, contender, runs) for contender, runs in taken.items()]
+    if THEIRS in taken:
+        ours = [contender for contender in taken if contender != THEIRS]
+        rows += [_ratio(case, contender, taken[contender], taken[THEIRS]) for contender in ours]
+    return rows
+
+
+def _rate(case: Case, contender: str, runs: list[Taken]) -> Row:
+    rate = case.rows / min(run.seconds for run in runs)
+    middle = case.rows / statistics.median(run.seconds for run in runs)
+    cost_us = min(run.processor_seconds for run in runs) / case.rows * 1e6
+    note = (
+        f"{rate * case.value_bytes / 1e6:,.0f} MB/s; median {middle:,.0f}; "
+        f"{cost_us:.2f} µs of processor time a record"
+    )
+    return Row(f"spark {case.name}, {contender}", rate, "records/s", note=note)
+
+
+def _ratio(case: Case, contender: str, ours: list[Taken], theirs: list[Taken]) -> Row:
+    best, middle = (
+        function(run.seconds for run in theirs) / function(run.seconds for run in ours)
+        for function in (min, statistics.median)
+    )
+    cost = min(run.processor_seconds for run in theirs) / min(run.processor_seconds for run in ours)
+    note = f"median {middle:.2f}; by processor time {cost:.2f}"
+    name = f"spark {case.name}, {contender} / {THEIRS}"
+    return Row(name, best, "ratio", case.goal, note=note)
+
+
+def spark_rows(folder: Path, rounds: int = 3, only: str = "") -> list[Row]:
+    """Everything that there is to compare."""
+    rows: list[Row] = []
+    data = folder / "data"
+    with running_broker(data) as address:
+        cases = [case for case in all_cases(address, data) if only in case.name]
+        with WireClient(address) as client:
+            prepare(client)
+        sessions = open_sessions(folder)
+        try:
+            print(f"Spark {sessions.ours.version}", file=sys.stderr)
+            if sessions.connector is None:
+                said = f"is not here: `make peers` fetches {CONNECTOR.name} {CONNECTOR.version}"
+            else:
+                said = f"is that of Spark {CONNECTOR.version}, in a session of the same Spark"
+            print(f"the connector {said}", file=sys.stderr)
+            for case in cases:
+                print(f"measuring {case.name} …", file=sys.stderr, flush=True)
+                found = measure(case, sessions, rounds)
+                for row in found:
+                    print(
+                        f"  {row.name}: {row.value:,.6g} {row.unit} ({row.note})", file=sys.stderr
+                    )
+                rows += found
+        finally:
+            sessions.close()
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="our source and sink next to Spark's connector")
+    parser.add_argument("--rounds", type=int, default=3, help="that count, after one that does not")
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--json", type=Path, default=Path("out/bench-spark.json"))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="strandlog-bench-") as folder:
+        rows = spark_rows(Path(folder), options.rounds, options.only)
+    print_table(rows)
+    write_json(rows, options.json)
+    print(f"\nwritten to {options.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 from tests.broker_process import BrokerProcess
@@ -34,11 +41,19 @@ sql = "SELECT carrier, count(*) AS flights, avg(delay) AS delay FROM flights GRO
 from = "delays"
 topic = "{topic}.delays"
 key = "carrier"
+partitions = 1
 mode = "update"
 
 [[sink]]
 from = "flights"
 parquet = "{folder}/lake"
+"""
+
+# Makes the terminal on stdin its own, so that Ctrl-C there is a signal, and becomes the command.
+IN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
@@ -71,8 +86,6 @@ def send(client: WireClient, topic: str, *values: bytes | None) -> None:
 def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
-    for name in (f"{topic}.delays", f"{topic}.bad"):
-        client.create_topic(name, 1)
     file = tmp_path / "flights.toml"
     file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
     assert run(file, "validate").returncode == 0
@@ -109,3 +122,41 @@ def test_a_wrong_file_is_told_by_line_and_not_run(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert "bootstrap" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_ctrl_c_on_a_terminal_is_no_failure(
+    broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "flights.toml"
+    file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
+    send(client, topic, b'{"carrier": "AA", "delay": 4}')
+    command = [sys.executable, "-c", IN_TERMINAL, sys.executable, "-m", "strandlog"]
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen(
+        [*command, "pipeline", "run", str(file), "--master", "local[2]"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while b"delays-topic" not in shown or b"rows/s" not in shown:
+            shown += os.read(ours, 4096)
+        os.write(ours, b"\x03")  # the terminal makes a signal of it, for all processes in it
+        with contextlib.suppress(OSError):  # that is how a terminal ends
+            while more := os.read(ours, 4096):
+                shown += more
+        assert process.wait(60) == 0, shown.decode()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        os.close(ours)
+    text = shown.decode(errors="replace")
+    assert "stopping" in text
+    assert "Exception" not in text
+    assert "Traceback" not in text

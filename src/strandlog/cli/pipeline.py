@@ -18,13 +18,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strandlog.cli.options import Json, command_app, settings_of
 from strandlog.cli.output import counted, print_json, print_table, talk, text
-from strandlog.cli.pipeline_table import QueryTable, live_table
+from strandlog.cli.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.clock import pause
 from strandlog.errors import ConfigurationError
 from strandlog.spark.pipeline_file import PipelineFile, Problem
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 app = command_app("Run, validate and list Spark pipelines.")
 
 LOOK_SECONDS = 0.5
+SILENCE = Path(__file__).resolve().parents[1] / "spark" / "silent-log4j2.properties"
 File = Annotated[Path, typer.Argument(help="The pipeline, as TOML.", dir_okay=False)]
 
 
@@ -118,6 +119,11 @@ def run(
         pipeline = replace(pipeline, bootstrap=bootstrap, data=None)
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
     settings.setdefault("spark.log.level", log_level.upper())
+    if log_level.upper() == "OFF":
+        # Before Spark looks at its own settings it logs what it likes, unless Java is told.
+        settings.setdefault(
+            "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={SILENCE.as_uri()}"
+        )
     try:
         failure = _run(pipeline, master, settings, available_now=available_now, as_json=json)
     except KeyboardInterrupt:
@@ -139,47 +145,61 @@ def _run(
     from strandlog.spark.pipeline_run import PipelineRun  # noqa: PLC0415 - needs Spark
     from strandlog.spark.session import session  # noqa: PLC0415 - needs Spark
 
-    signal.signal(signal.SIGTERM, _interrupt)
     spark = session(master, settings, app_name=f"strandlog {pipeline.name}")
-    # Spark's own answer to Ctrl-C is to cancel all jobs, and then every query has failed.
-    signal.signal(signal.SIGINT, _interrupt)
-    running = PipelineRun(spark, pipeline)
+    stop = StopSwitch()
+    running = PipelineRun(spark, pipeline, stop.check)
     try:
         running.start(available_now=available_now)
         talk(f"{pipeline.name}: {counted(len(running.queries), 'stream')}; Ctrl-C stops")
-        _watch(running, as_json=as_json)
+        _watch(running, stop, as_json=as_json)
         return running.failure()
     except KeyboardInterrupt:
         talk("stopping")
         return None
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # it is stopping already
         running.stop()
         spark.stop()
 
 
-def _interrupt(_number: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+class StopSwitch:
+    """Ctrl-C and SIGTERM, to be looked at between two words with Spark.
+
+    Spark's own answer to Ctrl-C is to cancel all jobs, and then every query has failed. An
+    exception in the middle of a word with Java would leave the answer for whoever asks next.
+    """
+
+    def __init__(self) -> None:
+        self._is_asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self._is_asked = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if there was a signal."""
+        if self._is_asked:
+            raise KeyboardInterrupt
 
 
-def _watch(running: PipelineRun, *, as_json: bool) -> None:
+def _watch(running: PipelineRun, stop: StopSwitch, *, as_json: bool) -> None:
     """Show each micro-batch once, until all queries have ended or one failed."""
-    if as_json or not sys.stderr.isatty():
-        _follow(running, _print_json if as_json else _print_line)
+    if as_json or not can_show_live():
+        _follow(running, stop, _print_json if as_json else _print_line)
         return
     table = QueryTable(query.name for query in running.queries)
     with live_table(table):
-        _follow(running, table.add)
+        _follow(running, stop, table.add)
 
 
-def _follow(running: PipelineRun, show: Callable[[QueryReport], None]) -> None:
+def _follow(running: PipelineRun, stop: StopSwitch, show: Callable[[QueryReport], None]) -> None:
     while True:
         is_over = not running.is_active  # asked first: what it told last is still to be shown
         for report in running.reports():
             show(report)
         if is_over or running.failure() is not None:
             return
+        stop.check()
         pause(LOOK_SECONDS)
 
 
@@ -189,12 +209,5 @@ def _print_json(report: QueryReport) -> None:
 
 
 def _print_line(report: QueryReport) -> None:
-    if not report.rows:
-        return
-    lag = "" if report.lag is None else f"  lag {report.lag:,}"
-    state = f"  state {report.state_rows:,}" if report.state_rows else ""
-    late = f"  late {report.late_rows:,}" if report.late_rows else ""
-    talk(
-        f"{report.name}: batch {report.batch_id}  {report.rows:,} rows  "
-        f"{report.rows_per_second:,.0f} rows/s  {report.batch_ms:,} ms{lag}{state}{late}"
-    )
+    if report.rows:
+        talk(str(report))

@@ -1,9 +1,9 @@
 """A running pipeline on a terminal: one line for each query, kept up to date in place.
 
-rows       since the start      rows/s, batch     of the last micro-batch that had rows
-lag        records that are there and not processed
-state      rows that joins and windows remember
-late       rows that came behind the watermark and were left out, since the start
+Rows and late rows are counted from the start; late are those that came behind the watermark and
+were left out. Rows per second and the time it took are those of the last micro-batch that had
+rows. Lag is how many records are there and not processed, state how many rows joins and windows
+remember.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
 
     from strandlog.spark.progress import QueryReport
 
-COLUMNS = ("batch", "rows", "rows/s", "lag", "state", "late", "batch time")
+GAP = 3  # blanks between two columns
+SHORTEST = 12  # what a name is cut to at most
+COLUMNS = ("batch", "rows", "rows/s", "lag", "state", "late", "took")
 
 
 class QueryTable:
@@ -45,7 +48,7 @@ class QueryTable:
         """The figures of a query, under COLUMNS."""
         report = self._last[name]
         if report is None:
-            return ["starting", *[""] * (len(COLUMNS) - 1)]
+            return ["-"] * len(COLUMNS)
         return [
             f"{report.batch_id:,}",
             f"{self._rows[name]:,}",
@@ -56,17 +59,29 @@ class QueryTable:
             f"{report.batch_ms / 1000:.2f} s",
         ]
 
-    def __rich__(self) -> Table:
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Table]:
         from rich import box  # noqa: PLC0415 - only a terminal needs it
         from rich.table import Table  # noqa: PLC0415
 
+        rows = {name: self.cells(name) for name in self._last}
+        widths = [max(map(len, column)) for column in zip(COLUMNS, *rows.values(), strict=True)]
+        # Figures are never cut; the name of a query has what is left.
+        left = options.max_width - sum(widths) - GAP * len(widths) - 2
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("query", no_wrap=True)
-        for title in COLUMNS:
-            table.add_column(title, justify="right", no_wrap=True)
-        for name in self._last:
-            table.add_row(name, *self.cells(name))
-        return table
+        table.add_column("query", no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
+        for title, width in zip(COLUMNS, widths, strict=True):
+            table.add_column(title, justify="right", no_wrap=True, min_width=width)
+        for name, cells in rows.items():
+            table.add_row(name, *cells)
+        yield table
+
+
+def can_show_live() -> bool:
+    """Whether stderr is a terminal on which lines can be written anew."""
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+
+    console = Console(stderr=True)
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 @contextmanager

@@ -39,8 +39,15 @@ WHERE_FROM = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 class PipelineRun:
     """A pipeline at work."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` is called again and again while it starts, and may raise to have it stopped."""
         self._spark = spark
+        self._check = check
         self._pipeline = pipeline
         self.queries: list[Any] = []
         self._told: dict[str, str] = {}  # the moment of each query's last report
@@ -178,11 +185,24 @@ class PipelineRun:
             writer = writer.trigger(processingTime=pipeline.trigger)
         for attempt in range(START_ATTEMPTS):
             query = writer.start()
-            _wait_until_settled(query)
+            self._wait_until_settled(query)
             error = query.exception()
             if error is None or TOO_SLOW not in str(error) or attempt == START_ATTEMPTS - 1:
                 self.queries.append(query)
                 return
+
+    def _wait_until_settled(self, query: Any) -> None:
+        """Wait until it has begun its first micro-batch, or waits for data, or has ended."""
+        deadline_ms = SystemClock().monotonic_ms() + SETTLE_MS
+        while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
+            if query.status["message"].startswith(SETTLED):
+                return
+            try:
+                self._check()
+            except BaseException:
+                query.stop()
+                raise
+            pause(SETTLE_LOOK_SECONDS)
 
     # -- watching ------------------------------------------------------------------------------
 
@@ -213,15 +233,6 @@ class PipelineRun:
         for query in self.queries:
             with contextlib.suppress(Exception):  # it has ended, in whatever way
                 query.stop()
-
-
-def _wait_until_settled(query: Any) -> None:
-    """Wait until a query has begun its first micro-batch, or waits for data, or has ended."""
-    deadline_ms = SystemClock().monotonic_ms() + SETTLE_MS
-    while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
-        if query.status["message"].startswith(SETTLED):
-            return
-        pause(SETTLE_LOOK_SECONDS)
 
 
 @contextlib.contextmanager

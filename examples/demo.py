@@ -1,159 +1,182 @@
-"""`make demo`: a log at work, in half a minute.
+"""`make demo`: a year of flights as live events, through a broker and Spark, checked to the last.
 
-A writer process sends orders and is killed with kill -9 in the middle of it. The folder is opened
-again, and everything that was acknowledged is there. Two consumers of a group share the partitions;
-compaction keeps the last state per customer; a reader in another process looks at the files
-meanwhile.
+    1. a broker starts on a temporary folder          strandlog serve
+    2. a pipeline starts on Spark                     strandlog pipeline run flights.toml
+    3. the year is replayed over the wire while the pipeline reads it: 336,776 departures, a quarter
+       of them out of order, some that cannot be parsed; then some that come weeks too late
+    4. what came out, in a topic and in Parquet, is held against pandas on the original file
+
+Exit code 1 when anything differs. Ctrl-C stops everything; --keep leaves all of it running.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
-import os
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
+from examples.flights import replay as replaying
+from examples.flights.dataset import MONTHS
+from examples.flights.report import airports_table, plot, worst_hours_table
+from examples.flights.results import Results, differences, expected_results, read_results
+from examples.running import Broker, Pipeline, ProcessEndedError
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import strandlog
 
-PARTITIONS = 3
-CUSTOMERS = 500
-SECONDS_OF_WRITING = 4
+PIPELINE = Path(__file__).parent / "flights" / "flights.toml"
+PLOT = Path("out") / "flights.png"
+CATCH_UP_SECONDS = 240
 
 console = Console()
 
-# The writer prints the number of each batch once it is on disk; whatever it printed must survive.
-WRITER = """
-import sys, strandlog
-log = strandlog.open(sys.argv[1])
-producer = log.producer(acks="all", compression="zstd")
-number = 0
-while True:
-    batch = []
-    for _ in range(200):
-        customer = b"customer-%d" % (number * 7919 % {customers})
-        batch.append((customer, b'{{"order": %d, "total": %d}}' % (number, number % 97)))
-        number += 1
-    producer.send_batch("orders", batch)
-    print(number, flush=True)
-"""
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    """The whole of it; returns the exit code."""
+    console.rule("1. A broker, and a pipeline on Spark")
+    broker, pipeline = Broker(folder), Pipeline(folder, PIPELINE)
+    is_kept = False
+    try:
+        broker.start()
+        console.print(f"broker on {broker.address}, data in {broker.data}")
+        with strandlog.connect(broker.address) as log:
+            replaying.create_topics(log)
+            pipeline.start(broker.address)
+            with console.status("making events of the data set while Spark starts"):
+                replay = replaying.make_replay(options.months)
+                pipeline.wait_until_started()
+            console.print("the pipeline runs")
+            console.rule("2. A year of departures, live")
+            _replay(log, replay, pipeline, options.seconds)
+            console.rule("3. The result")
+            code = _show(read_results(log, folder), replay, options)
+        is_kept = options.keep and code == 0
+        _say_what_next(broker, pipeline, folder, is_kept=is_kept)
+    except ProcessEndedError as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
+    finally:
+        if not is_kept:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C would leave half behind
+            pipeline.stop()
+            broker.stop()
+    return code
 
 
-def write_until_killed(folder: Path) -> int:
-    """Let another process write for a while, kill it, return how many records it was promised."""
-    code = WRITER.format(customers=CUSTOMERS)
-    arguments = [sys.executable, "-c", code, str(folder)]
-    promised = 0
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with (
-        subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as writer,
-        Progress(*columns, console=console) as progress,
-    ):
-        assert writer.stdout is not None
-        task = progress.add_task("writing", total=SECONDS_OF_WRITING)
-        started = time.monotonic()
-        while (elapsed := time.monotonic() - started) < SECONDS_OF_WRITING:
-            promised = int(writer.stdout.readline())
-            progress.update(
-                task, completed=elapsed, description=f"{promised:>9,} records on disk, acks=all"
-            )
-        os.kill(writer.pid, signal.SIGKILL)
-        # What it said before it died counts too.
-        return max([promised, *map(int, writer.stdout.read().split())])
+def _replay(
+    log: strandlog.RemoteLog, replay: replaying.Replay, pipeline: Pipeline, seconds: float
+) -> None:
+    """Send everything while the pipeline reads, and wait until it has read all."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[date]}"),
+        TimeElapsedColumn(),
+    )
+    task = progress.add_task("replaying 2013", total=len(replay.steps), date="")
+    with Live(Group(progress, pipeline.table), console=console, refresh_per_second=4):
+
+        def on_step(step: replaying.Step) -> None:
+            progress.update(task, advance=1, date=f"{step.until:%d %b}")
+            pipeline.look()
+
+        replaying.send_steps(log, replay, seconds, on_step)
+        sent = replay.departures + replay.bad
+        pipeline.wait_for(_records_to_read(replay, sent), CATCH_UP_SECONDS)
+        progress.update(task, description="stragglers", date=f"{len(replay.stragglers)}")
+        replaying.send_stragglers(log, replay)
+        pipeline.wait_for(_records_to_read(replay, replay.flight_records), CATCH_UP_SECONDS)
+        progress.update(task, description="all is read", date="")
 
 
-def read_everything(log: strandlog.Log) -> collections.Counter[str]:
-    """Two members of one group share the partitions; returns how many records each read."""
-    readers = {
-        name: log.consumer(["orders"], group="billing", auto_commit=True)
-        for name in ("billing-1", "billing-2")
+def _records_to_read(replay: replaying.Replay, flights: int) -> dict[str, int]:
+    """How many records each query has read when it has read all, by a part of its name."""
+    return {
+        "dead-letter": flights,
+        "delays": flights,
+        "in_weather": flights + replay.observations,
     }
-    counts: collections.Counter[str] = collections.Counter()
-    idle_rounds = 0
-    while idle_rounds < 2:
-        idle_rounds += 1
-        for name, reader in readers.items():
-            records = reader.poll(max_records=5000)
-            counts[name] += len(records)
-            if records:
-                idle_rounds = 0
-    for name, reader in readers.items():
-        owned = ", ".join(str(tp.partition) for tp in reader.assignment)
-        console.print(f"  {name}: {counts[name]:,} records from partition {owned}")
-    for reader in readers.values():
-        reader.close()
-    return counts
 
 
-def show_files(folder: Path) -> None:
-    table = Table(title=f"files of one partition in {folder}")
-    table.add_column("file")
-    table.add_column("bytes", justify="right")
-    for path in sorted((folder / "orders-0").iterdir()):
-        table.add_row(path.name, f"{path.stat().st_size:,}")
-    console.print(table)
-
-
-def run(folder: Path) -> int:
-    console.rule("1. A log in a folder")
-    with strandlog.open(folder) as log:
-        log.create_topic("orders", PARTITIONS, {"segment.bytes": "1MiB", "retention.ms": "7d"})
-    console.print(f"made topic 'orders' with {PARTITIONS} partitions in {folder}")
-
-    console.rule("2. A writer, killed with kill -9")
-    promised = write_until_killed(folder)
-    with strandlog.read(folder) as beside:
-        ends = [part.end_offset for part in beside.describe_topic("orders").partitions]
-    console.print(f"a read-only look at the files finds {sum(ends):,} records on disk")
-
-    console.rule("3. Opened again")
-    started = time.perf_counter()
-    log = strandlog.open(folder)
-    took_ms = (time.perf_counter() - started) * 1000
-    console.print(f"opened in {took_ms:.0f} ms; problems: {log.problems or 'none'}")
-    counts = read_everything(log)
-    total = sum(counts.values())
-    kept = total >= promised
-    verdict = "nothing acknowledged was lost" if kept else "RECORDS ARE MISSING"
-    console.print(f"acknowledged before the kill: {promised:,}   read now: {total:,}   {verdict}")
-
-    console.rule("4. Compacted: the last order of each customer")
-    report = log.compact("orders")
+def _show(results: Results, replay: replaying.Replay, options: argparse.Namespace) -> int:
+    """Tables, counts, the picture, and whether pandas agrees; returns the exit code."""
+    console.print(airports_table(results), worst_hours_table(results))
+    counted = int(results.delays["flights"].sum())
+    late = replay.flight_records - results.bad - counted
     console.print(
-        f"{report.records_removed:,} records removed, {report.records_retained:,} stay; "
-        f"{report.bytes_before / 1e6:.1f} MB became {report.bytes_after / 1e6:.2f} MB; "
-        f"offsets stay what they were"
+        f"{replay.flight_records:,} records of flights were sent:\n"
+        f"  {counted:>9,} are in {len(results.delays):,} windows of one hour, "
+        f"{replay.out_of_order:,} of them came out of order\n"
+        f"  {late:>9,} came weeks behind the watermark and were left out\n"
+        f"  {results.bad:>9,} could not be parsed and are in the dead-letter topic\n"
+        f"  {len(results.in_weather):>9,} are in Parquet, with their weather and airline"
     )
-    log.close()
-    show_files(folder)
-    exact = report.records_retained == min(CUSTOMERS, total)
+    plot(results, options.plot)
+    console.print(f"picture: {options.plot}")
+    told = differences(results, expected_results(replay, options.months))
+    if late != len(replay.stragglers):
+        told.append(f"late: {late} instead of {len(replay.stragglers)}")
+    if told:
+        console.print("[bold red]pandas says otherwise:[/bold red]", *told, sep="\n  ")
+        return 1
+    console.print(
+        "[bold green]pandas agrees:[/bold green] every window and every row is as it computes "
+        "them from the original file"
+    )
+    return 0
 
+
+def _say_what_next(broker: Broker, pipeline: Pipeline, folder: Path, *, is_kept: bool) -> None:
     console.rule("Look next")
+    if not is_kept:
+        console.print(
+            "  make demo ARGS=--keep         leaves broker and pipeline running\n"
+            "  examples/flights/README.md    the parts, and the same in PySpark\n"
+            "  docs/guides/pipelines.md      how to write your own"
+        )
+        return
+    strandlog_command = f"{Path(sys.executable).parent}/strandlog"
+    for command in (
+        f"group describe flights -b {broker.address}",
+        f"consume flights.delays -b {broker.address} -n 3 -e",
+        f"consume flights.bad -b {broker.address} -n 3 -e --json",
+        f"topic list -b {broker.address}",
+        f"log stats {broker.data}",
+    ):
+        console.print(f"  {strandlog_command} {command}", soft_wrap=True, highlight=False)
     console.print(
-        f"  strandlog topic describe orders -d {folder}\n"
-        f"  strandlog consume orders -d {folder} -e -n 5 -f '%p %o %k %s\\n'\n"
-        f"  strandlog log verify {folder}"
+        f"\nto stop them: kill {pipeline.pid} {broker.pid}    and then: rm -r {folder}",
+        soft_wrap=True,
+        highlight=False,
     )
-    return 0 if kept and exact else 1
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="use this new folder and leave it there")
+    parser = argparse.ArgumentParser(description="Flights as live events, through Spark.")
+    parser.add_argument("--keep", action="store_true", help="leave broker and pipeline running")
+    parser.add_argument("--seconds", type=float, default=60, help="how long the year takes")
+    parser.add_argument("--months", type=int, default=MONTHS, help="how many, from January")
+    parser.add_argument("--plot", type=Path, default=PLOT, help="where the picture goes")
     options = parser.parse_args()
-    if options.keep:
-        return run(options.keep)
-    with tempfile.TemporaryDirectory(prefix="strandlog-demo-") as folder:
-        code = run(Path(folder) / "data")
-        console.print("\n(the folder goes now; --keep FOLDER leaves one to look at)")
+    folder = Path(tempfile.mkdtemp(prefix="strandlog-demo-"))
+    started = time.monotonic()
+    code = 130
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = run(folder, options)
+    except KeyboardInterrupt:
+        console.print("stopped")
+    finally:
+        if not (options.keep and code == 0):
+            shutil.rmtree(folder, ignore_errors=True)
+    console.print(f"\n{time.monotonic() - started:.0f} s")
     return code
 
 

@@ -1,0 +1,88 @@
+"""Tables and topics of the flights, declared; `spark-pipelines` finds the order and runs them.
+
+    topic flights ─▶ reports ─▶ departures ─▶ delays         (a table, made anew with each run)
+                        │           └──┬────▶ in_weather     (a table that grows)
+    topic weather ──────┼─▶ weather ───┘
+                        └────────────────────▶ topic flights.bad
+
+The broker is the one in STRANDLOG_BOOTSTRAP, or 127.0.0.1:9092.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+BOOTSTRAP = os.environ.get("STRANDLOG_BOOTSTRAP", "127.0.0.1:9092")
+FLIGHT = (
+    "id BIGINT, time_hour TIMESTAMP, origin STRING, dest STRING, carrier STRING, flight BIGINT, "
+    "tailnum STRING, dep_delay DOUBLE, arr_delay DOUBLE, distance DOUBLE, _corrupt STRING"
+)
+WEATHER = (
+    "time_hour TIMESTAMP, origin STRING, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, "
+    "visib DOUBLE"
+)
+
+
+def stream(topic: str, schema: str) -> Any:
+    return (
+        SparkSession.active()
+        .readStream.format("strandlog")
+        .option("bootstrap.servers", BOOTSTRAP)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("valueFormat", "json")
+        .schema(schema)
+        .load()
+    )
+
+
+@dp.table
+def reports() -> Any:
+    """Every record of the topic, good or bad."""
+    return stream("flights", FLIGHT)
+
+
+@dp.table
+def weather() -> Any:
+    return stream("weather", WEATHER)
+
+
+@dp.table
+def departures() -> Any:
+    rows = SparkSession.active().readStream.table("reports")
+    return rows.where("_corrupt IS NULL").drop("_corrupt")
+
+
+@dp.table
+def in_weather() -> Any:
+    """Departures with the weather of their hour."""
+    spark = SparkSession.active()
+    flights = spark.readStream.table("departures").withWatermark("time_hour", "2 days")
+    observed = spark.readStream.table("weather").withWatermark("time_hour", "2 days")
+    return flights.join(observed, ["origin", "time_hour"])
+
+
+@dp.materialized_view
+def delays() -> Any:
+    """Delay per airport and hour."""
+    rows = SparkSession.active().read.table("departures")
+    return rows.groupBy("origin", F.col("time_hour").alias("hour")).agg(
+        F.count("*").alias("flights"),
+        F.count("dep_delay").alias("departed"),
+        F.sum("dep_delay").alias("delay_sum"),
+        F.avg("dep_delay").alias("delay"),
+    )
+
+
+dp.create_sink("bad", "strandlog", {"bootstrap.servers": BOOTSTRAP, "topic": "flights.bad"})
+
+
+@dp.append_flow(target="bad")
+def bad_records() -> Any:
+    rows = SparkSession.active().readStream.table("reports")
+    return rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt AS value")

@@ -1,0 +1,130 @@
+"""What the pipeline made of the flights, and what pandas makes of the original file.
+
+    Results     delays        the last record of each airport and hour, out of the topic
+                in_weather    departures joined with the weather, out of Parquet
+                bad           records in the dead-letter topic
+
+`differences` holds them against pandas, row by row; an empty list means that nothing is missing,
+doubled or changed. Stragglers are not expected: they came behind the watermark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.json as pa_json
+from examples.flights.dataset import carriers, original_flights, original_weather
+from examples.flights.replay import Replay
+from pyarrow import dataset
+
+import strandlog
+
+DELAYS, BAD = "flights.delays", "flights.bad"
+LAKE = "lake/flights_in_weather"
+FIGURES = ["flights", "departed", "delay_sum"]
+WEATHER = ["temp", "wind_speed", "precip", "visib"]
+
+
+class Results(NamedTuple):
+    """What the pipeline made."""
+
+    delays: pd.DataFrame
+    in_weather: pd.DataFrame
+    bad: int
+
+
+def _records(log: strandlog.RemoteLog, topic: str) -> Iterator[strandlog.Record]:
+    """All records of a topic, as a reader of committed records sees them."""
+    with log.consumer([topic], auto_offset_reset="earliest") as consumer:
+        while records := consumer.poll(max_records=20_000, timeout_ms=1000):
+            yield from records
+
+
+def read_results(log: strandlog.RemoteLog, folder: Path) -> Results:
+    """Read what is there now."""
+    last = {record.key: record.value or b"" for record in _records(log, DELAYS)}
+    rows = pa_json.read_json(pa.BufferReader(b"\n".join(last.values()))).to_pandas()
+    rows["hour"] = pd.to_datetime(rows["hour"], utc=True)
+    return Results(
+        rows.sort_values(["hour", "origin"], ignore_index=True),
+        _read_lake(folder / LAKE),
+        sum(1 for _ in _records(log, BAD)),
+    )
+
+
+def _read_lake(folder: Path) -> pd.DataFrame:
+    """The files that Spark has committed: those of a batch under way are not among them."""
+    files: set[str] = set()
+    for log in (folder / "_spark_metadata").glob("[0-9]*"):
+        lines = log.read_text().splitlines()[1:]
+        files |= {json.loads(line)["path"].removeprefix("file://") for line in lines}
+    frame = dataset.dataset(sorted(files), format="parquet").to_table().to_pandas()
+    # Spark's timestamps in Parquet are UTC, and do not say so.
+    frame["time_hour"] = pd.to_datetime(frame["time_hour"], utc=True)
+    return frame.sort_values("id", ignore_index=True)
+
+
+def expected_results(replay: Replay, months: int) -> Results:
+    """The same out of the original files, with pandas."""
+    flights = original_flights(months)
+    hours = pd.to_datetime(flights["time_hour"], utc=True)
+    flights = flights.assign(id=flights.index, hour=hours, time_hour=hours)
+    flights = flights[~flights["id"].isin(replay.straggler_ids)]
+    by_hour = flights.groupby(["hour", "origin"])["dep_delay"]
+    delays = pd.DataFrame(
+        {
+            "flights": by_hour.size(),
+            "departed": by_hour.count(),
+            "delay_sum": by_hour.sum(min_count=1),
+        }
+    )
+    weather = original_weather(months)
+    weather = weather.assign(time_hour=pd.to_datetime(weather["time_hour"], utc=True))
+    joined = flights.merge(weather[["time_hour", "origin", *WEATHER]])
+    joined = joined.merge(carriers().rename(columns={"name": "airline"}), how="left")
+    return Results(delays.reset_index(), joined.sort_values("id", ignore_index=True), replay.bad)
+
+
+def differences(found: Results, expected: Results) -> list[str]:
+    """What is not as pandas says it should be."""
+    told = _unlike("delays", found.delays, expected.delays, ["hour", "origin", *FIGURES])
+    columns = [
+        "id",
+        "time_hour",
+        "origin",
+        "dest",
+        "carrier",
+        "flight",
+        "tailnum",
+        "dep_delay",
+        "arr_delay",
+    ]
+    told += _unlike(
+        "in_weather", found.in_weather, expected.in_weather, [*columns, "airline", *WEATHER]
+    )
+    if found.bad != expected.bad:
+        told.append(f"bad: {found.bad} records instead of {expected.bad}")
+    return told
+
+
+def _unlike(
+    name: str, found: pd.DataFrame, expected: pd.DataFrame, columns: list[str]
+) -> list[str]:
+    if len(found) != len(expected):
+        return [f"{name}: {len(found):,} rows instead of {len(expected):,}"]
+    told = []
+    for column in columns:
+        ours, theirs = found[column], expected[column]
+        unlike = ~((ours == theirs) | (ours.isna() & theirs.isna()))
+        if unlike.any():
+            row = int(unlike.to_numpy().argmax())
+            told.append(
+                f"{name}: {column} of {unlike.sum():,} rows, first of row {row}: "
+                f"{ours.iloc[row]} instead of {theirs.iloc[row]}"
+            )
+    return told

@@ -1,0 +1,143 @@
+"""A broker and a pipeline as processes of their own, started and stopped by an example.
+
+Each runs in a session of its own: Ctrl-C reaches the example alone, which then stops them in order,
+and they can go on when it ends. What they say goes to files in the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from strandlog.cli.pipeline_table import QueryTable
+from strandlog.spark.progress import QueryReport
+
+START_SECONDS = 180
+STOP_SECONDS = 30
+LOOK_SECONDS = 0.1
+
+
+class ProcessEndedError(Exception):
+    """A process ended that should not have, or takes too long."""
+
+
+class Running:
+    """`strandlog …` with its output in files."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._name = name
+        self._folder = folder
+        self.out = folder / f"{name}.out"
+        self.log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def spawn(self, *arguments: str) -> None:
+        with self.out.open("wb") as out, self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "strandlog", *arguments],
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def check_alive(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            said = self.log.read_text(errors="replace").splitlines()[-5:]
+            raise ProcessEndedError(f"the {self._name} has ended:\n" + "\n".join(said))
+
+    def wait_for_line(self, path: Path, words: str) -> str:
+        """The first line of a file with these words in it."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            for line in path.read_text(errors="replace").splitlines():
+                if words in line:
+                    return line
+            self.check_alive()
+            time.sleep(LOOK_SECONDS)
+        raise ProcessEndedError(f"the {self._name} did not start in {START_SECONDS} s")
+
+    def stop(self) -> None:
+        """End it as it likes to be ended, or else for certain."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # Spark's Java, too
+            process.wait()
+
+
+class Broker(Running):
+    """`strandlog serve` on a free port."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "broker")
+        self.data = folder / "data"
+        self.address = ""
+
+    def start(self) -> None:
+        self.spawn("serve", str(self.data), "--port", "0")
+        ready = self.wait_for_line(self.out, "ready kafka=")
+        self.address = ready.split()[1].removeprefix("kafka=")
+
+
+class Pipeline(Running):
+    """`strandlog pipeline run`, and what it says about its queries."""
+
+    def __init__(self, folder: Path, file: Path) -> None:
+        super().__init__(folder, "pipeline")
+        self._file = file.resolve()
+        self._position = 0  # in its output
+        self.rows: dict[str, int] = {}
+        self.table = QueryTable([])
+
+    def start(self, bootstrap: str, *arguments: str) -> None:
+        self.spawn("pipeline", "run", str(self._file), "-b", bootstrap, "--json", *arguments)
+
+    def wait_until_started(self) -> None:
+        self.wait_for_line(self.log, "Ctrl-C stops")
+
+    def look(self) -> None:
+        """Take note of what its queries have told since the last look."""
+        self.check_alive()
+        with self.out.open("rb") as out:
+            out.seek(self._position)
+            lines = out.read().splitlines(keepends=True)
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break  # still being written
+            self._position += len(line)
+            report = QueryReport(**json.loads(line))
+            self.rows[report.name] = self.rows.get(report.name, 0) + report.rows
+            self.table.add(report)
+
+    def wait_for(self, rows: dict[str, int], seconds: float) -> None:
+        """Wait until each query has read so many records; queries are named by a part of theirs."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.look()
+            read = {
+                part: sum(count for name, count in self.rows.items() if part in name)
+                for part in rows
+            }
+            if all(read[part] >= wanted for part, wanted in rows.items()):
+                return
+            if time.monotonic() > deadline:
+                raise ProcessEndedError(f"the pipeline takes too long: {read} of {rows}")
+            time.sleep(LOOK_SECONDS)

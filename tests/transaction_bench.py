@@ -21,7 +21,7 @@ from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError, StrandlogError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState
-from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.core import ServerCore
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import aborted_in, read
@@ -63,8 +63,8 @@ class TransactionBench:
         for topic, partitions in TOPICS.items():
             if is_new:
                 self.broker.create_topic(topic, partitions)
-        self.door = KafkaDoor(self.broker)
-        self.transactions = self.door.transactions
+        self.core = ServerCore(self.broker)
+        self.transactions = self.core.transactions
         self._sequences: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
 
     def after_kill(self) -> TransactionBench:
@@ -80,16 +80,16 @@ class TransactionBench:
 
     def take(self) -> list[SyncJob]:
         """The syncs that are due, by partition."""
-        return sorted(self.door.durability.take(), key=lambda job: job.log.tp)
+        return sorted(self.core.durability.take(), key=lambda job: job.log.tp)
 
     def execute(self, job: SyncJob) -> None:
         """Do one of them."""
         try:
             job.plan.execute()
         except StorageError as error:
-            self.door.durability.done(job, error)
+            self.core.durability.done(job, error)
         else:
-            self.door.durability.done(job, None)
+            self.core.durability.done(job, None)
 
     def sync(self, topic: str = "") -> list[TopicPartition]:
         """Sync what is due, once; of one topic only, if told. Returns what was synced."""
@@ -100,13 +100,13 @@ class TransactionBench:
         for job in jobs:
             if job not in wanted:  # not yet: as if nobody had taken it
                 self.broker.upkeep.syncing.discard(job.log)
-                self.door.durability.appended(job.log, is_awaited=True)
+                self.core.durability.appended(job.log, is_awaited=True)
         return [job.log.tp for job in wanted]
 
     def settle(self) -> None:
         """Sync until nothing is due any more."""
         for _ in range(100):
-            if not self.door.durability.is_due():
+            if not self.core.durability.is_due():
                 return
             self.sync()
         raise AssertionError("there is always something to sync")
@@ -118,12 +118,12 @@ class TransactionBench:
         while True:
             if syncing:
                 self.settle()
-            deadline_ms = self.door.timers.next_deadline_ms()
+            deadline_ms = self.core.timers.next_deadline_ms()
             if deadline_ms is None or deadline_ms > end_ms:
                 break
             self.clock.advance(max(0, deadline_ms - self.clock.monotonic_ms()))
             self.broker.upkeep.mend_failed()
-            self.door.timers.run_due(self.clock.monotonic_ms())
+            self.core.timers.run_due(self.clock.monotonic_ms())
         self.clock.advance(end_ms - self.clock.monotonic_ms())
 
     # -- producers -----------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class TransactionBench:
         log = self.log(tp)
         self.broker.append(log, data)
         self._sequences[producer, tp] = sequence + len(texts)
-        self.door.durability.appended(log, is_awaited=True)
+        self.core.durability.appended(log, is_awaited=True)
 
     def offsets_partition(self, group: str = "g") -> TopicPartition:
         return self.broker.offsets_table.log_of(group).tp

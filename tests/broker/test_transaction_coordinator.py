@@ -518,7 +518,7 @@ def delete(bench: TransactionBench, topic: str) -> None:
     logs = bench.broker.catalog.logs(topic)
     bench.broker.delete_topic(topic)
     for log in logs:
-        bench.door.durability.forget(log)
+        bench.core.durability.forget(log)
 
 
 def test_a_topic_is_deleted_in_the_middle_of_a_transaction(bench: TransactionBench) -> None:

@@ -217,7 +217,8 @@ def test_the_figures_tell_what_happened(tmp_path: Path) -> None:
         assert taken["syncs"] == taken["sync_seconds"]["count"] == 1
         assert taken["loop_stall_seconds"]["count"] > 0
         assert taken["handler_seconds"]["count"] >= 5
-        scene.server.door.drain()  # which answers who waits
+        scene.server.core.fetches.finish_all()
+        scene.server.door.drain()
         await parked
         assert scene.server.metrics()["requests_in_flight"] == 0
 

@@ -35,6 +35,7 @@ from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.protocol.kafka.messages import warm_up
+from strandlog.server.core import ServerCore
 from strandlog.server.heartbeat import Heartbeat
 from strandlog.server.kafka.connection import Connection
 from strandlog.server.kafka.door import KafkaDoor
@@ -85,14 +86,14 @@ class Server:
         self._loop = asyncio.get_running_loop()
         files = files or DiskFiles()
         self.broker = Broker(options.data, files, SystemClock(), uuid.uuid4, options.settings)
+        self.core = ServerCore(self.broker, self._on_work)
+        self._slow_work = self.core.slow_work = SlowWork(self.crash)
         self.door = KafkaDoor(
-            self.broker,
+            self.core,
             advertised=options.advertised,
             max_frame_bytes=options.settings.socket_request_max_bytes,
             max_connections=options.settings.max_connections,
-            on_work=self._on_work,
         )
-        self._slow_work = self.door.slow_work = SlowWork(self.crash)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strandlog-sync")
         self._sync_wanted = asyncio.Event()
         self._heartbeat = Heartbeat(self.broker.metrics)
@@ -151,7 +152,7 @@ class Server:
 
     def _on_work(self) -> None:
         """Something was asked of the broker: there may be something to sync or to wait for."""
-        if self.door.durability.is_due():
+        if self.core.durability.is_due():
             self._sync_wanted.set()
         self._set_alarm()
 
@@ -160,7 +161,7 @@ class Server:
         while True:
             await self._sync_wanted.wait()
             self._sync_wanted.clear()
-            jobs = self.door.durability.take()
+            jobs = self.core.durability.take()
             if not jobs:
                 continue
             outcomes, took = await self._loop.run_in_executor(self._pool, execute_all, jobs)
@@ -168,18 +169,18 @@ class Server:
             metrics.sync_seconds.observe(took)
             for job, outcome in zip(jobs, outcomes, strict=True):
                 metrics.failed_syncs += outcome is not None
-                self.door.durability.done(job, outcome)
+                self.core.durability.done(job, outcome)
             self._on_work()
 
     # -- time ------------------------------------------------------------------------------------
 
     def _next_due_ms(self) -> int:
         due_ms = self.broker.next_due_ms()
-        waiting_ms = self.door.timers.next_deadline_ms()
+        waiting_ms = self.core.timers.next_deadline_ms()
         if waiting_ms is not None and waiting_ms < due_ms:
             due_ms = waiting_ms
         if not self._sync_wanted.is_set():
-            syncing_ms = self.door.durability.next_due_ms()
+            syncing_ms = self.core.durability.next_due_ms()
             if syncing_ms is not None and syncing_ms < due_ms:
                 due_ms = syncing_ms
         return due_ms
@@ -197,7 +198,7 @@ class Server:
 
     def _ring(self) -> None:
         self._alarm = None
-        self.door.timers.run_due(self.broker.clock.monotonic_ms())
+        self.core.timers.run_due(self.broker.clock.monotonic_ms())
         self.broker.tick_groups()
         if not self._is_stopping:
             for name, steps in self.broker.upkeep.begin_due():
@@ -215,8 +216,8 @@ class Server:
     def metrics(self) -> dict[str, Any]:
         """Every figure of the table (`broker/metrics.py`), as it is now."""
         metrics = self.broker.metrics
-        metrics.parked_fetches = self.door.fetches.parked_count
-        metrics.fetched_bytes = self.door.fetches.read_bytes
+        metrics.parked_fetches = self.core.fetches.parked_count
+        metrics.fetched_bytes = self.core.fetches.read_bytes
         metrics.problems = len(self.broker.problems)
         reports = [log.last_report for log in self.broker.log_dir.logs.values()]
         metrics.torn_bytes = sum(report.torn_bytes for report in reports)
@@ -229,7 +230,7 @@ class Server:
         return (
             f"{requests} requests of {metrics.connections_accepted} connections; "
             f"{metrics.produced_records} records ({metrics.produced_bytes} bytes) in, "
-            f"{self.door.fetches.read_bytes} bytes out; {metrics.syncs} syncs; "
+            f"{self.core.fetches.read_bytes} bytes out; {metrics.syncs} syncs; "
             f"event loop late by at most {stall.max_seconds * 1000:.0f} ms, "
             f"99 % of the time by less than {stall.quantile(0.99) * 1000:.0f} ms"
         )
@@ -263,6 +264,7 @@ class Server:
     async def _drain(self) -> None:
         """Let requests that wait for the disk be answered, and replies be taken."""
         self.door.drain()
+        self.core.fetches.finish_all()
         deadline = stopwatch() + self._options.drain_ms / 1000
         while self._has_work() and stopwatch() < deadline and not self.crashed.done():
             self._on_work()
@@ -273,7 +275,7 @@ class Server:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
 
     def _has_work(self) -> bool:
-        return self.door.durability.has_waiters or self._slow_work.asked > 0
+        return self.core.durability.has_waiters or self._slow_work.asked > 0
 
 
 async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) -> None:

@@ -12,23 +12,16 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from strandlog.broker.broker import Broker
-from strandlog.broker.durability import Durability, Waiter
-from strandlog.broker.fetches import Fetches
 from strandlog.broker.pending import Pending
-from strandlog.broker.producer_ids import ProducerIds
-from strandlog.broker.timers import Timers
-from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
 from strandlog.protocol.kafka.headers import read_request_header
 from strandlog.protocol.kafka.messages import encoder
 from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
+from strandlog.server.core import ServerCore
 from strandlog.server.kafka.connection import Connection, Slot
 from strandlog.server.kafka.request import Request
-from strandlog.server.slow_work import SlowWork
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.steps import Steps, do_here
+from strandlog.storage.steps import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -46,68 +39,26 @@ class KafkaDoor:
 
     def __init__(
         self,
-        broker: Broker,
+        core: ServerCore,
         *,
         advertised: tuple[str, int] | None = None,
         max_frame_bytes: int = 100 * 1024 * 1024,
         max_inflight: int = 64,
         max_connections: int = 5000,
-        on_work: Callable[[], None] = lambda: None,
     ) -> None:
         from strandlog.server.kafka.handlers import HANDLERS  # noqa: PLC0415 - they know the door
 
-        self.broker = broker
-        self.metrics = broker.metrics
-        self.clock = broker.clock
-        self.timers = Timers()
-        self.fetches = Fetches(self.timers)
-        self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
-        self.producer_ids = ProducerIds(broker.log_dir)
+        self.core = core
+        self.broker = core.broker
+        self.metrics = core.metrics
+        self.clock = core.clock
         self.max_frame_bytes = max_frame_bytes
         self.max_inflight = max_inflight
         self._max_connections = max_connections
         self._advertised = advertised
         self._handlers: dict[int, Handler] = HANDLERS
         self._connections: set[Connection] = set()
-        self._on_work = on_work
         self._quiet_until = 0.0
-        # Whoever has threads does work in steps there; else it is done at once.
-        self.slow_work: SlowWork | None = None
-        broker.upkeep.sync_elsewhere = self._sync_for_chore
-        broker.upkeep.on_released = self._released
-        broker.on_written = self._sync_soon if broker.settings.fsyncs else self.fetches.visible
-        self.transactions = TransactionCoordinator(
-            broker.settings,
-            broker.clock,
-            self.timers,
-            broker.transactions_table,
-            TransactionEffects(
-                self.producer_ids.next,
-                broker.write_marker,
-                self._when_durable,
-                broker.open_transactions,
-            ),
-        )
-        aborted = self.transactions.load()
-        if aborted:
-            logger.warning("%d transactions that no coordinator knew were aborted", aborted)
-
-    def _sync_for_chore(self, log: PartitionLog) -> None:
-        self._sync_soon(log)
-        self._on_work()
-
-    def _released(self, log: PartitionLog) -> None:
-        self.durability.released(log)
-        self._on_work()  # who waited for the chore to let go need not wait for the next alarm
-
-    def _sync_soon(self, log: PartitionLog) -> None:
-        self.durability.appended(log, is_awaited=True)
-
-    def _when_durable(self, log: PartitionLog, end_offset: int, told: Waiter) -> None:
-        if self.broker.settings.fsyncs:
-            self.durability.when_durable(log, end_offset, told)
-        else:
-            told(None)
 
     def advertised(self, connection: Connection) -> tuple[str, int]:
         """The address that clients are told: the one they reached, unless told otherwise."""
@@ -145,10 +96,9 @@ class KafkaDoor:
             connection.close()
 
     def drain(self) -> None:
-        """Take no more requests, and answer those that wait for others to do something."""
+        """Take no more requests; those that are under way are answered."""
         for connection in list(self._connections):
             connection.drain()
-        self.fetches.finish_all()
 
     def close_all(self) -> None:
         for connection in list(self._connections):
@@ -181,7 +131,7 @@ class KafkaDoor:
 
     def worked(self) -> None:
         """Requests were begun: there may be something to sync or to wait for."""
-        self._on_work()
+        self.core.on_work()
 
     def _note_slow(self, name: str, took: float) -> None:
         self.metrics.slow_handlers += 1
@@ -198,11 +148,7 @@ class KafkaDoor:
 
     def in_steps(self, request: Request, steps: Steps[T], done: Callable[[T], None]) -> None:
         """Do work that waits for the disk, after all that was asked for before it; then `done`."""
-        work = self._finishing(request, steps, done)
-        if self.slow_work is None:
-            do_here(work)
-        else:
-            self.slow_work.in_turn(request.slot.api, work)
+        self.core.in_steps(request.slot.api, self._finishing(request, steps, done))
 
     def _finishing(
         self, request: Request, steps: Steps[T], done: Callable[[T], None]
@@ -213,7 +159,7 @@ class KafkaDoor:
             host = request.connection.peer_host
             logger.exception("a request of %s went wrong; hanging up", host)
             request.slot.fail()
-        self._on_work()
+        self.core.on_work()
 
     def _refuse_version(self, request: Request) -> None:
         """Only ApiVersions may be asked in a version that we do not know: it says what we do."""
@@ -227,15 +173,6 @@ class KafkaDoor:
         }
         correlation = header.correlation_id.to_bytes(4, signed=True)
         request.slot.fill([correlation, encoder(API_VERSIONS, 0)(body)])
-
-    def when_group_is_durable(self, group: str, told: Waiter) -> None:
-        """Call back once what the coordinator wrote for a group is on disk."""
-        table = self.broker.offsets_table
-        if not self.broker.settings.fsyncs or not table.exists:
-            told(None)
-            return
-        log = table.existing_log_of(group)
-        self.durability.when_durable(log, log.log_end_offset, told)
 
     def answer_when_done(
         self,

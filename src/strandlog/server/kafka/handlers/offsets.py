@@ -63,7 +63,7 @@ def offset_commit(door: KafkaDoor, request: Request) -> None:
             {"topics": [{**_named(topic), "partitions": answers} for topic, answers in rows]}
         )
 
-    door.when_group_is_durable(body.group_id, reply)
+    door.core.when_group_is_durable(body.group_id, reply)
 
 
 def _commit(
@@ -218,4 +218,4 @@ def offset_delete(door: KafkaDoor, request: Request) -> None:
         ]
         request.reply({"error_code": failure.kafka_code if failure else 0, "topics": topics})
 
-    door.when_group_is_durable(body.group_id, reply)
+    door.core.when_group_is_durable(body.group_id, reply)

@@ -101,7 +101,7 @@ class _DurableProduction:
                 self._waiting += 1
                 log = _log(door, part.topic, part.partition)
                 told = partial(self._told, number)
-                door.durability.when_durable(log, log.log_end_offset, told)
+                door.core.durability.when_durable(log, log.log_end_offset, told)
         self._told(0, None)
 
     def _told(self, number: int, error: StorageError | None) -> None:
@@ -125,15 +125,10 @@ def _append_or_refuse(
 
 
 def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> ProduceAnswer:
-    check_not_internal(log.tp.topic)
     if part.records is None or not len(part.records):
         raise InvalidRecordError("a Produce request without records")
     _check_transaction(door, log, part.records)
-    result = door.broker.append(log, part.records)
-    if door.broker.settings.fsyncs:
-        door.durability.appended(log, is_awaited=door.fetches.has_parked(log))
-    else:
-        door.fetches.visible(log)
+    result = door.core.append(log, part.records)
     return ProduceAnswer(
         part.partition, 0, result.base_offset, result.append_time_ms, log.log_start_offset
     )
@@ -154,7 +149,7 @@ def _check_transaction(door: KafkaDoor, log: PartitionLog, records: Buffer) -> N
     if len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT:
         header = read_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        door.transactions.check_write(producer, log.tp)
+        door.core.transactions.check_write(producer, log.tp)
 
 
 def _refusal(part: ProducedRecords, error: StrandlogError) -> ProduceAnswer:
@@ -202,12 +197,12 @@ def fetch(door: KafkaDoor, request: Request) -> None:
         now_ms + _ms(body.max_wait),
         body.isolation_level == IsolationLevel.READ_COMMITTED,
     )
-    pending = door.fetches.fetch(wish, now_ms)
+    pending = door.core.fetches.fetch(wish, now_ms)
     if not pending.is_done:
-        request.slot.on_abandoned = lambda: door.fetches.cancel(pending)
+        request.slot.on_abandoned = lambda: door.core.fetches.cancel(pending)
         for part in parts:
             if part.log is not None:
-                door.durability.hurry(part.log)
+                door.core.durability.hurry(part.log)
 
     def reply(done: Pending[list[FetchAnswer]]) -> None:
         topics = _group(refs, done.result())

@@ -202,9 +202,5 @@ def _delete(
         raise InvalidRequestError(f"topic {topic.name!r} is named {times[topic.name]} times")
     if not door.broker.settings.delete_topic_enable:
         raise TopicDeletionDisabledError
-    logs = list(catalog.logs(topic.name))
-    yield from door.broker.deleting_topic(topic.name)
-    for log in logs:
-        door.durability.forget(log)
-        door.fetches.deleted(log)
+    yield from door.core.deleting_topic(topic.name)
     return {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}

@@ -85,9 +85,9 @@ def init_producer_id(door: KafkaDoor, request: Request) -> None:
 
     def ask() -> Pending[ProducerIdentity]:
         if name is None:
-            return Pending.of(ProducerIdentity(door.producer_ids.next(), 0))
+            return Pending.of(ProducerIdentity(door.core.producer_ids.next(), 0))
         timeout_ms = body.transaction_timeout // timedelta(milliseconds=1)
-        return door.transactions.init_producer(name, timeout_ms, _identity(body))
+        return door.core.transactions.init_producer(name, timeout_ms, _identity(body))
 
     def reply(code: int, identity: ProducerIdentity | None) -> None:
         producer_id, epoch = identity or (-1, -1)
@@ -127,7 +127,7 @@ def add_partitions_to_txn(door: KafkaDoor, request: Request) -> None:
         if refused:
             return Pending.of(None)
         name = body.v3_and_below_transactional_id
-        return door.transactions.add_partitions(name, identity, wanted)
+        return door.core.transactions.add_partitions(name, identity, wanted)
 
     _answer(request, ask, reply)
 
@@ -142,7 +142,7 @@ def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
 
     def ask() -> Pending[None]:
         tp = door.broker.offsets_table.log_of(body.group_id).tp
-        return door.transactions.add_partitions(body.transactional_id, _identity(body), [tp])
+        return door.core.transactions.add_partitions(body.transactional_id, _identity(body), [tp])
 
     _answer(request, ask, lambda code, _: request.reply({"error_code": code}))
 
@@ -151,7 +151,7 @@ def end_txn(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     _answer(
         request,
-        lambda: door.transactions.end(
+        lambda: door.core.transactions.end(
             body.transactional_id, _identity(body), commit=body.committed
         ),
         lambda code, _: request.reply({"error_code": code}),
@@ -180,7 +180,7 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
         group_instance_id=getattr(body, "group_instance_id", None),
     )
     try:
-        door.transactions.check_write(
+        door.core.transactions.check_write(
             identity, door.broker.offsets_table.existing_log_of(body.group_id).tp
         )
         refused = door.broker.groups.try_commit_in_transaction(commit, identity)
@@ -206,7 +206,7 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
         ]
         request.reply({"topics": topics})
 
-    door.when_group_is_durable(body.group_id, reply)
+    door.core.when_group_is_durable(body.group_id, reply)
 
 
 def _missing(door: KafkaDoor, tp: TopicPartition) -> int:
@@ -253,7 +253,7 @@ def describe_transactions(door: KafkaDoor, request: Request) -> None:
     states = []
     for name in request.body().transactional_ids:
         try:
-            states.append(_described(door.transactions.describe(name)))
+            states.append(_described(door.core.transactions.describe(name)))
         except StrandlogError as error:
             states.append(
                 {
@@ -306,7 +306,7 @@ def list_transactions(door: KafkaDoor, request: Request) -> None:
                     "producer_id": transaction.producer_id,
                     "transaction_state": STATE_NAMES[transaction.state],
                 }
-                for transaction in door.transactions.all()
+                for transaction in door.core.transactions.all()
                 if is_wanted(transaction)
             ],
         }

@@ -1,0 +1,119 @@
+"""What all doors lead to: the broker, and everybody who waits for it.
+
+    doors        Kafka's protocol, gRPC, HTTP: they read requests, ask here, and write replies
+    core         the broker; its timers, long polls, syncs and transactions; work in steps
+    app          starts and stops all of it, and gives it a thread and an alarm clock
+
+Everything here belongs to the event loop's thread and returns at once: a result that comes later is
+a `Pending`, or a call back. A door that has coroutines waits for them with `waiting.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.durability import Durability, Waiter
+from strandlog.broker.fetches import Fetches
+from strandlog.broker.producer_ids import ProducerIds
+from strandlog.broker.timers import Timers
+from strandlog.broker.topic_rules import check_not_internal
+from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
+from strandlog.server.slow_work import SlowWork
+from strandlog.storage.files import Buffer
+from strandlog.storage.partition_log import AppendResult, PartitionLog
+from strandlog.storage.steps import Steps, do_here
+
+logger = logging.getLogger(__name__)
+
+
+class ServerCore:
+    """One broker, shared by its doors."""
+
+    def __init__(self, broker: Broker, on_work: Callable[[], None] = lambda: None) -> None:
+        """`on_work` hears that there may be something to sync, or to wait for."""
+        self.broker = broker
+        self.metrics = broker.metrics
+        self.clock = broker.clock
+        self.on_work = on_work
+        self.timers = Timers()
+        self.fetches = Fetches(self.timers)
+        self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
+        self.producer_ids = ProducerIds(broker.log_dir)
+        # Whoever has threads does work in steps there; else it is done at once.
+        self.slow_work: SlowWork | None = None
+        broker.upkeep.sync_elsewhere = self._sync_for_chore
+        broker.upkeep.on_released = self._released
+        broker.on_written = self._sync_soon if broker.settings.fsyncs else self.fetches.visible
+        self.transactions = TransactionCoordinator(
+            broker.settings,
+            broker.clock,
+            self.timers,
+            broker.transactions_table,
+            TransactionEffects(
+                self.producer_ids.next,
+                broker.write_marker,
+                self.when_durable,
+                broker.open_transactions,
+            ),
+        )
+        aborted = self.transactions.load()
+        if aborted:
+            logger.warning("%d transactions that no coordinator knew were aborted", aborted)
+
+    def _sync_for_chore(self, log: PartitionLog) -> None:
+        self._sync_soon(log)
+        self.on_work()
+
+    def _released(self, log: PartitionLog) -> None:
+        self.durability.released(log)
+        self.on_work()  # who waited for the chore to let go need not wait for the next alarm
+
+    def _sync_soon(self, log: PartitionLog) -> None:
+        self.durability.appended(log, is_awaited=True)
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
+        """Append batches of a client; written when this returns, on disk some time later."""
+        check_not_internal(log.tp.topic)
+        result = self.broker.append(log, data)
+        if self.broker.settings.fsyncs:
+            self.durability.appended(log, is_awaited=self.fetches.has_parked(log))
+        else:
+            self.fetches.visible(log)
+        return result
+
+    def when_durable(self, log: PartitionLog, end_offset: int, told: Waiter) -> None:
+        """Call back once everything below an offset is as safe as acks=all promises."""
+        if self.broker.settings.fsyncs:
+            self.durability.when_durable(log, end_offset, told)
+        else:
+            told(None)
+
+    def when_group_is_durable(self, group: str, told: Waiter) -> None:
+        """Call back once what the coordinator wrote for a group is on disk."""
+        table = self.broker.offsets_table
+        if not self.broker.settings.fsyncs or not table.exists:
+            told(None)
+            return
+        log = table.existing_log_of(group)
+        self.durability.when_durable(log, log.log_end_offset, told)
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def deleting_topic(self, name: str) -> Steps[None]:
+        """Remove a topic; whoever waits for it hears so."""
+        logs = list(self.broker.catalog.logs(name))
+        yield from self.broker.deleting_topic(name)
+        for log in logs:
+            self.durability.forget(log)
+            self.fetches.deleted(log)
+
+    def in_steps(self, name: str, work: Steps[None]) -> None:
+        """Do work that waits for the disk, after all that was asked for before it."""
+        if self.slow_work is None:
+            do_here(work)
+        else:
+            self.slow_work.in_turn(name, work)

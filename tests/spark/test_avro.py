@@ -262,3 +262,101 @@ def test_a_users_schema_is_held_against_avros(ddl: str, words: str) -> None:
     with pytest.raises(InvalidSettingError) as refused:
         check_schema(columns(ddl), options())
     assert words in str(refused.value)
+
+
+FLAT = record(
+    ("flag", "boolean"),
+    ("small", ["null", "int"]),
+    ("large", "long"),
+    ("kind", [{"type": "enum", "name": "Kind", "symbols": ["A", "B", "C"]}, "null"]),
+    ("ratio", "float"),
+    ("exact", ["null", "double"]),
+    ("text", "string"),
+    ("raw", ["null", "bytes"]),
+    ("code", {"type": "fixed", "name": "Code", "size": 2}),
+    ("price", {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 3}),
+    ("day", {"type": "int", "logicalType": "date"}),
+    ("at", ["null", {"type": "long", "logicalType": "timestamp-micros"}]),
+)
+INTS = st.integers(-(2**31), 2**31 - 1)
+FLAT_ROWS = st.fixed_dictionaries(
+    {
+        "flag": st.booleans(),
+        "small": st.none() | INTS,
+        "large": st.integers(-(2**63), 2**63 - 1),
+        "kind": st.none() | st.sampled_from("ABC"),
+        "ratio": st.floats(width=32, allow_nan=False),
+        "exact": st.none() | st.floats(allow_nan=False),
+        "text": st.text(max_size=5),
+        "raw": st.none() | st.binary(max_size=5),
+        "code": st.binary(min_size=2, max_size=2),
+        "price": st.decimals(-(10**16), 10**16, places=3),
+        "day": st.dates(datetime.date(1900, 1, 1), datetime.date(2100, 1, 1)),
+        "at": st.none() | st.datetimes(
+            datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1),
+            timezones=st.just(datetime.UTC),
+        ),
+    }
+)  # fmt: skip
+
+
+@st.composite
+def flat_values(draw: Any) -> list[bytes | None]:
+    """Good values, and some that were changed, cut or lengthened, or have a prefix."""
+    values: list[bytes | None] = []
+    for value in encoded(FLAT, *draw(st.lists(FLAT_ROWS, max_size=8))):
+        damage = draw(st.sampled_from(["none", "none", "change", "cut", "more", "prefix", "null"]))
+        at = draw(st.integers(0, len(value) - 1))
+        changed = draw(st.binary(min_size=1, max_size=1))
+        values.append({
+            "none": value,
+            "change": value[:at] + changed + value[at + 1 :],
+            "cut": value[:at],
+            "more": value + changed,
+            "prefix": PREFIX + value,
+            "null": None,
+        }[damage])  # fmt: skip
+    return values
+
+
+def bits(array: Any) -> Any:
+    """Floats as numbers, for what is no number equals nothing."""
+    kinds = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+    return array.view(kinds.get(array.type, array.type))
+
+
+@given(flat_values(), st.sampled_from(["auto", "none", "confluent"]))
+def test_compiled_loops_read_what_the_decoder_reads(
+    values: list[bytes | None], prefix: str
+) -> None:
+    from strandlog.spark.avro_values import AvroValues
+
+    asked = options(FLAT, avroPrefix=prefix)
+    names = tuple(field["name"] for field in FLAT["fields"])
+    quick, slow = AvroValues(asked, names), AvroValues(asked, names)
+    assert quick._flat is not None
+    slow.__dict__["_flat"] = None
+    schema = pa.schema([(name, quick._columns.type_of(name)) for name in names])
+    array = pa.array([None, *values, None], pa.binary()).slice(1, len(values))
+    by_kernels, by_decoder = quick.parse(array, schema), slow.parse(array, schema)
+    assert by_kernels.bad == by_decoder.bad
+    for name in names:
+        by_kernels.columns[name].validate(full=True)
+        assert bits(by_kernels.columns[name]).equals(bits(by_decoder.columns[name])), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_flat"),
+    [
+        ("long", True),
+        (["null", {"type": "fixed", "name": "F", "size": 3}], True),
+        ({"type": "array", "items": "int"}, False),
+        (["null", "int", "long"], False),
+        (["int"], False),
+    ],
+)
+def test_compiled_loops_are_for_flat_records(kind: Any, is_flat: bool) -> None:
+    from strandlog.spark.avro_values import AvroValues
+
+    found = AvroValues(options(record(("c", kind), ("d", "string"))), ("c",))
+    assert (found._flat is not None) == is_flat

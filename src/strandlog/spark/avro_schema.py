@@ -71,6 +71,27 @@ class AvroColumns:
         """`InvalidSettingError` when there is no column for it."""
         return self._type(self._fields()[name], name, ())
 
+    def schema_of(self, name: str) -> Document:
+        return self._fields()[name]
+
+    def symbols(self, name: str) -> list[str]:
+        """Of a field that is an enum, or null."""
+        schema = self.schema_of(name)
+        for branch in schema if isinstance(schema, list) else [schema]:
+            found = self.resolved(branch).get("symbols")
+            if found:
+                return list(found)
+        return []
+
+    def resolved(self, schema: Document) -> dict[str, Any]:
+        """A schema that is no union, as an object; a name as what it stands for."""
+        if isinstance(schema, str):
+            schema = self._named.get(schema, {"type": schema})
+        kind = schema["type"]
+        if isinstance(kind, dict) or kind in self._named:
+            return self.resolved(kind)
+        return dict(schema)
+
     @property
     def is_record(self) -> bool:
         return isinstance(self._schema, dict) and self._schema["type"] in ("record", "error")

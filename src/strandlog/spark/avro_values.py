@@ -1,7 +1,9 @@
 """Avro values as columns.
 
 A value does not say where it ends, so it parses when its schema takes all of its bytes, no fewer
-and no more. The decoder costs microseconds a value; columns are made of many values at a time.
+and no more. Values of flat schemas are read in compiled loops (avro_flat.py). What those leave, and
+all values of other schemas, go through fastavro, one by one, which costs microseconds each; it has
+the last word on what does not parse.
 
 Values of schema registries begin with a zero byte and the id of the writer's schema, four bytes:
 
@@ -23,13 +25,16 @@ from functools import cached_property
 from io import BytesIO
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from strandlog.spark.avro_flat import FlatReader, Skip, flat_reader
 from strandlog.spark.avro_schema import AvroColumns, Document, parsed, without_times
 from strandlog.spark.options import CONFLUENT, NONE, Options
 
 PREFIX = struct.Struct(">bI")  # zero, id
-LIKELY = b"\0\0"
+BARE, SURE, LIKELY = Skip(0, 0), Skip(PREFIX.size, 1), Skip(PREFIX.size, 2)
 
 Read = Callable[[bytes], Any]  # raises one of DAMAGE
 
@@ -72,9 +77,9 @@ class AvroValues:
         self._reader = _reader(options)
         self._writers: dict[int, Document] = options["avroSchemas"] or {}
         self._names = names
-        columns = columns_of(options)
-        kinds = [(name, columns.type_of(name)) for name in names]
-        self._is_record = columns.is_record
+        self._columns = columns_of(options)
+        kinds = [(name, self._columns.type_of(name)) for name in names]
+        self._is_record = self._columns.is_record
         self._type = pa.struct(kinds) if self._is_record else kinds[0][1] if kinds else pa.null()
 
     @cached_property
@@ -92,37 +97,60 @@ class AvroValues:
             for number, writer in self._writers.items()
         }
 
+    @cached_property
+    def _flat(self) -> FlatReader | None:
+        return None if self._writers else flat_reader(self._columns, self._names)
+
     def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:
         """The columns of a schema out of values, of which some may be null."""
-        given: list[bytes | None] = values.to_pylist()
-        attempts = self._attempts(given)
-        rows: list[Any] = []
+        prefixes = self._prefixes(values)
+        rest = values.is_valid()
+        columns: dict[str, pa.Array] = {}
+        if self._flat is not None:
+            columns, is_read = self._flat.read(values, prefixes)
+            rest = pc.and_not(rest, pa.array(is_read))
+        left = pc.indices_nonzero(rest)
         bad: list[int] = []
-        for number, value in enumerate(given):
+        if len(left) or not columns:
+            slow = self._parse_each(values.take(left).to_pylist(), prefixes, bad)
+            bad = [left[number].as_py() for number in sorted(bad)]
+            columns = {
+                name: _placed(columns.get(name), slow[name], left, len(values)) for name in slow
+            }
+        return Parsed({each.name: columns[each.name].cast(each.type) for each in schema}, bad)
+
+    def _parse_each(
+        self, values: list[bytes], prefixes: tuple[Skip, ...], bad: list[int]
+    ) -> dict[str, pa.Array]:
+        attempts = self._attempts(prefixes)
+        rows: list[Any] = []
+        for number, value in enumerate(values):
             row = None
-            if value is not None:
-                try:
-                    row = _first(attempts, value)
-                except DAMAGE:
-                    bad.append(number)
+            try:
+                row = _first(attempts, value)
+            except DAMAGE:
+                bad.append(number)
             rows.append(row)
         whole = self._as_array(rows, 0, bad)
         arrays = whole.flatten() if self._is_record else [whole]
-        found = dict(zip(self._names, arrays, strict=False))
-        columns = {field.name: found[field.name].cast(field.type) for field in schema}
-        return Parsed(columns, sorted(bad))
+        return dict(zip(self._names, arrays, strict=False))
 
-    def _attempts(self, values: Sequence[bytes | None]) -> tuple[Read, ...]:
-        """How to read a value, in the order in which it is tried."""
-        if self._writers:
-            return (self._read_by_id,)
+    def _prefixes(self, values: pa.Array) -> tuple[Skip, ...]:
+        """What may be in front of a value, in the order in which it is tried."""
         if self._prefix == CONFLUENT:
-            return (_checked(self._behind_prefix, b"\0"),)
+            return (SURE,)
         if self._prefix == NONE:
-            return (self._plain,)
-        behind = _checked(self._behind_prefix, LIKELY)
-        looks_prefixed = all(value is None or value.startswith(LIKELY) for value in values)
-        return (behind, self._plain) if looks_prefixed else (self._plain, behind)
+            return (BARE,)
+        looks_prefixed = pc.all(pc.starts_with(values, "\0" * LIKELY.zeros)).as_py()
+        return (LIKELY, BARE) if looks_prefixed else (BARE, LIKELY)
+
+    def _attempts(self, prefixes: tuple[Skip, ...]) -> list[Read]:
+        if self._writers:
+            return [self._read_by_id]
+        return [
+            _checked(self._behind_prefix, b"\0" * skip.zeros) if skip.size else self._plain
+            for skip in prefixes
+        ]
 
     def _read_by_id(self, value: bytes) -> Any:
         zero, number = PREFIX.unpack_from(value)
@@ -146,6 +174,15 @@ class AvroValues:
                 self._as_array(rows[middle:], start + middle, bad),
             ]
         )
+
+
+def _placed(known: pa.Array | None, more: pa.Array, places: pa.Array, count: int) -> pa.Array:
+    """A column of `count` rows: `more` at these places, else what is known, else null."""
+    if known is None:
+        known = pa.nulls(count, more.type)
+    take = np.arange(count)
+    take[places.to_numpy()] = count + np.arange(len(more))
+    return pa.concat_arrays([known, more]).take(pa.array(take))
 
 
 def _first(attempts: Sequence[Read], value: bytes) -> Any:

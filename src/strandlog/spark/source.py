@@ -6,8 +6,9 @@
 Spark keeps the offsets of each micro-batch in its checkpoint before it runs, and reads the same
 ranges again after a crash: a log does not change, so neither does the answer.
 
-Progress is committed to the group `groupId` when the next micro-batch is planned. Spark calls the
-reader's own `commit` later than that, and for the last batch of a bounded run never.
+Progress is committed to the group `groupId` when the next micro-batch is planned, and before that
+by a listener where there is one (progress.py). Spark calls the reader's own `commit` later, and for
+the last batch of a bounded run never.
 
 Spark pickles readers and calls their methods in other processes; see the table in
 docs/guides/spark.md. So a reader holds options only, and opens what it needs where it needs it.

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -39,67 +33,18 @@ from tests.client.wire.test_sending import (  # noqa: F401 - collected here once
     test_one_transaction_after_the_other_does_not_trip_over_the_one_before,
     test_positions_of_a_group_without_members,
 )
-from tests.compat.peers import PATIENCE_SECONDS, folder, run
-from tools.fetch_peers import KAFKA_BROKER
+from tests.compat.apache_kafka import running_kafka
 
 from strandlog.client.wire.client import WireClient
-from strandlog.errors import UnreachableError
 from strandlog.model import TopicPartition
-
-SERVER = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-controller.listener.names=CONTROLLER
-log.dirs={data}
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=2
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=2
-"""
-CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 _numbers = itertools.count()
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
-        return one.getsockname()[1], two.getsockname()[1]
-
-
-def _wait_until_it_serves(address: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            with WireClient(address, {"default.api.timeout.ms": "1000"}) as client:
-                client.create_topic("ready", 1)
-                return
-        except UnreachableError:
-            if time.monotonic() > deadline:
-                raise
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """Apache Kafka, one node without ZooKeeper."""
-    jars = folder(KAFKA_BROKER) / "*"
-    home = tmp_path_factory.mktemp("kafka")
-    port, controller = _free_ports()
-    config: Path = home / "server.properties"
-    config.write_text(SERVER.format(port=port, controller=controller, data=home / "data"))
-    tool = "kafka.tools.StorageTool"
-    run("java", "-cp", jars, tool, "format", "-t", CLUSTER_ID, "-c", config)
-    with (home / "kafka.log").open("w") as log:
-        command = ["java", "-Xmx512m", "-cp", str(jars), "kafka.Kafka", str(config)]
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=home)
-    try:
-        address = f"127.0.0.1:{port}"
-        _wait_until_it_serves(address)
+    with running_kafka(tmp_path_factory.mktemp("kafka")) as address:
         yield SimpleNamespace(address=address)
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=60)
 
 
 @pytest.fixture

@@ -13,9 +13,13 @@ When a query fails, one line says why, and all are stopped: exit code 1.
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +30,7 @@ from strandlog.cli.options import Json, command_app, settings_of
 from strandlog.cli.output import counted, print_json, print_table, talk, text
 from strandlog.cli.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.clock import pause
-from strandlog.errors import ConfigurationError
+from strandlog.errors import ConfigurationError, MissingExtraError
 from strandlog.spark.pipeline_file import PipelineFile, Problem
 from strandlog.spark.pipeline_tables import Pipeline
 
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 app = command_app("Run, validate and list Spark pipelines.")
 
 LOOK_SECONDS = 0.5
-SILENCE = Path(__file__).resolve().parents[1] / "spark" / "silent-log4j2.properties"
+STOP_PATIENCE_MS = 15_000
 File = Annotated[Path, typer.Argument(help="The pipeline, as TOML.", dir_okay=False)]
 
 
@@ -110,7 +114,9 @@ def run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Read what is there, then stop.")
     ] = False,
-    log_level: Annotated[str, typer.Option(help="What Spark itself tells: OFF, ERROR, …")] = "OFF",
+    log: Annotated[
+        Path | None, typer.Option(help="Where Spark's own log goes; nowhere, unless it fails.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a pipeline on Spark."""
@@ -118,18 +124,17 @@ def run(
     if bootstrap is not None:
         pipeline = replace(pipeline, bootstrap=bootstrap, data=None)
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
-    settings.setdefault("spark.log.level", log_level.upper())
-    if log_level.upper() == "OFF":
-        # Before Spark looks at its own settings it logs what it likes, unless Java is told.
-        settings.setdefault(
-            "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={SILENCE.as_uri()}"
-        )
+    place = log or Path(tempfile.gettempdir()) / f"strandlog-{pipeline.name}-{os.getpid()}.log"
+    failure = None
     try:
-        failure = _run(pipeline, master, settings, available_now=available_now, as_json=json)
+        failure = _run(pipeline, master, settings, place, available_now, json)
     except KeyboardInterrupt:
-        failure = None
+        talk("stopped")
+    finally:
+        if log is None and failure is None:
+            place.unlink(missing_ok=True)
     if failure is not None:
-        sys.stderr.write(f"error: {failure}\n")
+        sys.stderr.write(f"error: {failure} (Spark's log: {place})\n")
         raise typer.Exit(1)
 
 
@@ -137,16 +142,29 @@ def _run(
     pipeline: Pipeline,
     master: str | None,
     settings: dict[str, str],
-    *,
+    log: Path,
     available_now: bool,
     as_json: bool,
 ) -> str | None:
     """Run it to its end; returns why it failed, or None."""
-    from strandlog.spark.pipeline_run import PipelineRun  # noqa: PLC0415 - needs Spark
-    from strandlog.spark.session import session  # noqa: PLC0415 - needs Spark
+    try:
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("spark", error.name or "pyspark") from error
+    from strandlog.spark.failures import one_line  # noqa: PLC0415 - needs Spark, as the next two
+    from strandlog.spark.pipeline_run import PipelineRun  # noqa: PLC0415
+    from strandlog.spark.session import session  # noqa: PLC0415
 
-    spark = session(master, settings, app_name=f"strandlog {pipeline.name}")
+    # A query that is stopped in the middle of a batch is told of by py4j, too.
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    try:
+        with stderr_in(log):
+            spark = session(master, settings, app_name=f"strandlog {pipeline.name}", quiet=True)
+    except (PySparkException, Py4JError) as error:
+        return f"Spark does not start: {one_line(error)}"
     stop = StopSwitch()
+    talk(f"Spark {spark.version}: {spark.sparkContext.uiWebUrl}")
     running = PipelineRun(spark, pipeline, stop.check)
     try:
         running.start(available_now=available_now)
@@ -157,8 +175,22 @@ def _run(
         talk("stopping")
         return None
     finally:
-        running.stop()
+        running.stop(STOP_PATIENCE_MS)
         spark.stop()
+
+
+@contextmanager
+def stderr_in(path: Path) -> Iterator[None]:
+    """What is started meanwhile writes its stderr to a file, for as long as it lives."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 class StopSwitch:

@@ -229,10 +229,22 @@ class PipelineRun:
                     self._told[query.name] = progress["timestamp"]
                     yield report_of(progress)
 
-    def stop(self) -> None:
+    def stop(self, patience_ms: int = 0) -> None:
+        """Stop every query; one that is in a micro-batch may finish it, for so long."""
+        deadline_ms = SystemClock().monotonic_ms() + patience_ms
         for query in self.queries:
             with contextlib.suppress(Exception):  # it has ended, in whatever way
+                _wait_for_batch(query, deadline_ms)
                 query.stop()
+
+
+def _wait_for_batch(query: Any, deadline_ms: int) -> None:
+    """Wait until the micro-batch that runs is done, if one runs."""
+    before = query.lastProgress
+    while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
+        if not query.status["isTriggerActive"] or query.lastProgress != before:
+            return
+        pause(SETTLE_LOOK_SECONDS)
 
 
 @contextlib.contextmanager

@@ -18,13 +18,13 @@ from strandlog import (
     StorageError,
     TopicNotFoundError,
 )
-from strandlog.client.partitioner import fnv1a, md5_hash, murmur2
 from strandlog.errors import (
     InvalidRecordError,
     InvalidSettingError,
     InvalidTimestampError,
     UnsupportedCodecError,
 )
+from strandlog.record.partitioner import fnv1a, md5_hash, murmur2
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -11,7 +11,7 @@ from tests.broker_process import BrokerProcess
 
 import strandlog
 from strandlog import Record, RecordMetadata, RemoteLog
-from strandlog.client.partitioner import fnv1a, md5_hash, murmur2
+from strandlog.record.partitioner import fnv1a, md5_hash, murmur2
 
 
 def read_all(log: RemoteLog, topic: str = "t") -> list[Record]:

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.record.column_cases import FOREVER, Row, fast_rows, rows
 
-from strandlog.client.partitioner import murmur2
 from strandlog.errors import InvalidRecordError, InvalidTimestampError, MessageTooLargeError
 from strandlog.model import TimestampType
 from strandlog.record.batch import BatchView
@@ -26,6 +25,7 @@ from strandlog.record.columns import (
     ready_rows,
     route_rows,
 )
+from strandlog.record.partitioner import murmur2
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NOW_MS = 1_750_000_000_000

@@ -22,7 +22,6 @@ from strandlog.client.arrow import items_of
 from strandlog.client.arrow_sending import RoutedTable, SentTable
 from strandlog.client.choices import Acks, check_acks, waits_for_disk
 from strandlog.client.closing import Closing, OpenGuard
-from strandlog.client.partitioner import KeyHash, key_hash
 from strandlog.client.record_items import (
     BatchItem,
     GivenHeaders,
@@ -42,6 +41,7 @@ from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec, codec_named
 from strandlog.record.columns import are_available
+from strandlog.record.partitioner import KeyHash, key_hash
 from strandlog.storage.partition_log import AppendResult, PartitionLog
 
 if TYPE_CHECKING:

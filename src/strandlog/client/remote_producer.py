@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from strandlog.client.arrow import items_of
 from strandlog.client.choices import Acks, check_acks, waits_for_disk
 from strandlog.client.closing import Closing
-from strandlog.client.partitioner import key_hash
 from strandlog.client.record_items import BatchItem, Fields, GivenHeaders, fields_of
 from strandlog.client.remote_errors import (
     MESSAGE_TOO_LARGE,
@@ -37,6 +36,7 @@ from strandlog.client.remote_errors import (
 from strandlog.errors import ClosedError, StrandlogError, TopicNotFoundError
 from strandlog.model import RecordMetadata
 from strandlog.record.codecs import codec_named
+from strandlog.record.partitioner import key_hash
 
 if TYPE_CHECKING:
     from strandlog.client.remote import RemoteLog

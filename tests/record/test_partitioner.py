@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from strandlog.client.partitioner import (
+from strandlog.errors import InvalidSettingError
+from strandlog.record.partitioner import (
     REMEMBERED_KEY_BYTES,
     fnv1a,
     key_hash,
     md5_hash,
     murmur2,
 )
-from strandlog.errors import InvalidSettingError
 
 # From Kafka's own UtilsTest.testMurmur2; Java's ints have a sign.
 JAVA_VECTORS = {

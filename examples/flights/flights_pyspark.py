@@ -75,10 +75,17 @@ def main() -> None:
     bad = rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt AS value")
 
     def write_delays(batch: Any, batch_id: int) -> None:
-        # A Python sink has no update mode of its own; named like this a batch is written once.
-        to_topic(batch.write, DELAYS).option("txnAppId", "flights-delays").option(
-            "txnVersion", batch_id
-        ).option("deliveryGuarantee", "exactly_once").mode("append").save()
+        # A Python sink has no update mode of its own. Named by its query and number, both of which
+        # the checkpoint remembers, a batch is written once, however often it runs.
+        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        (
+            to_topic(batch.write, DELAYS)
+            .option("deliveryGuarantee", "exactly_once")
+            .option("txnAppId", query_id)
+            .option("txnVersion", batch_id)
+            .mode("append")
+            .save()
+        )
 
     def to_topic(writer: Any, topic: str) -> Any:
         return (

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types contracts check crash fuzz soak bench bench-spark peers clean
+.PHONY: help setup demo test lint types contracts check crash fuzz soak bench bench-spark grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz    random and damaged requests against a broker, for some minutes"
 	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
 	@echo "make bench   figures of this machine, as a table and as JSON (Spark alone: make bench-spark)"
+	@echo "make grpc    make the gRPC modules anew out of proto/"
 	@echo "make peers   fetch clients of other languages for tests/compat (needs npm, Java, Maven)"
 
 setup: $(STAMP)
@@ -53,6 +54,7 @@ fuzz: setup
 soak: setup
 	$(BIN)/python -m tests.soak.broker_kills --rounds 50
 	$(BIN)/python -m tests.soak.transaction_kills --kills 50
+	$(BIN)/python -m tests.soak.spark_kills --rounds 20
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
@@ -60,6 +62,9 @@ bench: setup
 
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark
+
+grpc: setup
+	$(BIN)/python tools/gen_grpc.py
 
 peers: setup
 	$(BIN)/python tools/fetch_peers.py

@@ -32,6 +32,7 @@ PARTITIONS = 4
 def running_broker(folder: Path, *settings: str) -> Iterator[str]:
     """A broker in a process of its own; yields its address."""
     arguments = [sys.executable, "-m", "strandlog", "serve", str(folder), "--port", "0"]
+    arguments += ["--no-grpc"]
     for setting in ("group.initial.rebalance.delay.ms=0", *settings):
         arguments += ["--set", setting]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
@@ -279,6 +280,7 @@ def start_rows(folder: Path) -> list[Row]:
     """From the command to `ready`, and the memory of an idle broker."""
     started = time.perf_counter()
     arguments = [sys.executable, "-m", "strandlog", "serve", str(folder), "--port", "0"]
+    arguments += ["--grpc-port", "0"]  # with all its doors
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -22,6 +22,8 @@ class BrokerProcess:
     port: int = 0
     process: subprocess.Popen[str] | None = None
     log: Path | None = None  # what it says on stderr goes here; else to the test's own
+    doors: tuple[str, ...] = ("--no-grpc",)
+    ready: str = ""
 
     @property
     def address(self) -> str:
@@ -29,7 +31,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         arguments = [sys.executable, "-m", "strandlog", "serve", str(self.data)]
-        arguments += ["--port", str(self.port)]
+        arguments += ["--port", str(self.port), *self.doors]
         for name, value in self.settings.items():
             arguments += ["--set", f"{name}={value}"]
         with contextlib.ExitStack() as stack:
@@ -40,6 +42,7 @@ class BrokerProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("ready kafka="), line
+        self.ready = line
         self.port = int(line.split()[1].rpartition(":")[2])
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:

@@ -13,7 +13,7 @@ def test_defaults() -> None:
     found, wrong = server_settings(DEFAULTS)
     assert not wrong
     assert found is not None
-    assert found == (Address("127.0.0.1", 9092), None, "./data")
+    assert found == (Address("127.0.0.1", 9092), None, "./data", 9094)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 Settings come from `--config`, the environment and `--set`; DATA, `--host`, `--port` and
 `--advertise` say the same as log.dirs, listeners and advertised.listeners, and beat them.
 
-When it can serve it prints one line on stdout, `ready kafka=HOST:PORT data=DIR`, and nothing more.
+When it can serve it prints one line on stdout, `ready kafka=HOST:PORT grpc=HOST:PORT data=DIR`, and
+nothing more; a door that is shut is left out. gRPC is served when its extra is installed.
 SIGTERM and SIGINT stop it in order, with exit code 0; a second one ends it at once.
 """
 
@@ -32,6 +33,10 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Kafka's port; 0 takes a free one.", show_default="9092")
     ] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="gRPC's port; 0 takes a free one.", show_default="9094")
+    ] = None,
+    no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Do without gRPC.")] = False,
     advertise: Annotated[
         str | None,
         typer.Option(help="HOST:PORT that clients are told; else the address they reached."),
@@ -40,4 +45,7 @@ def serve(
     given: SetOptions = None,
 ) -> None:
     """Serve a folder to every Kafka client."""
-    serve_folder(ServeArguments(data, host, port, advertise, config, checked_pairs(given)))
+    pairs = checked_pairs(given)
+    serve_folder(
+        ServeArguments(data, host, port, advertise, config, pairs, grpc_port, no_grpc=no_grpc)
+    )

@@ -1,9 +1,9 @@
 """What `strandlog serve` does, without the library that parses the rest of the command line.
 
 Loading that library takes longer than starting the broker. So a plain call (`serve [DATA]` with
-options out of `PLAIN_OPTIONS`, each with its value) is read here. Anything else, be it `--help`, an
-option that is not in the table or a value that does not fit, gives None and is left to `serve.py`,
-which knows every option, prints help and says what is wrong.
+options out of `PLAIN_OPTIONS`, each with its value, and `PLAIN_FLAGS`) is read here. Anything else,
+be it `--help`, an option that is not in the table or a value that does not fit, gives None and is
+left to `serve.py`, which knows every option, prints help and says what is wrong.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class ServeArguments:
     advertise: str | None = None
     config: str | None = None
     pairs: list[str] = field(default_factory=list)
+    grpc_port: int | None = None
+    no_grpc: bool = False
 
 
 def _plain_port(text: str) -> int:
@@ -45,10 +47,12 @@ def _plain_port(text: str) -> int:
 PLAIN_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--host": ("host", str),
     "--port": ("port", _plain_port),
+    "--grpc-port": ("grpc_port", _plain_port),
     "--advertise": ("advertise", str),
     "--config": ("config", str),
     "--set": ("pairs", str),
 }
+PLAIN_FLAGS = {"--no-grpc": "no_grpc"}
 
 
 def parse_plain(words: Sequence[str]) -> ServeArguments | None:
@@ -61,6 +65,9 @@ def parse_plain(words: Sequence[str]) -> ServeArguments | None:
             if has_data or not word:
                 return None
             arguments.data, has_data = word, True
+            continue
+        if word in PLAIN_FLAGS:
+            setattr(arguments, PLAIN_FLAGS[word], True)
             continue
         flag, is_joined, value = word.partition("=")
         option = PLAIN_OPTIONS.get(flag)
@@ -98,6 +105,12 @@ def _raise_descriptor_limit(settings: BrokerSettings) -> None:
         )
 
 
+def _port(asked: int | None, configured: int, is_off: bool) -> int | None:
+    """The port of a door; None for one that stays shut."""
+    port = configured if asked is None else asked
+    return None if is_off or port < 0 else port
+
+
 def serve(arguments: ServeArguments) -> None:
     """Serve until SIGTERM or SIGINT."""
     # kio offers itself to hypothesis where that is installed. A broker draws no examples, and
@@ -127,6 +140,8 @@ def serve(arguments: ServeArguments) -> None:
         server.listen.port if arguments.port is None else arguments.port,
         server.advertised if advertise is None else _address(advertise),
         settings,
+        grpc_port=_port(arguments.grpc_port, server.grpc_port, arguments.no_grpc),
+        is_grpc_wanted=arguments.grpc_port is not None,
     )
 
     uvloop.run(run_until_stopped(options, _say))

@@ -2,6 +2,7 @@
 
     listeners=PLAINTEXT://:9092                     no host: every address of the machine
     advertised.listeners=PLAINTEXT://kafka.lan:9092 what clients are told
+    grpc.port=9094                                  on the same host, for other protocols
     log.dirs=./data                                 one folder
 
 There is one listener, for the protocol PLAINTEXT. It may have any name that
@@ -57,6 +58,15 @@ SERVER_SETTINGS = SettingTable(
             help="Listeners between the nodes of a Kafka cluster; they are passed over.",
         ),
         Setting(
+            name="grpc.port",
+            kind="int",
+            default=9094,
+            minimum=-1,
+            maximum=65535,
+            dynamic=False,
+            help="Where gRPC clients are served; 0 takes a free port, -1 does without.",
+        ),
+        Setting(
             name="log.dirs",
             kind="text",
             default="./data",
@@ -80,6 +90,7 @@ class ServerSettings(NamedTuple):
     listen: Address
     advertised: Address | None
     data: str
+    grpc_port: int
 
 
 class WrongServerSetting(NamedTuple):
@@ -115,7 +126,7 @@ def server_settings(
         wrong.append(WrongServerSetting("log.dirs", error))
     if listen is None or wrong:
         return None, wrong
-    return ServerSettings(listen, advertised, data), wrong
+    return ServerSettings(listen, advertised, data, int(values["grpc.port"])), wrong
 
 
 def _one_listener(name: str, values: Mapping[str, str]) -> Address:

@@ -26,14 +26,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import SyncJob
 from strandlog.broker.upkeep import COMPACTION
 from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
-from strandlog.errors import ServerCrashError, StorageError
+from strandlog.errors import MissingExtraError, ServerCrashError, StorageError
 from strandlog.protocol.kafka.messages import warm_up
 from strandlog.server.core import ServerCore
 from strandlog.server.heartbeat import Heartbeat
@@ -42,11 +42,15 @@ from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.slow_work import SlowWork
 from strandlog.storage.files import DiskFiles, Files
 
+if TYPE_CHECKING:
+    from strandlog.server.grpc.door import GrpcDoor
+
 logger = logging.getLogger(__name__)
 
 LONGEST_NAP_MS = 1000
 IDLE_LOOKS = 10  # during the time that a client may be silent
 DRAIN_LOOK_SECONDS = 0.01
+GRPC_GRACE_SECONDS = 1.0  # for calls that are under way; those that follow never end by themselves
 KILLED_EXIT_CODE = 130
 # How long another thread may keep the interpreter while the loop wants it. Compaction computes;
 # with Python's 5 ms each turn of the loop waited so long for it.
@@ -63,6 +67,8 @@ class ServerOptions:
     advertised: tuple[str, int] | None = None
     settings: BrokerSettings = field(default_factory=broker_settings)
     drain_ms: int = 5_000
+    grpc_port: int | None = None  # None: this door stays shut
+    is_grpc_wanted: bool = False  # asked for by name: not to be done without
 
 
 def execute_all(jobs: list[SyncJob]) -> tuple[list[StorageError | None], float]:
@@ -101,6 +107,7 @@ class Server:
         self._alarm_ms = 0
         self._idle_look: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None
+        self._grpc: GrpcDoor | None = None
         self._syncer: asyncio.Task[None] | None = None
         self._is_stopping = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
@@ -122,7 +129,33 @@ class Server:
         self._look_for_idle()
         self._set_alarm()
         host, port = self._listener.sockets[0].getsockname()[:2]
-        return f"ready kafka={host}:{port} data={options.data}"
+        doors = f"kafka={host}:{port}{await self._open_grpc(host)}"
+        return f"ready {doors} data={options.data}"
+
+    async def _open_grpc(self, host: str) -> str:
+        """Serve gRPC where that is installed; how the ready line says so.
+
+        A default port that is taken, by a second broker say, is no reason not to start.
+        """
+        options = self._options
+        if options.grpc_port is None:
+            return ""
+        try:
+            from strandlog.server.grpc.door import GrpcDoor  # noqa: PLC0415 - an extra
+
+            door = GrpcDoor(self.core, options.host, options.grpc_port)
+            _, port = await door.start()
+        except ImportError as error:
+            if options.is_grpc_wanted:
+                raise MissingExtraError("grpc", error.name or "grpc") from error
+            return ""
+        except OSError as error:
+            if options.is_grpc_wanted:
+                raise
+            logger.warning("%s; going on without it", error)
+            return ""
+        self._grpc = door
+        return f" grpc={host}:{port}"
 
     def warm_up(self) -> None:
         """Load what the first requests need, while nobody waits for it."""
@@ -263,6 +296,7 @@ class Server:
 
     async def _drain(self) -> None:
         """Let requests that wait for the disk be answered, and replies be taken."""
+        hanging_up = asyncio.ensure_future(self._close_grpc())
         self.door.drain()
         self.core.fetches.finish_all()
         deadline = stopwatch() + self._options.drain_ms / 1000
@@ -273,6 +307,11 @@ class Server:
             connection.close()
         while self.door.connections() and stopwatch() < deadline:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
+        await hanging_up
+
+    async def _close_grpc(self) -> None:
+        if self._grpc is not None:
+            await self._grpc.stop(GRPC_GRACE_SECONDS)
 
     def _has_work(self) -> bool:
         return self.core.durability.has_waiters or self._slow_work.asked > 0

@@ -11,7 +11,7 @@ a `Pending`, or a call back. A door that has coroutines waits for them with `wai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability, Waiter
@@ -79,11 +79,23 @@ class ServerCore:
         """Append batches of a client; written when this returns, on disk some time later."""
         check_not_internal(log.tp.topic)
         result = self.broker.append(log, data)
+        self._appended(log)
+        return result
+
+    def append_all(self, parts: Sequence[tuple[PartitionLog, Buffer]]) -> list[AppendResult]:
+        """The same for several partitions; when one refuses its part, nothing is written."""
+        for log, _ in parts:
+            check_not_internal(log.tp.topic)
+        results = self.broker.append_all(parts)
+        for log, _ in parts:
+            self._appended(log)
+        return results
+
+    def _appended(self, log: PartitionLog) -> None:
         if self.broker.settings.fsyncs:
             self.durability.appended(log, is_awaited=self.fetches.has_parked(log))
         else:
             self.fetches.visible(log)
-        return result
 
     def when_durable(self, log: PartitionLog, end_offset: int, told: Waiter) -> None:
         """Call back once everything below an offset is as safe as acks=all promises."""

@@ -1,0 +1,1 @@
+"""The gRPC door: proto/strandlog/v1/log.proto."""

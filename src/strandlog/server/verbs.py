@@ -1,0 +1,186 @@
+"""What gRPC and HTTP can do with the log, in coroutines: append, read, and look at partitions.
+
+A record has no partition of its own there unless it is given one: it goes where any Kafka producer
+would send it, by the hash of its key, and in turn when it has none.
+
+Records become objects here, so what a call may cost is bounded: `max_bytes` of batches are read at
+once, and taking them apart is done in a thread, for the event loop has clients that want raw bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
+from strandlog.errors import InvalidRecordError, TopicNotFoundError
+from strandlog.model import Record, TopicPartition
+from strandlog.record.aborted import AbortedBatches
+from strandlog.record.batch import iter_batches
+from strandlog.record.builder import build_batch
+from strandlog.record.partitioner import key_hash
+from strandlog.server.core import ServerCore
+from strandlog.server.waiting import durable, result_of
+from strandlog.storage.partition_log import PartitionLog
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, 2
+DEFAULT_READ_BYTES = 1024 * 1024
+MOST_READ_BYTES = 8 * 1024 * 1024
+IN_LOOP_BYTES = 16 * 1024  # so little is taken apart quicker than a thread is told to
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class NewRecord(NamedTuple):
+    """A record on its way in."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+
+
+class Place(NamedTuple):
+    """Where a record was put."""
+
+    partition: int
+    offset: int
+
+
+class ReadRecords(NamedTuple):
+    """Some records of a partition, and where to go on."""
+
+    records: list[Record]
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class Writing:
+    """Appends records for doors that have no batches."""
+
+    def __init__(self, core: ServerCore) -> None:
+        self._core = core
+        self._hash = key_hash("murmur2")
+        self._turns = itertools.count()
+
+    async def append(
+        self, topic: str, partition: int | None, records: Sequence[NewRecord], acks: int
+    ) -> list[Place]:
+        """Append to a topic that there is; where each record is now.
+
+        Everything is checked before anything is written.
+        """
+        if not records:
+            raise InvalidRecordError("there are no records to append")
+        core = self._core
+        by_partition = self._routed(topic, partition, records)
+        logs = {number: core.broker.catalog.log(topic, number) for number in by_partition}
+        now_ms = core.clock.now_ms()
+        parts = [
+            (logs[number], build_records(now_ms, [records[row] for row in rows]))
+            for number, rows in by_partition.items()
+        ]
+        places: list[Place] = [Place(-1, -1)] * len(records)
+        results = core.append_all(parts)
+        for (number, rows), result in zip(by_partition.items(), results, strict=True):
+            for place, row in enumerate(rows):
+                places[row] = Place(number, result.base_offset + place)
+        core.on_work()
+        if acks == ACKS_ALL:
+            ends = [
+                (logs[number], result.last_offset + 1)
+                for number, result in zip(by_partition, results, strict=True)
+            ]
+            await asyncio.gather(*(durable(core, log, end) for log, end in ends))
+        return places
+
+    def _routed(
+        self, topic: str, partition: int | None, records: Sequence[NewRecord]
+    ) -> dict[int, list[int]]:
+        """The rows of each partition."""
+        count = self._core.broker.catalog.topic(topic).partitions
+        if partition is not None:
+            if not 0 <= partition < count:
+                raise TopicNotFoundError(topic, partition, count)
+            return {partition: list(range(len(records)))}
+        turn = next(self._turns)  # records without a key stay together: one batch is enough
+        found: dict[int, list[int]] = {}
+        for row, record in enumerate(records):
+            chosen = turn
+            if record.key is not None:
+                chosen = self._hash.up_to(len(record.key))(record.key)
+            found.setdefault(chosen % count, []).append(row)
+        return found
+
+
+def build_records(now_ms: int, records: Sequence[NewRecord]) -> bytearray:
+    """One batch of some records."""
+    has_times = any(record.timestamp_ms is not None for record in records)
+    return build_batch(
+        now_ms,
+        [record.value for record in records],
+        [record.key for record in records],
+        [tuple(record.headers) for record in records],
+        timestamps=[
+            now_ms if record.timestamp_ms is None else record.timestamp_ms for record in records
+        ]
+        if has_times
+        else None,
+    )
+
+
+async def read_records(
+    core: ServerCore,
+    tp: TopicPartition,
+    offset: int,
+    *,
+    max_bytes: int = DEFAULT_READ_BYTES,
+    wait_ms: int = 0,
+    committed: bool = False,
+) -> ReadRecords:
+    """Records from an offset on; with `wait_ms` there is a wait for the first of them."""
+    log = core.broker.catalog.log(*tp)
+    found = await _fetch(core, log, offset, max_bytes, wait_ms, committed)
+    if found.error is not None:
+        raise found.error
+    limit_bytes = core.broker.settings.decompressed_max_bytes
+    if len(found.data) <= IN_LOOP_BYTES:
+        records, next_offset = decode(found, offset, limit_bytes)
+    else:
+        records, next_offset = await asyncio.to_thread(decode, found, offset, limit_bytes)
+    return ReadRecords(records, next_offset, found.high_watermark, found.log_start_offset)
+
+
+async def _fetch(
+    core: ServerCore, log: PartitionLog, offset: int, max_bytes: int, wait_ms: int, committed: bool
+) -> FetchAnswer:
+    now_ms = core.clock.monotonic_ms()
+    limit = min(max(1, max_bytes), MOST_READ_BYTES)
+    part = FetchPart(log.tp, log, offset, limit)
+    wish = FetchWish([part], 1, limit, now_ms + wait_ms, committed)
+    pending = core.fetches.fetch(wish, now_ms)
+    if not pending.is_done:
+        core.durability.hurry(log)
+        core.on_work()
+    try:
+        [answer] = await result_of(pending)
+    except asyncio.CancelledError:
+        core.fetches.cancel(pending)
+        raise
+    return answer
+
+
+def decode(found: FetchAnswer, offset: int, limit_bytes: int) -> tuple[list[Record], int]:
+    """The records of a fetch at `offset` and after, and the offset after them."""
+    aborted = AbortedBatches(found.aborted or ())
+    records: list[Record] = []
+    next_offset = offset
+    for batch in iter_batches(found.data):
+        batch.check()
+        next_offset = batch.header.last_offset + 1
+        if not aborted.hides(batch):
+            records += batch.records(*found.tp, from_offset=offset, limit_bytes=limit_bytes)
+    return records, next_offset

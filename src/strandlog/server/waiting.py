@@ -1,0 +1,83 @@
+"""Waits, in coroutines, for what the core answers later.
+
+The core calls back from the event loop's own thread. A coroutine that is cancelled while it waits
+(its client hung up) is no longer there to be told: that is checked, and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from strandlog.broker.pending import Pending
+from strandlog.errors import StorageError
+from strandlog.server.core import ServerCore
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.steps import Steps
+
+T = TypeVar("T")
+
+
+async def result_of(pending: Pending[T]) -> T:
+    """The result of a `Pending`, or its error raised."""
+    if not pending.is_done:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: Pending[T]) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        pending.on_done(done)
+        await future
+    return pending.result()
+
+
+class _Told:
+    """Somebody who is told once that something is on disk, or why not."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, error: StorageError | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+
+async def durable(core: ServerCore, log: PartitionLog, end_offset: int) -> None:
+    """Until everything below an offset is on disk."""
+    told = _Told()
+    core.when_durable(log, end_offset, told)
+    core.on_work()
+    await told.future
+
+
+async def group_durable(core: ServerCore, group: str) -> None:
+    """Until what was committed for a group is on disk."""
+    told = _Told()
+    core.when_group_is_durable(group, told)
+    core.on_work()
+    await told.future
+
+
+async def done_in_steps(core: ServerCore, name: str, steps: Steps[T]) -> T:
+    """The result of work that waits for the disk, done in its turn."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def work() -> Steps[None]:
+        try:
+            result = yield from steps
+        except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
+            if not future.done():
+                future.set_exception(error)
+            return
+        if not future.done():
+            future.set_result(result)
+
+    core.in_steps(name, work())
+    result = await future
+    core.on_work()
+    return result

@@ -152,6 +152,24 @@ def test_what_does_not_parse_is_set_aside_and_nothing_else() -> None:
     }
 
 
+def test_a_time_beyond_sparks_does_not_end_a_query() -> None:
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    schema = record(("id", "int"), ("at", millis), ("more", {"type": "array", "items": millis}))
+    plain = record(("id", "int"), ("at", "long"), ("more", {"type": "array", "items": "long"}))
+    times = [(0, [0]), (2**62, []), (0, [1, 2**62]), (5, [])]
+    rows = [{"id": at, "at": time, "more": more} for at, (time, more) in enumerate(times)]
+    values = encoded(plain, *rows)
+    found = decoded(options(schema), values)
+    assert [row["id"] for row in found] == [0, None, None, 3]
+    assert [row["_corrupt"] for row in found] == [None, values[1].hex(), values[2].hex(), None]
+
+
+def test_nanoseconds_are_cut_off() -> None:
+    schema = record(("at", {"type": "long", "logicalType": "timestamp-nanos"}))
+    [row] = decoded(options(schema), encoded(record(("at", "long")), {"at": 1_500_999}))
+    assert row["at"].microsecond == 1500
+
+
 def test_values_that_make_up_for_one_another_are_both_corrupt() -> None:
     # Read one behind the other, without a look at where each ends, they would be two good rows.
     first, second = encoded(TWO, {"id": 1, "name": "abc"}, {"id": 2, "name": "d"})

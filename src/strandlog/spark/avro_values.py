@@ -117,7 +117,7 @@ class AvroValues:
             columns = {
                 name: _placed(columns.get(name), slow[name], left, len(values)) for name in slow
             }
-        return Parsed({each.name: columns[each.name].cast(each.type) for each in schema}, bad)
+        return _converted(columns, schema, bad)
 
     def _parse_each(
         self, values: list[bytes], prefixes: tuple[Skip, ...], bad: list[int]
@@ -174,6 +174,36 @@ class AvroValues:
                 self._as_array(rows[middle:], start + middle, bad),
             ]
         )
+
+
+def _converted(columns: dict[str, pa.Array], schema: pa.Schema, bad: list[int]) -> Parsed:
+    """The columns in Spark's types. A time that those cannot hold makes its row a bad one."""
+    beyond: set[int] = set()
+    found = {field.name: _cast(columns[field.name], field.type, 0, beyond) for field in schema}
+    if beyond:
+        bad = sorted({*bad, *beyond})
+        rows = pa.array(
+            [None if row in beyond else row for row in range(len(next(iter(found.values()))))],
+            pa.int64(),
+        )
+        found = {name: array.take(rows) for name, array in found.items()}
+    return Parsed(found, bad)
+
+
+def _cast(array: pa.Array, kind: pa.DataType, start: int, beyond: set[int]) -> pa.Array:
+    try:
+        return pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
+    except pa.ArrowInvalid:
+        if len(array) == 1:
+            beyond.add(start)
+            return pa.nulls(1, kind)
+    middle = len(array) // 2
+    # Taken, not sliced: of a slice of lists Arrow converts the items of all.
+    first = array.take(pa.array(range(middle)))
+    second = array.take(pa.array(range(middle, len(array))))
+    return pa.concat_arrays(
+        [_cast(first, kind, start, beyond), _cast(second, kind, start + middle, beyond)]
+    )
 
 
 def _placed(known: pa.Array | None, more: pa.Array, places: pa.Array, count: int) -> pa.Array:

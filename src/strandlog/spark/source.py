@@ -10,8 +10,8 @@ Progress is committed to the group `groupId` when the next micro-batch is planne
 by a listener where there is one (progress.py). Spark calls the reader's own `commit` later, and for
 the last batch of a bounded run never.
 
-Spark pickles readers and calls their methods in other processes; see the table in
-docs/guides/spark.md. So a reader holds options only, and opens what it needs where it needs it.
+Spark pickles readers and calls their methods in other processes. So a reader holds options only,
+and opens what it needs where it needs it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from strandlog.spark.options import Options
 from strandlog.spark.places import ending, starting
 from strandlog.spark.planning import Loss, OffsetRange, limited, lost, ranges_between, split
 from strandlog.spark.telling import in_one_line
+from strandlog.spark.worker_memory import settling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +82,11 @@ class RangeReader:
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of a range, as Arrow."""
-        with in_one_line(), closing(open_access(self.options, in_task=True)) as access:
+        with (
+            in_one_line(),
+            settling(),
+            closing(open_access(self.options, in_task=True)) as access,
+        ):
             yield from self._read(access, wanted)
 
     def _read(self, access: LogAccess, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -117,6 +122,7 @@ class BatchReader(DataSourceReader):
         self._reader = reader
 
     @in_one_line()
+    @settling()
     def partitions(self) -> list[InputPartition]:
         options = self._reader.options
         with closing(open_access(options)) as access:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.soak import broker_kills, transaction_kills
+import pytest
+from tests.soak import broker_kills, spark_kills, transaction_kills
 
 
 def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) -> None:
@@ -19,3 +20,11 @@ def test_read_process_write_is_exactly_once_when_anybody_is_killed(tmp_path: Pat
     assert report.is_right, report
     assert report.squares == report.numbers
     assert min(report.worker_kills, report.broker_kills) > 0
+
+
+@pytest.mark.timeout(900)
+def test_a_spark_job_is_exactly_once_when_anybody_is_killed(tmp_path: Path) -> None:
+    report = spark_kills.Soak(tmp_path, seed=13).run(rounds=3)
+    assert report.is_right, report
+    assert (report.driver_kills, report.executor_kills, report.broker_kills) == (1, 1, 1)
+    assert report.copies == report.numbers < report.written

@@ -1,0 +1,125 @@
+"""The two phases of the exactly-once sink against a real broker, without Spark around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.broker_process import BrokerProcess
+
+from strandlog.client.wire.client import WireClient
+from strandlog.errors import StrandlogError
+from strandlog.model import IsolationLevel, TopicPartition
+from strandlog.record.aborted import AbortedBatches
+from strandlog.record.batch import iter_batches
+
+pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
+pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
+
+from strandlog.spark.options import SINK, parse_options  # noqa: E402
+from strandlog.spark.sink import BatchSink, TaskMessage, TaskPlace  # noqa: E402
+
+QUERY = "8c0f7a1e-phases"
+
+
+@pytest.fixture
+def sink(broker: BrokerProcess, topic: str) -> BatchSink:
+    options = parse_options(SINK, {"bootstrap.servers": broker.address, "topic": topic})
+    return BatchSink(options, is_exact=True)
+
+
+def rows(*values: bytes) -> Iterator[Any]:
+    return iter([pa.record_batch({"value": pa.array(values, pa.binary())})])
+
+
+def place(topic: str, batch_id: int, partition: int = 0, attempt: int = 0) -> TaskPlace:
+    return TaskPlace(f"{QUERY}-{topic}", batch_id, partition, attempt)
+
+
+def committed(client: WireClient, topic: str) -> list[bytes]:
+    """What a reader of committed records sees, up to the last stable offset."""
+    found: list[bytes] = []
+    for number in range(2):
+        tp = TopicPartition(topic, number)
+        end = client.latest_offsets([tp], IsolationLevel.READ_COMMITTED)[tp]
+        for piece in client.read_range(tp, 0, end, IsolationLevel.READ_COMMITTED):
+            aborted = AbortedBatches(piece.aborted)
+            for batch in iter_batches(piece.data):
+                batch.check()
+                if not aborted.hides(batch):
+                    found += [record.value or b"" for record in batch.records(*tp)]
+    return sorted(found)
+
+
+def end_of(client: WireClient, topic: str, isolation: IsolationLevel) -> int:
+    tps = [TopicPartition(topic, number) for number in range(2)]
+    return sum(client.latest_offsets(tps, isolation).values())
+
+
+def test_rows_count_when_the_driver_says_so(
+    sink: BatchSink, client: WireClient, topic: str
+) -> None:
+    messages = [sink.write(place(topic, 0, number), rows(b"%d" % number)) for number in range(3)]
+    assert committed(client, topic) == []
+    sink.publish(messages, 0)
+    assert committed(client, topic) == [b"0", b"1", b"2"]
+
+
+def test_a_batch_is_published_once(sink: BatchSink, client: WireClient, topic: str) -> None:
+    sink.publish([sink.write(place(topic, 0), rows(b"a"))], 0)
+    again = sink.write(place(topic, 0), rows(b"a"))
+    assert (again.staged, again.rows) == (None, 0), "it is known to be published"
+    sink.publish([again], 0)
+    sink.publish([sink.write(place(topic, 1), rows(b"b"))], 1)
+    assert committed(client, topic) == [b"a", b"b"]
+
+
+def test_an_abort_never_takes_back_what_is_published(
+    sink: BatchSink, client: WireClient, topic: str
+) -> None:
+    messages = [sink.write(place(topic, 0), rows(b"a"))]
+    sink.publish(messages, 0)
+    sink.give_up(messages, 0)  # Spark does that when commit() raised after it was done
+    assert committed(client, topic) == [b"a"]
+    sink.publish([sink.write(place(topic, 1), rows(b"b"))], 1)
+    assert committed(client, topic) == [b"a", b"b"]
+
+
+def test_an_abort_leaves_nothing_open(sink: BatchSink, client: WireClient, topic: str) -> None:
+    messages = [sink.write(place(topic, 0, number), rows(b"a")) for number in range(2)]
+    sink.give_up(messages[:1], 0)  # the other task died before it could tell
+    assert committed(client, topic) == []
+    stable = end_of(client, topic, IsolationLevel.READ_COMMITTED)
+    assert stable == end_of(client, topic, IsolationLevel.READ_UNCOMMITTED)
+    sink.publish([sink.write(place(topic, 0), rows(b"b"))], 0)
+    assert committed(client, topic) == [b"b"]
+
+
+def test_a_task_that_was_given_up_for_dead_is_fenced(
+    sink: BatchSink, client: WireClient, topic: str
+) -> None:
+    def slow() -> Iterator[Any]:
+        yield from rows(b"zombie")
+        second = sink.write(place(topic, 0, attempt=1), rows(b"alive"))
+        messages.append(second)
+        yield from rows(b"zombie again")
+
+    messages: list[TaskMessage] = []
+    with pytest.raises(StrandlogError):
+        sink.write(place(topic, 0), slow())
+    sink.publish(messages, 0)
+    assert committed(client, topic) == [b"alive"]
+
+
+def test_a_driver_that_comes_too_late_publishes_nothing(
+    sink: BatchSink, client: WireClient, topic: str
+) -> None:
+    late = [sink.write(place(topic, 0), rows(b"old"))]
+    fresh = [sink.write(place(topic, 0), rows(b"new"))]  # the same task, of the next driver
+    with pytest.raises(StrandlogError):
+        sink.publish(late, 0)
+    assert committed(client, topic) == []
+    fresh = [sink.write(place(topic, 0), rows(b"new"))]
+    sink.publish(fresh, 0)
+    assert committed(client, topic) == [b"new"]

@@ -1,17 +1,16 @@
 """Raw batches as the columns of the DataFrame: bytes, text, or typed columns out of JSON or Avro.
 
-JSON is parsed many values at a time by Arrow. When a piece does not parse it is halved until the
-values to blame stand alone; so good data pays nothing for the bad, and what is bad costs in
-proportion to how much of it there is. A value that is null gives nulls and is not corrupt; one that
-is no JSON object, or does not fit the schema, gives nulls and its text in `_corrupt`, if the schema
-has that column. Avro (avro_values.py) is the same, but for the text in `_corrupt`: it is the whole
-value in hexadecimal, for `unhex` to turn back.
+JSON is parsed many values at a time by Arrow. What is no object at first sight is set aside first.
+When a piece does not parse it is halved until the values to blame stand alone; so good data pays
+nothing for the bad, and what is bad costs in proportion to how much of it there is. A value that is
+null gives nulls and is not corrupt; one that is no JSON object, or does not fit the schema, gives
+nulls and its text in `_corrupt`, if the schema has that column. Avro (avro_values.py) is the same,
+but for the text in `_corrupt`: it is the whole value in hexadecimal, for `unhex` to turn back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from strandlog.record.columns import decode_columns
@@ -138,58 +137,82 @@ def _corrupt(values: pa.Array, bad: list[int], as_text: Callable[[bytes], str]) 
 def parse_json(values: pa.Array, schema: pa.Schema) -> tuple[dict[str, pa.Array], list[int]]:
     """(columns with a row for each value, numbers of the rows that do not parse)."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
+    import pyarrow.compute as pc  # noqa: PLC0415
 
-    bad: list[int] = []
+    trimmed = pc.ascii_trim_whitespace(_only_text(values))
+    # One object a value: text around or between objects would shift all rows behind it. What is
+    # no object at first sight need not be looked for by halving.
+    is_object = pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}")).fill_null(False)
+    bad: list[int] = pc.indices_nonzero(pc.and_not(values.is_valid(), is_object)).to_pylist()
+    places = pc.indices_nonzero(is_object)
+    objects = trimmed.take(places)
+    wrong: list[int] = []
     tables = [
-        _parse_some(values.slice(start, JSON_ROWS), start, schema, bad)
-        for start in range(0, len(values), JSON_ROWS)
+        _parse_some(objects.slice(start, JSON_ROWS), start, schema, wrong)
+        for start in range(0, len(objects), JSON_ROWS)
     ]
-    table = pa.concat_tables(tables) if tables else schema.empty_table()
-    columns = {
-        field.name: pa.concat_arrays(table.column(field.name).chunks)
-        if table.column(field.name).num_chunks
-        else pa.nulls(0, field.type)
-        for field in schema
-    }
-    return columns, bad
+    table = pa.concat_tables([*tables, schema.empty_table()]).combine_chunks()
+    if len(table) < len(values):
+        rows = pc.cumulative_sum(is_object.cast(pa.int64()))
+        nowhere = pa.scalar(None, pa.int64())
+        table = table.take(pc.if_else(is_object, pc.subtract(rows, 1), nowhere)).combine_chunks()
+    bad += places.take(pa.array(wrong, pa.int64())).to_pylist()
+    columns = {name: _joined(table.column(name)) for name in schema.names}
+    return columns, sorted(bad)
 
 
-def _parse_some(values: pa.Array, start: int, schema: pa.Schema, bad: list[int]) -> pa.Table:
+def _only_text(values: pa.Array) -> pa.Array:
+    """The values that are UTF-8, which Arrow's parser takes on trust; null for others."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
 
-    table = _parse_all(values, schema)
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
+
+
+def _text_or_none(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - in the task
+
+    chunks = column.chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays([*chunks, pa.nulls(0, column.type)])
+
+
+def _parse_some(objects: pa.Array, start: int, schema: pa.Schema, wrong: list[int]) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415 - in the task
+
+    table = _parse_all(objects, schema)
     if table is not None:
         return table
-    if len(values) == 1:
-        if values.null_count == 0:
-            bad.append(start)
+    if len(objects) == 1:
+        wrong.append(start)
         return pa.Table.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
-    middle = len(values) // 2
+    middle = len(objects) // 2
     return pa.concat_tables(
         [
-            _parse_some(values.slice(0, middle), start, schema, bad),
-            _parse_some(values.slice(middle), start + middle, schema, bad),
+            _parse_some(objects.slice(0, middle), start, schema, wrong),
+            _parse_some(objects.slice(middle), start + middle, schema, wrong),
         ]
     )
 
 
-def _parse_all(values: pa.Array, schema: pa.Schema) -> pa.Table | None:
-    """The values as rows of the schema; None unless each of them is one JSON object that fits."""
+def _parse_all(objects: pa.Array, schema: pa.Schema) -> pa.Table | None:
+    """The objects as rows of the schema; None unless each of them is one that fits."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
     import pyarrow.compute as pc  # noqa: PLC0415
     from pyarrow import json  # noqa: PLC0415
 
-    if values.null_count:
-        return None
-    # One object a value: text around or between objects would shift all rows behind it.
-    trimmed = pc.ascii_trim_whitespace(values.cast(pa.string(), safe=False))
-    looks_right = pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}"))
-    if not pc.all(looks_right).as_py():
-        return None
-    text = pc.binary_join(pa.ListArray.from_arrays([0, len(trimmed)], trimmed), "\n")[0]
+    text = pc.binary_join(pa.ListArray.from_arrays([0, len(objects)], objects), "\n")[0]
     try:
         table = json.read_json(
-            BytesIO(text.as_py().encode() if isinstance(text.as_py(), str) else text.as_py()),
+            pa.BufferReader(text.as_buffer()),
             read_options=json.ReadOptions(use_threads=False, block_size=1 << 30),
             parse_options=json.ParseOptions(
                 explicit_schema=schema,
@@ -199,4 +222,4 @@ def _parse_all(values: pa.Array, schema: pa.Schema) -> pa.Table | None:
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError):
         return None
-    return table if len(table) == len(values) else None
+    return table if len(table) == len(objects) else None

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from tools.fetch_peers import CONNECTOR
 
 from benchmarks.measure import Row, print_table, write_json
-from benchmarks.processor_time import tree_seconds
+from benchmarks.processor_time import look, spent_seconds
 from benchmarks.spark_cases import Case, all_cases, prepare
 from benchmarks.spark_job import MARK
 from benchmarks.wire import running_broker
@@ -135,9 +135,9 @@ def measure(case: Case, sessions: Sessions, rounds: int) -> list[Row]:
             session = sessions.of(contender)
             if session is None:
                 continue
-            before = tree_seconds()
+            before = look()
             answer = session.ask(order)
-            processor_seconds = tree_seconds() - before
+            processor_seconds = spent_seconds(before, look())
             if answer["result"] and answer["result"] != case.expected:
                 raise AssertionError(f"{case.name}, {contender}: {answer}, not {case.expected}")
             if number:

@@ -17,6 +17,7 @@ from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.spark.options import BATCH, SINK, STREAM, parse_options
 from strandlog.spark.schema import check_rows, check_schema, record_schema
 from strandlog.spark.telling import in_one_line
+from strandlog.spark.worker_memory import settling
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,12 +55,14 @@ class StrandlogDataSource(DataSource):
             return RefusedStream(error)
 
     @in_one_line()
+    @settling()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from strandlog.spark.sink import BatchWriter  # noqa: PLC0415 - where it is needed
 
         return BatchWriter(self._sink(schema, overwrite=overwrite, default="at_least_once"))
 
     @in_one_line()
+    @settling()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from strandlog.spark.sink import StreamWriter  # noqa: PLC0415 - where it is needed
 

@@ -33,6 +33,7 @@ from strandlog.record.codecs import codec_named
 from strandlog.spark.commit_log import CommitLog, StagedTransaction
 from strandlog.spark.options import Options
 from strandlog.spark.task_writer import BATCH_BYTES, TaskWriter
+from strandlog.spark.worker_memory import settling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,6 +92,7 @@ class BatchSink:
     def client(self) -> WireClient:
         return WireClient(self.options["bootstrap.servers"], self.options.client)
 
+    @settling()
     def write(self, place: TaskPlace, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows."""
         with self.client() as client:
@@ -125,6 +127,7 @@ class BatchSink:
     def _commit_log(self, client: WireClient, query: str) -> CommitLog:
         return CommitLog(client, self.options["commitTopic"], query)
 
+    @settling()
     def publish(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
         """All tasks are done: make their rows count."""
         if not self.is_exact or not messages:

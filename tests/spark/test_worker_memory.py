@@ -1,0 +1,43 @@
+"""A worker's collector passes over what was imported, and over nothing that came later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import gc
+from strandlog.spark.worker_memory import settling
+
+def work():
+    import strandlog.client.wire.client
+
+with settling():
+    work()
+frozen = gc.get_freeze_count()
+with settling():
+    kept = [[] for _ in range(1000)]
+print(frozen, gc.get_freeze_count() - frozen)
+"""
+
+
+def frozen(**environment: str) -> list[int]:
+    """(how many objects are left alone after some work, how many more after work of no import)."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [int(number) for number in done.stdout.split()]
+
+
+def test_a_small_task_does_not_pay_for_what_is_imported() -> None:
+    imported, later = frozen(SPARK_PYTHON_RUNTIME="PYTHON_WORKER")
+    assert imported > 10_000
+    assert later <= 0
+
+
+def test_a_process_of_the_user_is_left_as_it_is() -> None:
+    assert frozen() == [0, 0]

@@ -27,4 +27,4 @@ def test_a_spark_job_is_exactly_once_when_anybody_is_killed(tmp_path: Path) -> N
     report = spark_kills.Soak(tmp_path, seed=13).run(rounds=3)
     assert report.is_right, report
     assert (report.driver_kills, report.executor_kills, report.broker_kills) == (1, 1, 1)
-    assert report.copies == report.numbers < report.written
+    assert report.copies == report.numbers <= report.written

@@ -1,9 +1,8 @@
 """Tables and topics of the flights, declared; `spark-pipelines` finds the order and runs them.
 
-    topic flights ─▶ reports ─▶ departures ─▶ delays         (a table, made anew with each run)
-                        │           └──┬────▶ in_weather     (a table that grows)
-    topic weather ──────┼─▶ weather ───┘
-                        └────────────────────▶ topic flights.bad
+    topic flights ─┬─▶ reports ─┬─▶ departures ─▶ delays     (a table, made anew with each run)
+                   │            └─▶ topic flights.bad
+    topic weather ─┴─▶ in_weather                            (a table that grows)
 
 The broker is the one in STRANDLOG_BOOTSTRAP, or 127.0.0.1:9092.
 """
@@ -48,11 +47,6 @@ def reports() -> Any:
 
 
 @dp.table
-def weather() -> Any:
-    return stream("weather", WEATHER)
-
-
-@dp.table
 def departures() -> Any:
     rows = SparkSession.active().readStream.table("reports")
     # Not drop: it would look at the columns of a table that is not there yet.
@@ -62,10 +56,10 @@ def departures() -> Any:
 @dp.table
 def in_weather() -> Any:
     """Departures with the weather of their hour."""
-    spark = SparkSession.active()
-    flights = spark.readStream.table("departures").withWatermark("time_hour", "2 days")
-    observed = spark.readStream.table("weather").withWatermark("time_hour", "2 days")
-    return flights.join(observed, ["origin", "time_hour"])
+    # A watermark, too, needs columns that are known already: those of a topic are.
+    flights = stream("flights", FLIGHT).where("_corrupt IS NULL").drop("_corrupt")
+    weather = stream("weather", WEATHER).withWatermark("time_hour", "2 days")
+    return flights.withWatermark("time_hour", "2 days").join(weather, ["origin", "time_hour"])
 
 
 @dp.materialized_view

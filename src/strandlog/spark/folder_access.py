@@ -1,0 +1,85 @@
+"""A folder's files, as the source needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from strandlog.client.files import FolderSource
+from strandlog.errors import InvalidSettingError, TopicNotFoundError
+from strandlog.model import TopicPartition
+from strandlog.spark.access import Bounds, RawPiece, chosen
+from strandlog.spark.options import Options
+from strandlog.spark.planning import OffsetRange
+from strandlog.storage.files import DiskFiles
+from strandlog.storage.folder_view import FolderView
+from strandlog.storage.txn_index import AbortedTransaction
+
+READ_BYTES = 8 * 1024 * 1024
+
+
+class FolderAccess:
+    """A folder's files, beside whoever owns it."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        files = DiskFiles()
+        self._folder = FolderView(files, options["path"])
+        self._source = FolderSource(self._folder, files)
+
+    def partitions(self) -> list[TopicPartition]:
+        return chosen(self._options, self._folder.partitions())
+
+    def bounds(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Bounds]:
+        found: dict[TopicPartition, Bounds] = {}
+        for tp in self.partitions() if partitions is None else partitions:
+            try:
+                earliest, latest = self._source.offset_range(tp)
+                if self._options.is_committed_only:
+                    latest = self._source.stable_view(tp).last_stable_offset
+            except TopicNotFoundError:
+                continue
+            found[tp] = Bounds(earliest, max(earliest, latest))
+        return found
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for tp, timestamp_ms in times.items():
+            at = self._source.find_timestamp(tp, timestamp_ms)
+            found[tp] = None if at is None else at.offset
+        return found
+
+    def read(self, wanted: OffsetRange) -> Iterator[RawPiece]:
+        aborted: list[AbortedTransaction] = []
+        if self._options.is_committed_only:
+            aborted = self._source.stable_view(wanted.tp).aborted
+        offset = wanted.start
+        while offset < wanted.end:
+            fetched = self._source.fetch_raw(wanted.tp, offset, READ_BYTES)
+            if len(fetched.data):
+                # One that ended before this piece must not be taken for one that goes on in it.
+                overlapping = [
+                    (entry.producer_id, entry.first_offset)
+                    for entry in aborted
+                    if entry.last_offset >= offset and entry.first_offset < fetched.next_offset
+                ]
+                yield RawPiece(fetched.data, overlapping)
+            if fetched.next_offset <= offset:
+                return
+            offset = fetched.next_offset
+
+    def record_bytes(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, float]:
+        return {
+            tp: self._folder.view(tp).size_bytes / max(1, bound.latest - bound.earliest)
+            for tp, bound in bounds.items()
+        }
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        del offsets
+        raise InvalidSettingError(
+            "groupId", group, "progress is committed to a broker, not a folder"
+        )
+
+    def close(self) -> None:
+        self._folder.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,46 @@ parquet = "{folder}/lake"
     place = f'data = "{data}"'
     run_to_end(spark, pipeline(HEAD + sink, place=place, folder=tmp_path, topic="flights"))
     assert lake(tmp_path) == [{"carrier": "AA", "delay": 1.5}]
+
+
+AVRO = """
+[pipeline]
+name = "p"
+bootstrap = "{address}"
+checkpoint = "{folder}/checkpoints"
+
+[[source]]
+name = "flights"
+topic = "{topic}"
+format = "avro"
+dead_letter = "{topic}-bad"
+options = {{ avroSchema = '{schema}' }}
+
+[[sink]]
+from = "flights"
+parquet = "{folder}/lake"
+"""
+
+
+def test_avro_says_itself_what_its_columns_are(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    fastavro = pytest.importorskip("fastavro", reason="Avro needs the spark extra")
+    fields = [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "double"}]
+    schema = {"type": "record", "name": "Flight", "fields": fields}
+    value = io.BytesIO()
+    fastavro.schemaless_writer(value, schema, {"carrier": "AA", "delay": 1.5})
+    send(client, topic, value.getvalue(), b"no Avro at all")
+    wanted = pipeline(
+        AVRO, address=broker.address, folder=tmp_path, topic=topic, schema=json.dumps(schema)
+    )
+    run_to_end(spark, wanted)
+    assert lake(tmp_path) == [{"carrier": "AA", "delay": 1.5}]
+    with strandlog.connect(broker.address) as log, log.consumer([f"{topic}-bad"]) as consumer:
+        [bad] = consumer.poll(timeout_ms=5000)
+    headers = dict(bad.headers)
+    assert (headers["topic"], headers["offset"]) == (topic.encode(), b"1")
+    assert headers["reason"] == b"does not parse as avro"
 
 
 TO_TOPIC = (

@@ -33,10 +33,10 @@ TEXT = b'{"carrier": "UA", "origin": "EWR", "dest": "IAH", "dep_delay": 2.0, "no
 class Topic(Enum):
     """What is read: (bytes of a value, rows, codec)."""
 
-    SMALL = (100, 1_200_000, Codec.NONE)
-    SMALL_ZSTD = (100, 1_200_000, Codec.ZSTD)
-    LARGE = (1000, 240_000, Codec.NONE)
-    LARGE_ZSTD = (1000, 240_000, Codec.ZSTD)
+    SMALL = (100, 2_400_000, Codec.NONE)
+    SMALL_ZSTD = (100, 2_400_000, Codec.ZSTD)
+    LARGE = (1000, 480_000, Codec.NONE)
+    LARGE_ZSTD = (1000, 480_000, Codec.ZSTD)
 
     def __init__(self, value_bytes: int, rows: int, codec: Codec) -> None:
         self.value_bytes = value_bytes
@@ -152,7 +152,7 @@ def all_cases(address: str, data: Path) -> Iterator[Case]:
 
 def _writes(address: str) -> Iterator[Case]:
     for topic in WRITTEN:
-        order = {"do": "write", "rows": topic.rows // 2, "value_bytes": topic.value_bytes}
+        order = {"do": "write", "rows": topic.rows // 4, "value_bytes": topic.value_bytes}
         options = {"kafka.bootstrap.servers": address, "topic": _target(topic)}
         orders = {
             guarantee: {
@@ -165,7 +165,7 @@ def _writes(address: str) -> Iterator[Case]:
         orders["connector"] = {"format": "kafka", "options": options, **order}
         yield Case(
             f"write {topic.label}",
-            topic.rows // 2,
+            topic.rows // 4,
             topic.value_bytes,
             orders,
             WRITE_GOAL,

@@ -22,7 +22,7 @@ class BrokerProcess:
     port: int = 0
     process: subprocess.Popen[str] | None = None
     log: Path | None = None  # what it says on stderr goes here; else to the test's own
-    doors: tuple[str, ...] = ("--no-grpc",)
+    doors: tuple[str, ...] = ("--no-grpc", "--no-http")
     ready: str = ""
 
     @property

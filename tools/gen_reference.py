@@ -22,6 +22,7 @@ from strandlog.config.server_settings import SERVER_SETTINGS
 from strandlog.config.setting import SettingTable
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.protocol.kafka.versions import APIS, GIVES, NOTES
+from strandlog.server.http.metric_families import FAMILIES
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 CLI_HEAD = """# Commands
@@ -175,13 +176,18 @@ def metrics_page() -> str:
     limits = ", ".join(f"{limit:g}" for limit in LIMITS_SECONDS)
     parts = [
         "# Metrics\n",
-        "Generated from `broker/metrics.py`. Counters only grow, gauges go up and down, histograms "
-        f"tell how often something took how long; their limits are {limits} seconds.\n",
+        "Generated from `broker/metrics.py` and `server/http/metric_families.py`, as `/metrics` "
+        "tells them; the process itself is there, too (`process_*`). Counters only grow, gauges go "
+        "up and down, histograms tell how often something took how long; their limits are "
+        f"{limits} seconds.\n",
         "| metric | kind | divided by | meaning |",
         "|---|---|---|---|",
     ]
     parts += [
         f"| `{row.exported_name}` | {row.kind} | {row.label} | {row.help} |" for row in metrics()
+    ]
+    parts += [
+        f"| `{row.name}` | {row.kind} | {', '.join(row.labels)} | {row.help} |" for row in FAMILIES
     ]
     return "\n".join(parts) + "\n"
 

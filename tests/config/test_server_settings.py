@@ -13,7 +13,7 @@ def test_defaults() -> None:
     found, wrong = server_settings(DEFAULTS)
     assert not wrong
     assert found is not None
-    assert found == (Address("127.0.0.1", 9092), None, "./data", 9094)
+    assert found == (Address("127.0.0.1", 9092), None, "./data", 9094, 9095, ())
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,16 @@ def test_what_cannot_be_served_is_refused(name: str, text: str, words: str) -> N
     assert found is None
     assert [row.name for row in wrong] == [name]
     assert words in str(wrong[0].error)
+
+
+def test_http_knows_the_names_that_clients_are_told() -> None:
+    found, wrong = server_settings(
+        {
+            **DEFAULTS,
+            "advertised.listeners": "PLAINTEXT://kafka.lan:9092",
+            "http.hosts": "a.lan, b.lan",
+        }
+    )
+    assert not wrong
+    assert found is not None
+    assert found.http_hosts == ("kafka.lan", "a.lan", "b.lan")

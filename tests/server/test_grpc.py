@@ -30,7 +30,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     running = BrokerProcess(
         tmp_path_factory.mktemp("grpc") / "data",
         {"group.initial.rebalance.delay.ms": "0", "message.max.bytes": "200000"},
-        doors=("--grpc-port", "0"),
+        doors=("--grpc-port", "0", "--no-http"),
     )
     running.start()
     yield running

@@ -3,9 +3,10 @@
 Settings come from `--config`, the environment and `--set`; DATA, `--host`, `--port` and
 `--advertise` say the same as log.dirs, listeners and advertised.listeners, and beat them.
 
-When it can serve it prints one line on stdout, `ready kafka=HOST:PORT grpc=HOST:PORT data=DIR`, and
-nothing more; a door that is shut is left out. gRPC is served when its extra is installed.
-SIGTERM and SIGINT stop it in order, with exit code 0; a second one ends it at once.
+When it can serve it prints one line on stdout, `ready kafka=HOST:PORT grpc=HOST:PORT
+http=HOST:PORT data=DIR`, and nothing more; a door that is shut is left out. gRPC is served when its
+extra is installed. SIGTERM and SIGINT stop it in order, with exit code 0; a second one ends it at
+once.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ def serve(
         int | None, typer.Option(help="gRPC's port; 0 takes a free one.", show_default="9094")
     ] = None,
     no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Do without gRPC.")] = False,
+    http_port: Annotated[
+        int | None, typer.Option(help="HTTP's port; 0 takes a free one.", show_default="9095")
+    ] = None,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Do without HTTP.")] = False,
     advertise: Annotated[
         str | None,
         typer.Option(help="HOST:PORT that clients are told; else the address they reached."),
@@ -47,5 +52,16 @@ def serve(
     """Serve a folder to every Kafka client."""
     pairs = checked_pairs(given)
     serve_folder(
-        ServeArguments(data, host, port, advertise, config, pairs, grpc_port, no_grpc=no_grpc)
+        ServeArguments(
+            data,
+            host,
+            port,
+            advertise,
+            config,
+            pairs,
+            grpc_port,
+            no_grpc=no_grpc,
+            http_port=http_port,
+            no_http=no_http,
+        )
     )

@@ -35,6 +35,8 @@ class ServeArguments:
     pairs: list[str] = field(default_factory=list)
     grpc_port: int | None = None
     no_grpc: bool = False
+    http_port: int | None = None
+    no_http: bool = False
 
 
 def _plain_port(text: str) -> int:
@@ -48,11 +50,12 @@ PLAIN_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--host": ("host", str),
     "--port": ("port", _plain_port),
     "--grpc-port": ("grpc_port", _plain_port),
+    "--http-port": ("http_port", _plain_port),
     "--advertise": ("advertise", str),
     "--config": ("config", str),
     "--set": ("pairs", str),
 }
-PLAIN_FLAGS = {"--no-grpc": "no_grpc"}
+PLAIN_FLAGS = {"--no-grpc": "no_grpc", "--no-http": "no_http"}
 
 
 def parse_plain(words: Sequence[str]) -> ServeArguments | None:
@@ -142,6 +145,10 @@ def serve(arguments: ServeArguments) -> None:
         settings,
         grpc_port=_port(arguments.grpc_port, server.grpc_port, arguments.no_grpc),
         is_grpc_wanted=arguments.grpc_port is not None,
+        http_port=_port(arguments.http_port, server.http_port, arguments.no_http),
+        is_http_wanted=arguments.http_port is not None,
+        http_hosts=server.http_hosts,
+        chosen=configuration.chosen,
     )
 
     uvloop.run(run_until_stopped(options, _say))

@@ -2,7 +2,7 @@
 
     listeners=PLAINTEXT://:9092                     no host: every address of the machine
     advertised.listeners=PLAINTEXT://kafka.lan:9092 what clients are told
-    grpc.port=9094                                  on the same host, for other protocols
+    grpc.port=9094, http.port=9095                  on the same host, for other protocols
     log.dirs=./data                                 one folder
 
 There is one listener, for the protocol PLAINTEXT. It may have any name that
@@ -67,6 +67,26 @@ SERVER_SETTINGS = SettingTable(
             help="Where gRPC clients are served; 0 takes a free port, -1 does without.",
         ),
         Setting(
+            name="http.port",
+            kind="int",
+            default=9095,
+            minimum=-1,
+            maximum=65535,
+            dynamic=False,
+            help="Where HTTP clients are served; 0 takes a free port, -1 does without.",
+        ),
+        Setting(
+            name="http.hosts",
+            kind="text",
+            default="",
+            dynamic=False,
+            help=(
+                "Names that HTTP clients may know this server by, separated by commas; addresses "
+                "and localhost go without saying. '*' is any name, and lets web pages from "
+                "elsewhere in."
+            ),
+        ),
+        Setting(
             name="log.dirs",
             kind="text",
             default="./data",
@@ -91,6 +111,8 @@ class ServerSettings(NamedTuple):
     advertised: Address | None
     data: str
     grpc_port: int
+    http_port: int
+    http_hosts: tuple[str, ...]
 
 
 class WrongServerSetting(NamedTuple):
@@ -126,7 +148,14 @@ def server_settings(
         wrong.append(WrongServerSetting("log.dirs", error))
     if listen is None or wrong:
         return None, wrong
-    return ServerSettings(listen, advertised, data, int(values["grpc.port"])), wrong
+    ports = int(values["grpc.port"]), int(values["http.port"])
+    return ServerSettings(listen, advertised, data, *ports, _hosts(values, advertised)), wrong
+
+
+def _hosts(values: Mapping[str, str], advertised: Address | None) -> tuple[str, ...]:
+    """The names that the server goes by: what clients are told, and what was set."""
+    own = [] if advertised is None else [advertised.host]
+    return (*own, *_listed(values["http.hosts"]))
 
 
 def _one_listener(name: str, values: Mapping[str, str]) -> Address:

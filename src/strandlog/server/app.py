@@ -23,34 +23,32 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import SyncJob
 from strandlog.broker.upkeep import COMPACTION
 from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
-from strandlog.errors import MissingExtraError, ServerCrashError, StorageError
+from strandlog.config.configuration import Chosen
+from strandlog.errors import ServerCrashError, StorageError
 from strandlog.protocol.kafka.messages import warm_up
 from strandlog.server.core import ServerCore
+from strandlog.server.doors import DoorWish, SideDoor, SideDoors
 from strandlog.server.heartbeat import Heartbeat
 from strandlog.server.kafka.connection import Connection
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.slow_work import SlowWork
 from strandlog.storage.files import DiskFiles, Files
 
-if TYPE_CHECKING:
-    from strandlog.server.grpc.door import GrpcDoor
-
 logger = logging.getLogger(__name__)
 
 LONGEST_NAP_MS = 1000
 IDLE_LOOKS = 10  # during the time that a client may be silent
 DRAIN_LOOK_SECONDS = 0.01
-GRPC_GRACE_SECONDS = 1.0  # for calls that are under way; those that follow never end by themselves
 KILLED_EXIT_CODE = 130
 # How long another thread may keep the interpreter while the loop wants it. Compaction computes;
 # with Python's 5 ms each turn of the loop waited so long for it.
@@ -69,6 +67,10 @@ class ServerOptions:
     drain_ms: int = 5_000
     grpc_port: int | None = None  # None: this door stays shut
     is_grpc_wanted: bool = False  # asked for by name: not to be done without
+    http_port: int | None = None
+    is_http_wanted: bool = False
+    http_hosts: tuple[str, ...] = ()
+    chosen: Mapping[str, Chosen] = field(default_factory=dict)  # every setting with its origin
 
 
 def execute_all(jobs: list[SyncJob]) -> tuple[list[StorageError | None], float]:
@@ -107,7 +109,7 @@ class Server:
         self._alarm_ms = 0
         self._idle_look: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None
-        self._grpc: GrpcDoor | None = None
+        self._side_doors = SideDoors()
         self._syncer: asyncio.Task[None] | None = None
         self._is_stopping = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
@@ -129,37 +131,36 @@ class Server:
         self._look_for_idle()
         self._set_alarm()
         host, port = self._listener.sockets[0].getsockname()[:2]
-        doors = f"kafka={host}:{port}{await self._open_grpc(host)}"
-        return f"ready {doors} data={options.data}"
+        kafka = f"{host}:{port}"
+        others = await self._side_doors.open(self._wishes(kafka), host)
+        return f"ready kafka={kafka}{others} data={options.data}"
 
-    async def _open_grpc(self, host: str) -> str:
-        """Serve gRPC where that is installed; how the ready line says so.
-
-        A default port that is taken, by a second broker say, is no reason not to start.
-        """
+    def _wishes(self, kafka: str) -> list[DoorWish]:
+        """The doors beside Kafka's. Each is loaded when it is opened, not before."""
         options = self._options
-        if options.grpc_port is None:
-            return ""
-        try:
+
+        def grpc(port: int) -> SideDoor:
             from strandlog.server.grpc.door import GrpcDoor  # noqa: PLC0415 - an extra
 
-            door = GrpcDoor(self.core, options.host, options.grpc_port)
-            _, port = await door.start()
-        except ImportError as error:
-            if options.is_grpc_wanted:
-                raise MissingExtraError("grpc", error.name or "grpc") from error
-            return ""
-        except OSError as error:
-            if options.is_grpc_wanted:
-                raise
-            logger.warning("%s; going on without it", error)
-            return ""
-        self._grpc = door
-        return f" grpc={host}:{port}"
+            return GrpcDoor(self.core, options.host, port)
+
+        def http(port: int) -> SideDoor:
+            from strandlog.server.http.door import HttpDoor, HttpOptions  # noqa: PLC0415 - the same
+
+            told = HttpOptions(
+                options.host, port, options.http_hosts, options.chosen, kafka, options.data
+            )
+            return HttpDoor(self.core, told, self.crash)
+
+        return [
+            DoorWish("grpc", "grpc", options.grpc_port, options.is_grpc_wanted, grpc),
+            DoorWish("http", "server", options.http_port, options.is_http_wanted, http),
+        ]
 
     def warm_up(self) -> None:
         """Load what the first requests need, while nobody waits for it."""
         self._slow_work.in_thread("loading", warm_up)
+        self._side_doors.begin()
 
     # -- trouble ---------------------------------------------------------------------------------
 
@@ -248,13 +249,7 @@ class Server:
 
     def metrics(self) -> dict[str, Any]:
         """Every figure of the table (`broker/metrics.py`), as it is now."""
-        metrics = self.broker.metrics
-        metrics.parked_fetches = self.core.fetches.parked_count
-        metrics.fetched_bytes = self.core.fetches.read_bytes
-        metrics.problems = len(self.broker.problems)
-        reports = [log.last_report for log in self.broker.log_dir.logs.values()]
-        metrics.torn_bytes = sum(report.torn_bytes for report in reports)
-        return metrics.snapshot()
+        return self.core.up_to_date_metrics().snapshot()
 
     def _summary(self) -> str:
         metrics = self.broker.metrics
@@ -296,7 +291,7 @@ class Server:
 
     async def _drain(self) -> None:
         """Let requests that wait for the disk be answered, and replies be taken."""
-        hanging_up = asyncio.ensure_future(self._close_grpc())
+        hanging_up = asyncio.ensure_future(self._side_doors.stop())
         self.door.drain()
         self.core.fetches.finish_all()
         deadline = stopwatch() + self._options.drain_ms / 1000
@@ -308,10 +303,6 @@ class Server:
         while self.door.connections() and stopwatch() < deadline:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
         await hanging_up
-
-    async def _close_grpc(self) -> None:
-        if self._grpc is not None:
-            await self._grpc.stop(GRPC_GRACE_SECONDS)
 
     def _has_work(self) -> bool:
         return self.core.durability.has_waiters or self._slow_work.asked > 0

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability, Waiter
 from strandlog.broker.fetches import Fetches
+from strandlog.broker.metrics import Metrics
 from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_rules import check_not_internal
@@ -112,6 +113,18 @@ class ServerCore:
             return
         log = table.existing_log_of(group)
         self.durability.when_durable(log, log.log_end_offset, told)
+
+    # -- figures ---------------------------------------------------------------------------------
+
+    def up_to_date_metrics(self) -> Metrics:
+        """The table of figures, with those that nobody counts looked up now."""
+        metrics = self.metrics
+        metrics.parked_fetches = self.fetches.parked_count
+        metrics.fetched_bytes = self.fetches.read_bytes
+        metrics.problems = len(self.broker.problems)
+        reports = [log.last_report for log in self.broker.log_dir.logs.values()]
+        metrics.torn_bytes = sum(report.torn_bytes for report in reports)
+        return metrics
 
     # -- topics ----------------------------------------------------------------------------------
 

@@ -57,6 +57,9 @@ class GrpcDoor:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return self._host, port
 
+    def begin(self) -> None:
+        """Everything is loaded."""
+
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls, give those that are under way some time, hang up."""
         await self._health.enter_graceful_shutdown()

@@ -1,0 +1,1 @@
+"""The HTTP door: JSON, metrics, live events and health."""

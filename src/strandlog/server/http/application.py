@@ -1,0 +1,70 @@
+"""Which path leads to what.
+
+/metrics            figures for Prometheus
+/healthz  /readyz   for whoever watches over the process
+/api/v1/…           the JSON API (`routes.py` is its table)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from strandlog.server.core import ServerCore
+from strandlog.server.http.context import Context
+from strandlog.server.http.door import HttpOptions
+from strandlog.server.http.exposition import Exposition
+from strandlog.server.http.guards import Guards
+from strandlog.server.http.health import Health
+from strandlog.server.http.problems import RequestError, refusal
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def told(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with its errors as problems."""
+
+    async def answering(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except Exception as error:  # noqa: BLE001 - what is none of ours is logged there, as 500
+            return refusal(error)
+
+    return answering
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """What the router says: there is no such path, or no such method."""
+    assert isinstance(error, HTTPException)
+    words = f"{request.method} {request.url.path}: {error.detail}"
+    answer = refusal(RequestError(error.status_code, error.detail.capitalize(), words))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+class Application:
+    """Everything that is served over HTTP."""
+
+    def __init__(self, core: ServerCore, options: HttpOptions) -> None:
+        self._context = Context(core, options)
+        health, exposition = Health(self._context), Exposition(self._context)
+        routes = [
+            Route("/metrics", told(exposition.metrics)),
+            Route("/healthz", told(health.healthz)),
+            Route("/readyz", told(health.readyz)),
+        ]
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
+        app.router.redirect_slashes = False
+        self.guarded = Guards(app, options.hosts)
+
+    def begin(self) -> None:
+        """The event loop is there."""
+
+    def stop(self) -> None:
+        """Whatever never ends by itself ends now."""
+        self._context.stopping.set()

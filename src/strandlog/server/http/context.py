@@ -1,0 +1,24 @@
+"""What all handlers of the HTTP door share."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+
+from strandlog.server.core import ServerCore
+from strandlog.server.http.door import HttpOptions
+from strandlog.server.verbs import Writing
+
+
+class Context:
+    """One broker and its HTTP door."""
+
+    def __init__(self, core: ServerCore, options: HttpOptions) -> None:
+        self.core = core
+        self.broker = core.broker
+        self.options = options
+        self.version = version("strandlog")
+        self.writing = Writing(core)
+        self.began_ms = core.clock.now_ms()
+        self.live_clients = 0
+        self.stopping = asyncio.Event()

@@ -1,0 +1,106 @@
+"""Listens for HTTP clients, in the broker's own event loop.
+
+    start    bind: from here on the kernel keeps those who connect
+    begin    load the web framework in a thread, then serve
+    stop     live streams end, what is under way has some time, the rest is hung up on
+
+A broker is ready in a third of a second; the framework takes as long again to load. So it comes
+after the ready line, and this module, which comes before it, knows only the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from strandlog.config.configuration import Chosen
+from strandlog.server.core import ServerCore
+
+if TYPE_CHECKING:
+    from strandlog.server.http.serving import HttpServing
+
+NEEDED = ("starlette", "uvicorn", "prometheus_client", "msgspec")
+BACKLOG = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """Where to listen, whom to answer, and what to tell about the server."""
+
+    host: str
+    port: int
+    hosts: tuple[str, ...] = ()  # names of this server, apart from addresses and localhost
+    chosen: Mapping[str, Chosen] = field(default_factory=dict)  # settings with their origin
+    kafka_address: str = ""
+    data: str = ""
+
+
+class HttpDoor:
+    """One broker, as HTTP clients see it."""
+
+    def __init__(
+        self,
+        core: ServerCore,
+        options: HttpOptions,
+        on_crash: Callable[[str, BaseException], None],
+    ) -> None:
+        for name in NEEDED:
+            if find_spec(name) is None:
+                raise ImportError(f"{name} is not installed", name=name)
+        self._core = core
+        self._options = options
+        self._on_crash = on_crash
+        self._socket: socket.socket | None = None
+        self._serving: HttpServing | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; the address."""
+        host, port = self._options.host, self._options.port
+        try:
+            [found, *_] = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            self._socket = socket.create_server(found[4][:2], family=found[0], backlog=BACKLOG)
+        except OSError as error:
+            raise OSError(
+                f"HTTP cannot listen on {host}:{port} ({error.strerror}): choose another "
+                f"--http-port, or --no-http"
+            ) from error
+        self._socket.setblocking(False)
+        return host, self._socket.getsockname()[1]
+
+    def begin(self) -> None:
+        self._task = asyncio.create_task(self._serve(), name="HTTP")
+        self._task.add_done_callback(self._ended)
+
+    async def _serve(self) -> None:
+        assert self._socket is not None, "it was started"
+        serving = await asyncio.to_thread(_load, self._core, self._options)
+        if not self._is_stopping:
+            self._serving = serving
+            await serving.serve(self._socket)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_crash("HTTP", error)
+
+    async def stop(self, grace_seconds: float) -> None:
+        self._is_stopping = True
+        if self._serving is not None:
+            self._serving.stop(grace_seconds)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self._socket is not None:
+            self._socket.close()
+
+
+def _load(core: ServerCore, options: HttpOptions) -> HttpServing:
+    from strandlog.server.http.serving import HttpServing  # noqa: PLC0415 - see above
+
+    return HttpServing(core, options)

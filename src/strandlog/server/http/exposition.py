@@ -1,0 +1,109 @@
+"""`/metrics`: a picture of the broker, in the text formats of Prometheus.
+
+The picture is taken in the event loop, in slices; it becomes text in a thread, one scrape at a
+time: the text of thousands of partitions takes a tenth of a second to write. Which of the formats
+is used (text or OpenMetrics) follows from what the scraper accepts. The figures of the process
+itself (memory, descriptors, processor time) are those of prometheus-client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.utils import floatToGoString
+from starlette.requests import Request
+from starlette.responses import Response
+
+from strandlog.broker.metrics import LIMITS_SECONDS, Metric, table
+from strandlog.server.http.context import Context
+from strandlog.server.http.facts import group_facts, partition_facts
+from strandlog.server.http.metric_families import FAMILIES, Family, Picture
+
+BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
+
+
+class Exposition:
+    """The figures of one broker, for scrapers."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._turn = asyncio.Lock()
+        self._process = ProcessCollector(registry=CollectorRegistry())
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer a scrape."""
+        async with self._turn:
+            picture = await take_picture(self._context)
+            accepted = request.headers.get("accept", "")
+            body, kind = await asyncio.to_thread(self._text, picture, accepted)
+        return Response(body, media_type=None, headers={"content-type": kind})
+
+    def _text(self, picture: Picture, accepted: str) -> tuple[bytes, str]:
+        encode, kind = choose_encoder(accepted)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(picture))
+        registry.register(self._process)
+        return encode(registry), kind
+
+
+async def take_picture(context: Context) -> Picture:
+    """Look at everything that has a figure."""
+    core, options = context.core, context.options
+    broker = core.broker
+    files, path, cache = broker.log_dir.files, broker.log_dir.path, broker.log_dir.cache
+    return Picture(
+        core.up_to_date_metrics().snapshot(),
+        context.version,
+        options.kafka_address,
+        broker.log_dir.cluster_id,
+        await partition_facts(broker),
+        await group_facts(broker),
+        await asyncio.to_thread(files.free_bytes, path),
+        await asyncio.to_thread(files.total_bytes, path),
+        (cache.hits, cache.misses, cache.evictions, len(cache)),
+        broker.groups.failed_writes,
+        context.live_clients,
+    )
+
+
+class _Collected:
+    """A picture, as prometheus-client wants its collectors."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+
+    def collect(self) -> Iterator[MetricFamily]:
+        for row in table():
+            yield _counted(row, self._picture.figures[row.name])
+        for family in FAMILIES:
+            yield _family(family, self._picture)
+
+
+def _counted(row: Metric, figure: Any) -> MetricFamily:
+    """A row of the broker's own table."""
+    if row.kind == "histogram":
+        labels = [row.label] if row.label else []
+        histogram = HistogramMetricFamily(row.exported_name, row.help, labels=labels)
+        each = figure.items() if row.label else [(None, figure)]
+        for label, values in each:
+            sums = itertools.accumulate(values["counts"])
+            buckets = list(zip(BUCKETS, sums, strict=True))
+            histogram.add_metric([label] if label else [], buckets, values["sum_seconds"])
+        return histogram
+    plain = MetricFamily(row.exported_name.removesuffix("_total"), row.help, row.kind)
+    plain.add_sample(row.exported_name, {}, figure)
+    return plain
+
+
+def _family(family: Family, picture: Picture) -> MetricFamily:
+    made = MetricFamily(family.name.removesuffix("_total"), family.help, family.kind)
+    for labels, value in family.samples(picture):
+        made.add_sample(family.name, dict(zip(family.labels, labels, strict=True)), value)
+    return made

@@ -1,0 +1,122 @@
+"""What is looked at before any request: is it meant for us, and may it change something?
+
+The port is for programs of this machine (or network). A browser on it is also steered by pages from
+elsewhere, so:
+
+    Host            an address, localhost, or a name that `http.hosts` has. A page whose own name
+                    was made to point here (DNS rebinding) comes with that name: 421
+    Content-Type    requests that carry something say that it is JSON. A form of another page
+                    cannot, and there is no CORS that would let its scripts: 415
+    Content-Length  at most `MOST_BODY_BYTES`: 413; who does not say is counted (`read_body`)
+
+Paths go on as they were sent: a group may have "/" in its name, so parts are decoded when they
+are apart. Answers are not to be kept, guessed at, or framed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from strandlog.server.http.problems import RequestError, refusal
+
+MOST_BODY_BYTES = 8 * 1024 * 1024
+ANY_HOST = "*"
+CHANGING_METHODS = frozenset({"POST", "PUT", "PATCH"})
+DEFAULT_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+def is_known_host(header: str, hosts: tuple[str, ...]) -> bool:
+    """Whether a Host header names this server."""
+    if ANY_HOST in hosts:
+        return True
+    host = _without_port(header.strip().lower())
+    if host == "localhost" or host.endswith(".localhost") or host in hosts:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_port(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+class Guards:
+    """The application, with guards before it."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app = app
+        self._hosts = tuple(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "there are no others: uvicorn is told so"
+        send = _with_headers(send)
+        try:
+            self._check(scope["method"], Headers(scope=scope))
+        except RequestError as error:
+            await refusal(error)(scope, receive, send)
+            return
+        scope["path"] = scope["raw_path"].decode("ascii", "replace")
+        await self._app(scope, receive, send)
+
+    def _check(self, method: str, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if not is_known_host(host, self._hosts):
+            raise RequestError(
+                421,
+                "Unknown host",
+                f"this server does not go by the name {host!r}; ask for it by its address, or add "
+                f"the name to http.hosts",
+            )
+        if method in CHANGING_METHODS:
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise RequestError(
+                    415, "Unsupported media type", "send JSON, and Content-Type: application/json"
+                )
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > MOST_BODY_BYTES:
+            raise _too_large()
+
+
+def _too_large() -> RequestError:
+    return RequestError(
+        413, "Content too large", f"a request has at most {MOST_BODY_BYTES} bytes; send less"
+    )
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in DEFAULT_HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body, unless it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MOST_BODY_BYTES:
+            raise _too_large()
+        parts.append(part)
+    return b"".join(parts)

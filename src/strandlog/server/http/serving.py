@@ -1,0 +1,65 @@
+"""The web server: uvicorn without its own event loop and signals, and the application it serves.
+
+Bounds: so many connections at the same time, so large a head of a request, so large a body
+(`guards.py`), so long a pause between two requests of a connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from strandlog.server.core import ServerCore
+from strandlog.server.http.application import Application
+from strandlog.server.http.door import HttpOptions
+
+MOST_CONNECTIONS = 512
+MOST_HEAD_BYTES = 64 * 1024
+KEEP_ALIVE_SECONDS = 30
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals are the business of the server as a whole."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServing:
+    """The application at work."""
+
+    def __init__(self, core: ServerCore, options: HttpOptions) -> None:
+        """Loads everything; to be made in a thread."""
+        self._application = Application(core, options)
+        config = uvicorn.Config(
+            self._application.guarded,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        )
+        config.load()
+        # What uvicorn says when it starts and stops, the broker has said already.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        self._uvicorn = _Uvicorn(config)
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Until `stop`."""
+        self._application.begin()
+        await self._uvicorn.serve([listening])
+
+    def stop(self, grace_seconds: float) -> None:
+        self._application.stop()
+        self._uvicorn.config.timeout_graceful_shutdown = max(1, round(grace_seconds))
+        self._uvicorn.should_exit = True

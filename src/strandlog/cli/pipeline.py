@@ -83,7 +83,15 @@ def validate(file: File, json: Json = False) -> None:
 def list_(file: File, json: Json = False) -> None:
     """Show the sources, views and sinks of a pipeline."""
     pipeline = _pipeline(file)
-    rows = [["source", each.name, f"topic {each.topic}", each.format] for each in pipeline.sources]
+    rows = [
+        [
+            "source",
+            each.name,
+            f"topic {each.topic}",
+            f"{each.format}, static" if each.is_static else each.format,
+        ]
+        for each in pipeline.sources
+    ]
     rows += [["view", each.name, "", " ".join(each.sql.split())] for each in pipeline.views]
     rows += [
         ["sink", each.name, f"{each.kind} {each.target}".strip(), f"{each.view}, {each.mode}"]

@@ -114,6 +114,41 @@ def test_json_becomes_typed_columns(
 
 
 @pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        ("value BINARY", {}),
+        ("offset BIGINT, partition INT", {}),
+        (
+            "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key STRING",
+            {"valueFormat": "string"},
+        ),
+    ],
+)
+def test_some_columns_in_any_order(
+    reading: Callable[..., Any],
+    client: WireClient,
+    topic: str,
+    schema: str,
+    options: dict[str, str],
+) -> None:
+    from pyspark.sql.types import StructType
+
+    fill(client, topic, 100)
+    everything = reading(includeHeaders="true", **options)
+    some = reading(schema, **options)
+    names = some.columns
+    assert names == [field.name for field in StructType.fromDDL(schema)]
+    assert sorted(some.collect(), key=str) == sorted(everything.select(names).collect(), key=str)
+
+
+@pytest.mark.parametrize("schema", ["value STRING", "valu BINARY", "key BINARY, key BINARY"])
+def test_columns_that_a_record_has_not(reading: Callable[..., Any], schema: str) -> None:
+    with pytest.raises(Exception) as refused:
+        reading(schema).count()
+    assert "schema" in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"subscribe": "nowhere"}, "'nowhere' does not exist"),

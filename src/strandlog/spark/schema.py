@@ -3,10 +3,10 @@
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,
     timestampType int [, headers array<struct<key string, value binary>>]
 
-All of them may be null. With `valueFormat=string` key and value are strings. With
-`valueFormat=json` the user's own schema counts: a column with one of the names above (but for
-`value`) comes from the record, `_corrupt` gets the text of a value that does not parse, and every
-other column comes out of the JSON.
+All of them may be null. A schema with some of them gives just these, and costs only what they do.
+With `valueFormat=string` key and value are strings. With `valueFormat=json` the user's own schema
+counts: a column with one of the names above (but for `value`) comes from the record, `_corrupt`
+gets the text of a value that does not parse, and every other column comes out of the JSON.
 
 With `valueFormat=avro` the fields of `avroSchema` are columns, then `_corrupt`. A user's own schema
 may name some of them, and columns of the record; where both have the name, the field counts.
@@ -95,12 +95,7 @@ def check_schema(schema: StructType, options: Options) -> None:
     if options["valueFormat"] == "avro":
         _check_avro_schema(schema, options)
     elif options["valueFormat"] != "json":
-        expected = record_schema(options)
-        given = [(field.name, field.dataType) for field in schema]
-        if given != [(field.name, field.dataType) for field in expected]:
-            told = f"with valueFormat={options['valueFormat']} the columns are "
-            told += f"{expected.simpleString()}; leave .schema() out"
-            raise InvalidSettingError("schema", schema.simpleString(), told)
+        _check_record_schema(schema, options)
     from_records = record_columns(schema, options)
     for field in schema:
         if field.name == CORRUPT and field.dataType != StringType():
@@ -110,6 +105,24 @@ def check_schema(schema: StructType, options: Options) -> None:
             if field.dataType not in (kind, _as_text(field.name)):
                 told = f"{field.name} of a record is {kind.simpleString()}"
                 raise InvalidSettingError("schema", field.simpleString(), told)
+
+
+def _check_record_schema(schema: StructType, options: Options) -> None:
+    """Some columns of a record, in any order: those that are left out are not even made."""
+    known = {field.name: field.dataType for field in record_schema(options)} | {"headers": HEADERS}
+    seen: set[str] = set()
+    for field in schema:
+        if known.get(field.name) != field.dataType or field.name in seen:
+            raise InvalidSettingError(
+                "schema",
+                field.simpleString(),
+                f"with valueFormat={options['valueFormat']} some of {_told(known)}, each once",
+            )
+        seen.add(field.name)
+
+
+def _told(columns: dict[str, DataType]) -> str:
+    return ", ".join(f"{name} {kind.simpleString()}" for name, kind in columns.items())
 
 
 def _check_avro_schema(schema: StructType, options: Options) -> None:

@@ -24,7 +24,7 @@ PARTITIONS = 4
 KEY_BYTES = 9
 BATCH_BYTES = 64 * 1024  # what a producer makes that is set up for throughput
 DISTINCT_BATCHES = 40
-MICRO_BATCHES = 4
+MICRO_BATCHES = 6
 READ_GOAL = 3.0
 WRITE_GOAL = 1.5
 TEXT = b'{"carrier": "UA", "origin": "EWR", "dest": "IAH", "dep_delay": 2.0, "note": "'
@@ -138,6 +138,14 @@ def all_cases(address: str, data: Path) -> Iterator[Case]:
                 READ_GOAL,
                 topic.sums,
             )
+    for topic in (Topic.SMALL, Topic.LARGE):
+        orders = reading("read", topic, sink="value")
+        for contender, order in orders.items():
+            if contender != "connector":  # which takes no schema, and needs none
+                order["schema"] = "value BINARY"
+        name, bytes_ = f"read {topic.label}, values alone", topic.rows * topic.value_bytes
+        expected = [topic.rows, bytes_]
+        yield Case(name, topic.rows, topic.value_bytes, orders, READ_GOAL, expected)
     for topic in (Topic.SMALL, Topic.LARGE):
         yield Case(
             f"stream {topic.label}, noop",

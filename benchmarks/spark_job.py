@@ -51,7 +51,10 @@ def session(job: dict[str, Any]) -> Any:
 
 def read(spark: Any, order: dict[str, Any]) -> list[Any]:
     """A batch, into nothing or into sums of what the columns hold."""
-    frame = spark.read.format(order["format"]).options(**order["options"]).load()
+    reader = spark.read.format(order["format"]).options(**order["options"])
+    frame = (reader.schema(order["schema"]) if "schema" in order else reader).load()
+    if order["sink"] == "value":
+        return list(frame.selectExpr("count(value)", "sum(length(value))").first())
     if order["sink"] == "noop":
         frame.write.format("noop").mode("overwrite").save()
         return []
@@ -83,7 +86,20 @@ def stream(spark: Any, order: dict[str, Any]) -> list[Any]:
         .start()
     )
     query.awaitTermination()
-    return [sum(progress["numInputRows"] for progress in query.recentProgress)]
+    batches = query.recentProgress
+    return [
+        sum(batch["numInputRows"] for batch in batches),
+        _steady_rate(batches[1:]),
+    ]
+
+
+def _steady_rate(batches: list[Any]) -> float:
+    """Rows a second when everything has started: what a stream does from its second batch on."""
+    rows = sum(batch["numInputRows"] for batch in batches)
+    took_ms = sum(
+        batch["durationMs"]["triggerExecution"] for batch in batches if batch["numInputRows"]
+    )
+    return rows / took_ms * 1000 if took_ms else 0.0
 
 
 ACTIONS: dict[str, Callable[[Any, dict[str, Any]], list[Any]]] = {

@@ -18,6 +18,10 @@ from typing import Any
 from strandlog.cli.descriptors import needed, raise_limit
 from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair, read_configuration
 from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.configuration import Chosen
+from strandlog.config.origin import Origin
+from strandlog.config.server_settings import SERVER_SETTINGS, ServerSettings
+from strandlog.config.setting import Value
 from strandlog.errors import InvalidSettingError, MissingExtraError
 
 logger = logging.getLogger(__name__)
@@ -114,6 +118,30 @@ def _port(asked: int | None, configured: int, is_off: bool) -> int | None:
     return None if is_off or port < 0 else port
 
 
+def _listener(arguments: ServeArguments, server: ServerSettings) -> str | None:
+    if arguments.host is None and arguments.port is None:
+        return None
+    host = server.listen.host if arguments.host is None else arguments.host
+    port = server.listen.port if arguments.port is None else arguments.port
+    return f"PLAINTEXT://{host}:{port}"
+
+
+def _said(arguments: ServeArguments, server: ServerSettings) -> dict[str, Chosen]:
+    """The settings that the other options and DATA say, and beat."""
+    said: dict[str, tuple[Value | None, str]] = {
+        "log.dirs": (arguments.data, "DATA"),
+        "listeners": (_listener(arguments, server), "--host, --port"),
+        "advertised.listeners": (arguments.advertise, "--advertise"),
+        "grpc.port": (-1 if arguments.no_grpc else arguments.grpc_port, "--grpc-port"),
+        "http.port": (-1 if arguments.no_http else arguments.http_port, "--http-port"),
+    }
+    return {
+        name: Chosen(SERVER_SETTINGS[name], value, Origin("option", where))
+        for name, (value, where) in said.items()
+        if value is not None
+    }
+
+
 def serve(arguments: ServeArguments) -> None:
     """Serve until SIGTERM or SIGINT."""
     # kio offers itself to hypothesis where that is installed. A broker draws no examples, and
@@ -148,7 +176,7 @@ def serve(arguments: ServeArguments) -> None:
         http_port=_port(arguments.http_port, server.http_port, arguments.no_http),
         is_http_wanted=arguments.http_port is not None,
         http_hosts=server.http_hosts,
-        chosen=configuration.chosen,
+        chosen={**configuration.chosen, **_said(arguments, server)},
     )
 
     uvloop.run(run_until_stopped(options, _say))

@@ -23,7 +23,6 @@ from strandlog.record.builder import build_batch
 from strandlog.record.partitioner import key_hash
 from strandlog.server.core import ServerCore
 from strandlog.server.waiting import durable, result_of
-from strandlog.storage.partition_log import PartitionLog
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, 2
 DEFAULT_READ_BYTES = 1024 * 1024
@@ -142,10 +141,7 @@ async def read_records(
     committed: bool = False,
 ) -> ReadRecords:
     """Records from an offset on; with `wait_ms` there is a wait for the first of them."""
-    log = core.broker.catalog.log(*tp)
-    found = await _fetch(core, log, offset, max_bytes, wait_ms, committed)
-    if found.error is not None:
-        raise found.error
+    found = await fetch(core, tp, offset, max_bytes=max_bytes, wait_ms=wait_ms, committed=committed)
     limit_bytes = core.broker.settings.decompressed_max_bytes
     if len(found.data) <= IN_LOOP_BYTES:
         records, next_offset = decode(found, offset, limit_bytes)
@@ -154,9 +150,17 @@ async def read_records(
     return ReadRecords(records, next_offset, found.high_watermark, found.log_start_offset)
 
 
-async def _fetch(
-    core: ServerCore, log: PartitionLog, offset: int, max_bytes: int, wait_ms: int, committed: bool
+async def fetch(
+    core: ServerCore,
+    tp: TopicPartition,
+    offset: int,
+    *,
+    max_bytes: int,
+    wait_ms: int = 0,
+    committed: bool = False,
 ) -> FetchAnswer:
+    """The same as raw batches: small ones may unpack to much."""
+    log = core.broker.catalog.log(*tp)
     now_ms = core.clock.monotonic_ms()
     limit = min(max(1, max_bytes), MOST_READ_BYTES)
     part = FetchPart(log.tp, log, offset, limit)
@@ -170,6 +174,8 @@ async def _fetch(
     except asyncio.CancelledError:
         core.fetches.cancel(pending)
         raise
+    if answer.error is not None:
+        raise answer.error
     return answer
 
 

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,12 +17,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from strandlog.server.core import ServerCore
+from strandlog.server.http.calls import JSON, endpoint
 from strandlog.server.http.context import Context
 from strandlog.server.http.door import HttpOptions
 from strandlog.server.http.exposition import Exposition
 from strandlog.server.http.guards import Guards
 from strandlog.server.http.health import Health
+from strandlog.server.http.live import Live, LiveQuery
+from strandlog.server.http.openapi import Stream, document
 from strandlog.server.http.problems import RequestError, refusal
+from strandlog.server.http.routes import PREFIX, ROUTES
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -47,24 +52,50 @@ async def _refused(request: Request, error: Exception) -> Response:
     return answer
 
 
+def _by_method(endpoints: dict[str, Endpoint]) -> Endpoint:
+    async def answering(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await endpoints[method](request)
+
+    return answering
+
+
 class Application:
     """Everything that is served over HTTP."""
 
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
         self._context = Context(core, options)
         health, exposition = Health(self._context), Exposition(self._context)
+        live = Live(self._context)
+        streams = [Stream("/live", LiveQuery, "Rates, lag, and the tail of a topic")]
+        described = msgspec.json.encode(document(ROUTES, streams, PREFIX, self._context.version))
+
+        async def openapi(request: Request) -> Response:
+            del request
+            return Response(described, media_type=JSON)
+
         routes = [
             Route("/metrics", told(exposition.metrics)),
             Route("/healthz", told(health.healthz)),
             Route("/readyz", told(health.readyz)),
+            Route(f"{PREFIX}/openapi.json", openapi),
+            Route(f"{PREFIX}/live", told(live.live), methods=["GET"]),
+            *self._api(),
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
         app.router.redirect_slashes = False
         self.guarded = Guards(app, options.hosts)
 
-    def begin(self) -> None:
-        """The event loop is there."""
+    def _api(self) -> Iterator[Route]:
+        """A route for each path: those that share one would hide each other's methods."""
+        by_path: dict[str, dict[str, Endpoint]] = {}
+        for each in ROUTES:
+            found = by_path.setdefault(PREFIX + each.path, {})
+            found[each.method] = told(endpoint(each, self._context))
+        for path, endpoints in by_path.items():
+            yield Route(path, _by_method(endpoints), methods=list(endpoints))
 
     def stop(self) -> None:
         """Whatever never ends by itself ends now."""
         self._context.stopping.set()
+        self._context.rates.stop()

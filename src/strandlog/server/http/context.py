@@ -7,6 +7,8 @@ from importlib.metadata import version
 
 from strandlog.server.core import ServerCore
 from strandlog.server.http.door import HttpOptions
+from strandlog.server.http.pipeline_reports import Pipelines
+from strandlog.server.http.rates import Rates
 from strandlog.server.verbs import Writing
 
 
@@ -19,6 +21,8 @@ class Context:
         self.options = options
         self.version = version("strandlog")
         self.writing = Writing(core)
+        self.rates = Rates(core)
+        self.pipelines = Pipelines(core.clock)
         self.began_ms = core.clock.now_ms()
         self.live_clients = 0
         self.stopping = asyncio.Event()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client", "msgspec")
 BACKLOG = 256
+STALL_SECONDS = 15  # how long a client may leave lying what was sent to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,9 @@ class HttpDoor:
                 f"--http-port, or --no-http"
             ) from error
         self._socket.setblocking(False)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it; Linux has it
+            stall_ms = STALL_SECONDS * 1000
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
         return host, self._socket.getsockname()[1]
 
     def begin(self) -> None:

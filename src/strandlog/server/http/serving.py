@@ -56,7 +56,6 @@ class HttpServing:
 
     async def serve(self, listening: socket.socket) -> None:
         """Until `stop`."""
-        self._application.begin()
         await self._uvicorn.serve([listening])
 
     def stop(self, grace_seconds: float) -> None:

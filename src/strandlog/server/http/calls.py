@@ -1,0 +1,122 @@
+"""One call of the JSON API: how its path, query and body are read, and its answer written.
+
+A row of the table (`routes.py`) says which types they have. Types are msgspec structs, so what is
+checked here is what the OpenAPI document says (`openapi.py`): both come out of the same row.
+Unknown fields are refused, for a misspelt one would be lost silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from strandlog.server.http.context import Context
+from strandlog.server.http.guards import read_body
+from strandlog.server.http.problems import RequestError, bad_request
+
+IN_LOOP_BYTES = 64 * 1024  # a body up to here is read quicker than a thread is told to
+JSON = "application/json"
+
+Query = TypeVar("Query")
+Body = TypeVar("Body")
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Query, Body]):
+    """What somebody asks for."""
+
+    path: dict[str, str]
+    query: Query
+    body: Body
+
+
+class ApiRoute(NamedTuple):
+    """One row of the table."""
+
+    method: str
+    path: str
+    handle: Callable[[Context, Any], Awaitable[Any]]
+    summary: str
+    answer: type | None = None  # None: nothing to say but that it is done
+    query: type = Nothing
+    body: type | None = None
+    status: int = 200
+    is_large: bool = False  # the answer: it is written in a thread
+
+    @property
+    def name(self) -> str:
+        """What the call is named in the document."""
+        return self.handle.__name__
+
+
+def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable[Response]]:
+    """What answers the calls of a row."""
+
+    async def answering(request: Request) -> Response:
+        answer = await route.handle(context, await _read(route, request))
+        if route.answer is None:
+            return Response(status_code=204)
+        if route.is_large:
+            body = await asyncio.to_thread(msgspec.json.encode, answer)
+        else:
+            body = msgspec.json.encode(answer)
+        return Response(body, route.status, media_type=JSON)
+
+    return answering
+
+
+async def _read(route: ApiRoute, request: Request) -> Call[Any, Any]:
+    return Call(
+        {name: _decoded(text) for name, text in request.path_params.items()},
+        read_query(request, route.query),
+        None if route.body is None else await _body(request, route.body),
+    )
+
+
+def _decoded(part: str) -> str:
+    """A part of the path, as it was meant."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise bad_request(f"{part!r} is not UTF-8 behind its percent signs") from None
+
+
+def read_query(request: Request, kind: type[Query]) -> Query:
+    """The parameters of a request."""
+    pairs = request.query_params.multi_items()
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise bad_request("a parameter is given more than once")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"the parameters: {_words(error)}") from None
+
+
+async def _body(request: Request, kind: type) -> Any:
+    data = await read_body(request)
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
+    try:
+        if len(data) <= IN_LOOP_BYTES:
+            return decode(data)
+        return await asyncio.to_thread(decode, data)
+    except msgspec.ValidationError as error:
+        raise RequestError(422, "Invalid content", f"the body: {_words(error)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"the body: {_words(error)}") from None
+
+
+def _words(error: Exception) -> str:
+    """`Expected `int`, got `str` - at `$.n`` in one line."""
+    return str(error).replace("`", "'")

@@ -1,0 +1,244 @@
+"""Groups over HTTP: who is in them, where they stand, how far behind; move them, forget them.
+
+Offsets of a group are moved while it has no members: a member would go on from its own position and
+commit over it. A reset tells what it would do unless `is_dry_run` is false.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from strandlog.broker.group_member import CommitRequest, MemberDescription
+from strandlog.errors import DataError, GroupNotEmptyError, GroupNotFoundError
+from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
+from strandlog.server.http.calls import Call, Nothing
+from strandlog.server.http.context import Context
+from strandlog.server.http.facts import GroupFacts, group_facts, group_offsets
+from strandlog.server.http.payloads import printable
+from strandlog.server.http.problems import bad_request
+from strandlog.server.waiting import group_durable
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition_reads import find_timestamp
+
+Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class GroupSummary(Struct):
+    """A group in a list; `lag` is how many offsets it has before it."""
+
+    group: str
+    state: str
+    protocol_type: str
+    members: int
+    topics: list[str]
+    lag: int
+
+
+class GroupList(Struct):
+    """Groups by name."""
+
+    groups: list[GroupSummary]
+
+
+class PartitionName(Struct):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class MemberShown(Struct):
+    """A member, and what it was given to read."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: list[PartitionName]
+
+
+class GroupPosition(Struct):
+    """Where a group stands in a partition, and who reads it."""
+
+    topic: str
+    partition: int
+    offset: int
+    start_offset: int
+    end_offset: int
+    lag: int
+    metadata: str
+    committed_ms: int
+    member_id: str | None
+
+
+class GroupShown(Struct):
+    """A group with its members and positions."""
+
+    group: str
+    state: str
+    protocol_type: str
+    protocol_name: str
+    generation: int
+    lag: int
+    members: list[MemberShown]
+    positions: list[GroupPosition]
+
+
+class OffsetReset(Struct, forbid_unknown_fields=True):
+    """Where to move a group: in one topic (some partitions of it), or wherever it stands.
+
+    `to` offset needs `offset`, `to` time needs `time_ms`; what lies outside a partition becomes its
+    nearest end."""
+
+    to: Literal["earliest", "latest", "offset", "time"]
+    topic: str | None = None
+    partitions: list[Number] | None = None
+    offset: Offset | None = None
+    time_ms: Offset | None = None
+    is_dry_run: bool = True
+
+
+class OffsetChange(Struct):
+    """One offset that is moved; `before` is null where the group had none."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+    lag_after: int
+
+
+class OffsetChanges(Struct):
+    """What a reset does, or would do: it is possible while the group has no members."""
+
+    is_dry_run: bool
+    members: int
+    changes: list[OffsetChange]
+
+
+async def list_groups(context: Context, call: Call[Nothing, None]) -> GroupList:
+    del call
+    return GroupList([_summary(facts) for facts in await group_facts(context.broker)])
+
+
+def _summary(facts: GroupFacts) -> GroupSummary:
+    topics = sorted({each.tp.topic for each in facts.offsets})
+    return GroupSummary(
+        facts.group, facts.state, facts.protocol_type, facts.members, topics, facts.lag
+    )
+
+
+async def describe_group(context: Context, call: Call[Nothing, None]) -> GroupShown:
+    found = context.broker.groups.describe(call.path["group"])
+    members = [_member(each, found.protocol_type) for each in found.members]
+    readers = {
+        (each.topic, each.partition): member.member_id
+        for member in members
+        for each in member.partitions
+    }
+    positions = [
+        GroupPosition(
+            *each.tp,
+            each.committed.offset,
+            each.start_offset,
+            each.end_offset,
+            each.lag,
+            printable(each.committed.metadata),
+            each.committed.commit_timestamp,
+            readers.get(each.tp),
+        )
+        for each in group_offsets(context.broker, found.group_id)
+    ]
+    return GroupShown(
+        found.group_id,
+        found.state,
+        found.protocol_type,
+        found.protocol_name,
+        found.generation,
+        sum(each.lag for each in positions),
+        members,
+        positions,
+    )
+
+
+def _member(member: MemberDescription, protocol_type: str) -> MemberShown:
+    owned: tuple[TopicPartition, ...] = ()
+    if protocol_type == CONSUMER_PROTOCOL_TYPE:
+        try:
+            owned = decode_assignment(member.assignment).partitions
+        except DataError:
+            owned = ()  # only its leader's assignor can read it
+    return MemberShown(
+        member.member_id,
+        member.group_instance_id,
+        printable(member.client_id),
+        member.client_host,
+        [PartitionName(*tp) for tp in sorted(owned)],
+    )
+
+
+async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> OffsetChanges:
+    group, reset = call.path["group"], call.body
+    broker = context.broker
+    before = broker.groups.fetch_offsets(group)
+    try:
+        members = len(broker.groups.describe(group).members)
+    except GroupNotFoundError:
+        if reset.topic is None:
+            raise
+        members = 0  # a group may be given a place before it reads anything
+    logs = _logs_to_move(context, reset, list(before))
+    after = {log.tp: _target(log, reset) for log in logs}
+    changes = []
+    for log in logs:
+        old, new = before.get(log.tp), after[log.tp]
+        lag = max(0, log.high_watermark - new)
+        changes.append(OffsetChange(*log.tp, None if old is None else old.offset, new, lag))
+    if not reset.is_dry_run:
+        if members:
+            raise GroupNotEmptyError(group, members)
+        offsets = {tp: OffsetAndMetadata(offset) for tp, offset in after.items()}
+        broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+        await group_durable(context.core, group)
+    return OffsetChanges(reset.is_dry_run, members, changes)
+
+
+def _logs_to_move(
+    context: Context, reset: OffsetReset, committed: list[TopicPartition]
+) -> list[PartitionLog]:
+    catalog = context.broker.catalog
+    if reset.topic is None:
+        if reset.partitions is not None:
+            raise bad_request("`partitions` needs a `topic`")
+        return [catalog.log(*tp) for tp in sorted(committed) if tp.topic in catalog]
+    if reset.partitions is None:
+        return list(catalog.logs(reset.topic))
+    return [catalog.log(reset.topic, number) for number in sorted(set(reset.partitions))]
+
+
+def _target(log: PartitionLog, reset: OffsetReset) -> int:
+    start, end = log.log_start_offset, log.high_watermark
+    match reset.to:
+        case "earliest":
+            return start
+        case "latest":
+            return end
+        case "offset":
+            if reset.offset is None:
+                raise bad_request("`to` offset needs an `offset`")
+            return min(max(reset.offset, start), end)
+        case "time":
+            if reset.time_ms is None:
+                raise bad_request("`to` time needs a `time_ms`")
+            found = find_timestamp(log, reset.time_ms)
+            return end if found is None else found.offset
+
+
+async def delete_group(context: Context, call: Call[Nothing, None]) -> None:
+    group = call.path["group"]
+    context.broker.groups.delete(group)
+    await group_durable(context.core, group)

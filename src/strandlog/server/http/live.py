@@ -1,0 +1,237 @@
+"""`/api/v1/live`: what goes on, as server-sent events.
+
+    rates       bytes, records and requests per second            every interval
+    lag         every group and how far it is behind              every interval
+    records     the newest records of a topic, with `topic`       when there are some
+    heartbeat   nothing to tell                                   so that silence means trouble
+    problem     why the stream ends, such as a deleted topic      as problem+json
+
+A stream is pulled, not pushed: what is told is looked up when the client has taken what was told
+before. So nothing is kept for a client that does not read; it misses what went by (`skipped` counts
+the records). The kernel hangs up on one that takes nothing for `STALL_SECONDS` (`door.py`).
+
+A tail shows at most `limit` records per interval, whatever a topic takes; lag is looked up once for
+all clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from strandlog.clock import stopwatch
+from strandlog.server.http.calls import read_query
+from strandlog.server.http.context import Context
+from strandlog.server.http.facts import group_facts
+from strandlog.server.http.problems import RequestError, bad_request, problem_of
+from strandlog.server.http.rates import BrokerRates
+from strandlog.server.http.tail import Tail
+
+MOST_CLIENTS = 100
+MOST_GROUPS = 200
+LAG_SECONDS = 1.0
+HEARTBEAT_SECONDS = 10.0
+RETRY_MS = 2000
+EVENT_STREAM = "text/event-stream"
+
+
+class LiveQuery(Struct, forbid_unknown_fields=True):
+    """What to tell, and how often."""
+
+    rates: bool = True
+    lag: bool = True
+    topic: str | None = None
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+    show_bytes: Annotated[int, Meta(ge=1, le=16 * 1024)] = 4 * 1024
+    interval_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1000
+
+
+class RatesTold(Struct):
+    """What goes through the broker now; rates are null until it has been looked at twice."""
+
+    at_ms: int
+    rates: BrokerRates | None
+    connections_open: int
+    requests_in_flight: int
+    produced_records: int
+    produced_bytes: int
+    fetched_bytes: int
+
+
+class GroupLag(Struct):
+    """A group, and how many offsets it has before it."""
+
+    group: str
+    state: str
+    members: int
+    lag: int
+
+
+class LagTold(Struct):
+    """The groups, those that are furthest behind first."""
+
+    at_ms: int
+    groups: list[GroupLag]
+
+
+class Live:
+    """All streams of one broker."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lag: LagTold | None = None
+        self._lag_at = 0.0
+        self._lag_turn = asyncio.Lock()
+
+    async def live(self, request: Request) -> Response:
+        """Begin a stream, unless there is something wrong with it."""
+        query = read_query(request, LiveQuery)
+        if self._context.live_clients >= MOST_CLIENTS:
+            raise RequestError(
+                503, "Too many streams", f"{MOST_CLIENTS} streams are open; end some"
+            )
+        if query.partition is not None and query.topic is None:
+            raise bad_request("`partition` needs a `topic`")
+        tail = None
+        if query.topic is not None:
+            tail = Tail(self._context, query.topic, query.partition, query.limit, query.show_bytes)
+        if request.method == "HEAD":
+            return Response(media_type=EVENT_STREAM)
+        return _Stream(self, self._context, query, tail)
+
+    def rates(self) -> RatesTold:
+        core = self._context.core
+        metrics = core.metrics
+        return RatesTold(
+            core.clock.now_ms(),
+            self._context.rates.broker(),
+            metrics.connections_open,
+            metrics.requests_in_flight,
+            metrics.produced_records,
+            metrics.produced_bytes,
+            core.fetches.read_bytes,
+        )
+
+    async def lag(self) -> LagTold:
+        """How far the groups are behind; the same answer for all who ask within a second."""
+        async with self._lag_turn:
+            if self._lag is None or stopwatch() - self._lag_at >= LAG_SECONDS:
+                found = await group_facts(self._context.broker)
+                rows = [GroupLag(each.group, each.state, each.members, each.lag) for each in found]
+                rows.sort(key=lambda row: (-row.lag, row.group))
+                self._lag = LagTold(self._context.core.clock.now_ms(), rows[:MOST_GROUPS])
+                self._lag_at = stopwatch()
+            return self._lag
+
+
+class _Stream(Response):
+    """One client's stream."""
+
+    def __init__(self, live: Live, context: Context, query: LiveQuery, tail: Tail | None) -> None:
+        super().__init__()
+        self._live = live
+        self._context = context
+        self._query = query
+        self._tail = tail
+        self._told_at = stopwatch()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        with self._counted(), _tasks(_gone(receive), self._context.stopping.wait()) as ends:
+            headers = [(b"content-type", EVENT_STREAM.encode()), (b"x-accel-buffering", b"no")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._sent(send, f"retry: {RETRY_MS}\n\n".encode(), ends)
+            while await self._told(send, ends):
+                seconds = self._query.interval_ms / 1000
+                done, _ = await asyncio.wait(ends, timeout=seconds, return_when=_FIRST)
+                if done:
+                    break
+            await self._sent(send, b"", [ends[0]], is_last=True)
+
+    async def _told(self, send: Send, ends: list[asyncio.Task[Any]]) -> bool:
+        """Tell what there is to tell; False when that was the last of it."""
+        try:
+            body = await self._events()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            await self._sent(send, _event("problem", problem_of(error)), ends)
+            return False
+        return await self._sent(send, body, ends)
+
+    async def _sent(
+        self, send: Send, body: bytes, ends: list[asyncio.Task[Any]], *, is_last: bool = False
+    ) -> bool:
+        """Whether the client took it; False when the stream is over before it did."""
+        if not body and not is_last:
+            return True
+        message = {"type": "http.response.body", "body": body, "more_body": not is_last}
+        sending = asyncio.ensure_future(_send(send, message))
+        try:
+            await asyncio.wait([sending, *ends], return_when=_FIRST)
+            return sending.done() and sending.exception() is None
+        finally:
+            sending.cancel()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._context.live_clients += 1
+        try:
+            yield
+        finally:
+            self._context.live_clients -= 1
+
+    async def _events(self) -> bytes:
+        """What there is to tell now."""
+        parts: list[bytes] = []
+        if self._query.rates:
+            parts.append(_event("rates", self._live.rates()))
+        if self._query.lag:
+            parts.append(_event("lag", await self._live.lag()))
+        if self._tail is not None:
+            found = await self._tail.newest()
+            if found.records or found.skipped:
+                parts.append(await asyncio.to_thread(_event, "records", found))
+        now = stopwatch()
+        if not parts and now - self._told_at >= HEARTBEAT_SECONDS:
+            parts.append(_event("heartbeat", {}))
+        if parts:
+            self._told_at = now
+        return b"".join(parts)
+
+
+_FIRST = asyncio.FIRST_COMPLETED
+
+
+async def _send(send: Send, message: dict[str, Any]) -> None:
+    await send(message)
+
+
+async def _gone(receive: Receive) -> None:
+    """Until the client hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@contextmanager
+def _tasks(*waits: Any) -> Iterator[list[asyncio.Task[Any]]]:
+    """Tasks that last no longer than the block."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _event(name: str, data: Any) -> bytes:
+    """An event. Values that are JSON are passed on as they were written, line breaks included."""
+    lines = msgspec.json.encode(data).splitlines()
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), b"\ndata: ".join(lines))

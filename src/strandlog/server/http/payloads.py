@@ -1,0 +1,150 @@
+"""Bytes as JSON can hold them, in both directions.
+
+Out: `json` (an object or a list, as it was written), else `text`, else `base64`; null stays null.
+What is longer than asked for is cut, and says so; then JSON is text.
+
+In: one of `value` (text), `value_json` (kept as it is written in the request) and `value_base64`;
+none, or a null text, is null. The same for keys.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from strandlog.model import Headers, Record
+from strandlog.server.http.problems import bad_request
+
+Show = Literal["auto", "text", "base64"]
+_JSON_STARTS = (b"{", b"[")
+
+
+class Payload(Struct):
+    """A key or a value; `size_bytes` is that of all of it."""
+
+    kind: Literal["json", "text", "base64"]
+    data: Raw
+    size_bytes: int
+    is_cut: bool
+
+
+class HeaderShown(Struct):
+    """A header of a record."""
+
+    name: str
+    value: Payload | None
+
+
+class RecordShown(Struct):
+    """A record."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Payload | None
+    value: Payload | None
+    headers: list[HeaderShown]
+    size_bytes: int
+
+
+def shown_record(record: Record, show: Show, limit_bytes: int) -> RecordShown:
+    """A record, with nothing in it longer than the limit."""
+    return RecordShown(
+        record.partition,
+        record.offset,
+        record.timestamp,
+        shown(record.key, show, limit_bytes),
+        shown(record.value, show, limit_bytes),
+        [
+            HeaderShown(printable(name), shown(value, show, limit_bytes))
+            for name, value in record.headers
+        ],
+        size_of(record),
+    )
+
+
+def size_of(record: Record) -> int:
+    """The bytes of what a record holds."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def shown(data: bytes | None, show: Show, limit_bytes: int) -> Payload | None:
+    if data is None:
+        return None
+    size = len(data)
+    is_cut = size > limit_bytes
+    part = bytes(data[:limit_bytes])
+    if show == "auto" and not is_cut and parsed(part) is not UNSET:
+        return Payload("json", Raw(part), size, is_cut)
+    text = None if show == "base64" else _text(part, is_cut)
+    if text is None and show == "text":
+        text = part.decode(errors="replace")
+    if text is not None:
+        return Payload("text", Raw(msgspec.json.encode(text)), size, is_cut)
+    return Payload("base64", Raw(b'"' + b64encode(part) + b'"'), size, is_cut)
+
+
+def parsed(data: bytes) -> object:
+    """The object or list that the bytes are in JSON; UNSET when they are none."""
+    if not data.lstrip().startswith(_JSON_STARTS):
+        return UNSET
+    try:
+        document: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return UNSET
+    return document
+
+
+def _text(data: bytes, is_cut: bool) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        # The cut may have gone through the last character.
+        if is_cut and error.start >= len(data) - 3 and error.reason == "unexpected end of data":
+            return data[: error.start].decode()
+        return None
+
+
+def printable(text: str) -> str:
+    """Names of headers may hold any bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+# -- in ------------------------------------------------------------------------------------------
+
+
+class NewHeader(Struct, forbid_unknown_fields=True):
+    """A header of a record that is sent."""
+
+    name: str
+    value: str | None = None
+    value_base64: str | None = None
+
+    def as_pair(self) -> tuple[str, bytes | None]:
+        return self.name, taken(f"header {self.name!r}", self.value, UNSET, self.value_base64)
+
+
+def header_pairs(headers: list[NewHeader]) -> Headers:
+    return tuple(header.as_pair() for header in headers)
+
+
+def taken(
+    name: str, text: str | None, document: Raw | UnsetType, encoded: str | None
+) -> bytes | None:
+    """The bytes that one of the three forms stands for."""
+    if (text is not None) + (document is not UNSET) + (encoded is not None) > 1:
+        raise bad_request(f"{name} is given in more than one form")
+    if text is not None:
+        return text.encode()
+    if not isinstance(document, UnsetType):
+        return bytes(document)
+    if encoded is None:
+        return None
+    try:
+        return b64decode(encoded, validate=True)
+    except ValueError:
+        raise bad_request(f"{name} is no base64") from None

@@ -1,0 +1,71 @@
+"""A piece of a partition, unpacked batch by batch and put through a filter, within bounds.
+
+A few kilobytes on disk may unpack to many megabytes. So what a look may cost is counted in what
+comes out: it ends with the batch in which the bytes or the time run out. One batch is always looked
+at, else nobody would get on; it unpacks to decompressed.max.bytes at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from strandlog.broker.fetches import FetchAnswer
+from strandlog.clock import stopwatch
+from strandlog.model import Record
+from strandlog.record.aborted import AbortedBatches
+from strandlog.record.batch import iter_batches
+from strandlog.server.http.payloads import size_of
+from strandlog.server.http.record_filter import Test
+
+
+class Bounds(NamedTuple):
+    """How much may be done for a piece."""
+
+    end_offset: int
+    most_records: int  # that pass
+    most_bytes: int  # that are looked at
+    deadline: float  # on the stopwatch
+    batch_bytes: int  # that a batch may unpack to
+
+
+class Piece(NamedTuple):
+    """What came of it."""
+
+    passed: list[Record]
+    next_offset: int
+    looked_at: int
+    looked_at_bytes: int
+
+
+def sift(found: FetchAnswer, offset: int, test: Test | None, bounds: Bounds) -> Piece:
+    """The records from an offset on that pass; where to go on."""
+    passed: list[Record] = []
+    looked_at = size = 0
+    for records, next_offset in _batches(found, offset, bounds.batch_bytes):
+        for record in records:
+            if record.offset >= bounds.end_offset:
+                return Piece(passed, bounds.end_offset, looked_at, size)
+            looked_at += 1
+            size += size_of(record)
+            if test is None or test(record):
+                passed.append(record)
+                if len(passed) == bounds.most_records:
+                    return Piece(passed, record.offset + 1, looked_at, size)
+        offset = next_offset
+        if size >= bounds.most_bytes or stopwatch() >= bounds.deadline:
+            break
+    return Piece(passed, min(offset, bounds.end_offset), looked_at, size)
+
+
+def _batches(
+    found: FetchAnswer, offset: int, limit_bytes: int
+) -> Iterator[tuple[list[Record], int]]:
+    """The records of each batch, and the offset after it."""
+    aborted = AbortedBatches(found.aborted or ())
+    for batch in iter_batches(found.data):
+        batch.check()
+        records: list[Record] = []
+        if not aborted.hides(batch):
+            records = batch.records(*found.tp, from_offset=offset, limit_bytes=limit_bytes)
+        yield records, batch.header.last_offset + 1

@@ -1,0 +1,132 @@
+"""Which records are wanted: words in key, value or header, or a place in a JSON value.
+
+    key=alice              the key contains it
+    value=espresso         the value contains it
+    header=trace           there is such a header; header=trace=42: one that contains 42
+    path=$.order.lines[0].price&equals=3.5
+                           the value is JSON, and has that at that place; without `equals`: anything
+
+All that are given have to hold. There are no patterns and no expressions: what a record costs to
+look at is bounded by its size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from strandlog.model import Record
+from strandlog.server.http.payloads import parsed
+from strandlog.server.http.problems import bad_request
+
+Step = str | int
+Test = Callable[[Record], bool]
+_STEP = re.compile(r"""\.?([^.\[\]'"]+)|\[(\d{1,9})\]|\['([^']*)'\]|\["([^"]*)"\]""")
+MOST_STEPS = 50
+
+
+def parse_path(text: str) -> list[Step]:
+    """`$.a.b[0]['c d']` as its steps; the `$.` may be left out."""
+    rest = text.removeprefix("$")
+    steps: list[Step] = []
+    position = 0
+    while position < len(rest):
+        match = _STEP.match(rest, position)
+        if match is None or len(steps) == MOST_STEPS:
+            raise bad_request(f"{text!r} is no path such as $.order.lines[0].price")
+        name, number, single, double = match.groups()
+        steps.append(int(number) if number is not None else name or single or double or "")
+        position = match.end()
+    return steps
+
+
+def at_path(document: object, steps: list[Step]) -> tuple[bool, object]:
+    """Whether there is such a place, and what is there."""
+    for step in steps:
+        if isinstance(document, dict) and str(step) in document:
+            document = document[str(step)]
+        elif isinstance(document, list) and isinstance(step, int) and step < len(document):
+            document = document[step]
+        else:
+            return False, None
+    return True, document
+
+
+def _is_equal(found: object, wanted: str) -> bool:
+    """Text is equal to the words themselves, everything else to what they are in JSON."""
+    if isinstance(found, str):
+        return found == wanted or _is_quoted(found, wanted)
+    try:
+        document: object = msgspec.json.decode(wanted)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    if isinstance(found, bool) or isinstance(document, bool):
+        return found is document
+    return found == document
+
+
+def _is_quoted(found: str, wanted: str) -> bool:
+    try:
+        return msgspec.json.decode(wanted, type=str) == found
+    except msgspec.DecodeError:
+        return False
+
+
+def record_filter(
+    *,
+    key: str | None = None,
+    value: str | None = None,
+    header: str | None = None,
+    path: str | None = None,
+    equals: str | None = None,
+) -> Test | None:
+    """The test that a record has to pass; None when all do."""
+    tests: list[Test] = []
+    if key is not None:
+        tests.append(_contains(lambda record: record.key, key))
+    if value is not None:
+        tests.append(_contains(lambda record: record.value, value))
+    if header is not None:
+        tests.append(_has_header(header))
+    if path is not None:
+        tests.append(_has_path(path, equals))
+    elif equals is not None:
+        raise bad_request("`equals` needs a `path`")
+    if not tests:
+        return None
+    return lambda record: all(test(record) for test in tests)
+
+
+def _contains(part: Callable[[Record], bytes | None], words: str) -> Test:
+    wanted = words.encode("utf-8", "surrogateescape")
+    return lambda record: wanted in (part(record) or b"")
+
+
+def _has_header(words: str) -> Test:
+    name, has_value, value = words.partition("=")
+    wanted = value.encode("utf-8", "surrogateescape")
+
+    def test(record: Record) -> bool:
+        return any(
+            each == name and (not has_value or wanted in (data or b""))
+            for each, data in record.headers
+        )
+
+    return test
+
+
+def _has_path(path: str, equals: str | None) -> Test:
+    steps = parse_path(path)
+
+    def test(record: Record) -> bool:
+        document = parsed(record.value or b"")
+        is_there, found = at_path(document, steps)
+        return (
+            is_there
+            and document is not msgspec.UNSET
+            and (equals is None or _is_equal(found, equals))
+        )
+
+    return test

@@ -1,0 +1,226 @@
+"""Topics over HTTP: list, make, look at, change, let grow, delete."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from strandlog.broker.catalog import Topic
+from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.setting import Setting
+from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.errors import TopicNotFoundError
+from strandlog.server.http.calls import Call, Nothing
+from strandlog.server.http.context import Context
+from strandlog.server.http.facts import PartitionFacts, facts_of, group_facts, partition_facts
+from strandlog.server.http.problems import RequestError
+from strandlog.server.http.rates import TopicRate
+from strandlog.server.waiting import done_in_steps
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.steps import Steps, breathe
+
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Scalar = bool | int | float | str
+
+
+class TopicSummary(Struct):
+    """A topic in a list. Rates are null until the broker has been looked at twice."""
+
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: int
+    segments: int
+    size_bytes: int
+    offsets: int
+    cleanup_policy: str
+    retention_ms: int
+    retention_bytes: int
+    produced_bytes_per_second: float | None
+    produced_records_per_second: float | None
+
+
+class TopicList(Struct):
+    """Topics by name."""
+
+    topics: list[TopicSummary]
+
+
+class PartitionShown(Struct):
+    """A partition. Readers see what is below `end_offset`, those of committed records what is below
+    `last_stable_offset`; what is below `log_end_offset` is written."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    segments: int
+    size_bytes: int
+    failure: str | None
+
+
+class TopicSetting(Struct):
+    """A setting of a topic, and who gave it its value; `default` counts when the topic does not."""
+
+    name: str
+    value: str
+    default: str
+    origin: Literal["topic", "broker", "default"]
+    kind: str
+    allowed: str
+    help: str
+
+
+class TopicDescription(Struct):
+    """A topic with its partitions, its settings, and the groups that have offsets in it."""
+
+    summary: TopicSummary
+    partitions: list[PartitionShown]
+    config: list[TopicSetting]
+    groups: list[str]
+
+
+class TopicsQuery(Struct, forbid_unknown_fields=True):
+    """Which topics."""
+
+    internal: bool = False
+
+
+class NewTopic(Struct, forbid_unknown_fields=True):
+    """A topic to be made."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=249)]
+    partitions: Count | None = None
+    config: dict[str, Scalar] = {}
+
+
+class TopicChanges(Struct, forbid_unknown_fields=True):
+    """Settings to be changed; null takes one back to its default."""
+
+    config: dict[str, Scalar | None]
+
+
+class NewPartitions(Struct, forbid_unknown_fields=True):
+    """How many partitions a topic is to have."""
+
+    partitions: Count
+
+
+async def list_topics(context: Context, call: Call[TopicsQuery, None]) -> TopicList:
+    by_topic: dict[str, list[PartitionFacts]] = defaultdict(list)
+    for each in await partition_facts(context.broker):
+        by_topic[each.topic].append(each)
+    catalog, rates = context.broker.catalog, context.rates.topics()
+    shown = []
+    for name, partitions in by_topic.items():
+        if name in catalog:
+            topic = catalog.topic(name)
+            if call.query.internal or not topic.is_internal:
+                shown.append(_summary(topic, partitions, rates.get(name)))
+    return TopicList(shown)
+
+
+def _summary(
+    topic: Topic, partitions: list[PartitionFacts], rate: TopicRate | None
+) -> TopicSummary:
+    settings = topic.settings
+    return TopicSummary(
+        topic.name,
+        topic.topic_id,
+        topic.is_internal,
+        topic.partitions,
+        sum(each.segments for each in partitions),
+        sum(each.size_bytes for each in partitions),
+        sum(each.end_offset - each.start_offset for each in partitions),
+        ",".join(settings.cleanup_policy),
+        settings.retention_ms,
+        settings.retention_bytes,
+        None if rate is None else rate.produced_bytes_per_second,
+        None if rate is None else rate.produced_records_per_second,
+    )
+
+
+async def describe_topic(context: Context, call: Call[Nothing, None]) -> TopicDescription:
+    return await _described(context, call.path["topic"])
+
+
+async def _described(context: Context, name: str) -> TopicDescription:
+    broker = context.broker
+    topic, logs = broker.catalog.topic(name), broker.catalog.logs(name)
+    summary = _summary(topic, [facts_of(log) for log in logs], context.rates.topics().get(name))
+    shown = [_partition(log) for log in logs]
+    groups = [
+        facts.group
+        for facts in await group_facts(broker)
+        if any(each.tp.topic == name for each in facts.offsets)
+    ]
+    config = [_setting(row, topic, broker.settings) for row in TOPIC_SETTINGS]
+    return TopicDescription(summary, shown, config, groups)
+
+
+def _partition(log: PartitionLog) -> PartitionShown:
+    return PartitionShown(
+        log.tp.partition,
+        log.log_start_offset,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_end_offset,
+        len(log.segments),
+        log.segments.size_bytes,
+        None if log.failure is None else str(log.failure),
+    )
+
+
+def _setting(row: Setting, topic: Topic, settings: BrokerSettings) -> TopicSetting:
+    own, brokers = topic.config.get(row.name), settings.given.get(row.broker_name)
+    default = row.default if brokers is None else brokers
+    origin: Literal["topic", "broker", "default"] = "default" if brokers is None else "broker"
+    return TopicSetting(
+        row.name,
+        row.format(default if own is None else own),
+        row.format(default),
+        origin if own is None else "topic",
+        row.kind,
+        row.allowed(),
+        row.help,
+    )
+
+
+async def create_topic(context: Context, call: Call[Nothing, NewTopic]) -> TopicDescription:
+    wanted = call.body
+    steps = context.broker.creating_topic(wanted.name, wanted.partitions, wanted.config)
+    await done_in_steps(context.core, "CreateTopic", steps)
+    return await _described(context, wanted.name)
+
+
+async def alter_topic(context: Context, call: Call[Nothing, TopicChanges]) -> TopicDescription:
+    name, changes = call.path["topic"], call.body.config
+
+    def altering() -> Steps[None]:
+        yield breathe  # in turn with all that changes topics
+        context.broker.catalog.alter(name, changes)
+
+    context.broker.catalog.topic(name)
+    await done_in_steps(context.core, "AlterTopic", altering())
+    return await _described(context, name)
+
+
+async def add_partitions(context: Context, call: Call[Nothing, NewPartitions]) -> TopicDescription:
+    name = call.path["topic"]
+    steps = context.broker.adding_partitions(name, call.body.partitions)
+    await done_in_steps(context.core, "AddPartitions", steps)
+    return await _described(context, name)
+
+
+async def delete_topic(context: Context, call: Call[Nothing, None]) -> None:
+    name = call.path["topic"]
+    if name not in context.broker.catalog:
+        raise TopicNotFoundError(name)
+    if not context.broker.settings.delete_topic_enable:
+        raise RequestError(
+            403, "Deletion is disabled", "topics are not deleted here: delete.topic.enable is false"
+        )
+    await done_in_steps(context.core, "DeleteTopic", context.core.deleting_topic(name))

@@ -50,6 +50,7 @@ crash: setup
 
 fuzz: setup
 	FUZZ_EXAMPLES=40 $(BIN)/python -m pytest -o timeout=0 tests/server/test_kafka_fuzz.py
+	FUZZ_EXAMPLES=100 $(BIN)/python -m pytest -o timeout=0 tests/server/test_http_fuzz.py
 
 soak: setup
 	$(BIN)/python -m tests.soak.broker_kills --rounds 50
@@ -58,7 +59,7 @@ soak: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
-	$(BIN)/python -m benchmarks.spark
+	$(BIN)/python -m benchmarks.spark --rounds 1
 
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark

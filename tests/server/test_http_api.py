@@ -138,7 +138,7 @@ def test_rates_come_with_the_second_look(api: httpx.Client) -> None:
         ("PATCH", "topics/there", {}, 422, "config"),
         ("POST", "topics", {"name": "there"}, 409, "exists"),
         ("POST", "topics", {"name": "a/b"}, 400, "a/b"),
-        ("POST", "topics", {"name": ""}, 422, "name"),
+        ("POST", "topics", {"name": ""}, 400, "name"),
         ("POST", "topics", {"name": "x", "partitions": 51}, 400, "50"),
         ("POST", "topics", {"name": "x", "partitions": 0}, 422, "partitions"),
         ("POST", "topics", {"name": "x", "partitons": 1}, 422, "partitons"),

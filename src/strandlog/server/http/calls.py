@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandlog.server.http.context import Context
-from strandlog.server.http.guards import read_body
+from strandlog.server.http.guards import check_is_json, read_body
 from strandlog.server.http.problems import RequestError, bad_request
 
 IN_LOOP_BYTES = 64 * 1024  # a body up to here is read quicker than a thread is told to
@@ -64,6 +64,7 @@ def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable
     """What answers the calls of a row."""
 
     async def answering(request: Request) -> Response:
+        check_is_json(request)
         answer = await route.handle(context, await _read(route, request))
         if route.answer is None:
             return Response(status_code=204)

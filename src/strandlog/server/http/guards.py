@@ -5,8 +5,9 @@ elsewhere, so:
 
     Host            an address, localhost, or a name that `http.hosts` has. A page whose own name
                     was made to point here (DNS rebinding) comes with that name: 421
-    Content-Type    requests that carry something say that it is JSON. A form of another page
-                    cannot, and there is no CORS that would let its scripts: 415
+    Content-Type    requests that change something say that they are JSON (`check_is_json`). A
+                    form of another page cannot, and there is no CORS that would let its scripts:
+                    415. DELETE needs no such word: no form can send it
     Content-Length  at most `MOST_BODY_BYTES`: 413; who does not say is counted (`read_body`)
 
 Paths go on as they were sent: a group may have "/" in its name, so parts are decoded when they
@@ -66,14 +67,14 @@ class Guards:
         assert scope["type"] == "http", "there are no others: uvicorn is told so"
         send = _with_headers(send)
         try:
-            self._check(scope["method"], Headers(scope=scope))
+            self._check(Headers(scope=scope))
         except RequestError as error:
             await refusal(error)(scope, receive, send)
             return
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
         await self._app(scope, receive, send)
 
-    def _check(self, method: str, headers: Headers) -> None:
+    def _check(self, headers: Headers) -> None:
         host = headers.get("host", "")
         if not is_known_host(host, self._hosts):
             raise RequestError(
@@ -82,15 +83,20 @@ class Guards:
                 f"this server does not go by the name {host!r}; ask for it by its address, or add "
                 f"the name to http.hosts",
             )
-        if method in CHANGING_METHODS:
-            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                raise RequestError(
-                    415, "Unsupported media type", "send JSON, and Content-Type: application/json"
-                )
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > MOST_BODY_BYTES:
             raise _too_large()
+
+
+def check_is_json(request: Request) -> None:
+    """Refuse a change that does not say that it is JSON, whether it carries anything or not."""
+    if request.method not in CHANGING_METHODS:
+        return
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(
+            415, "Unsupported media type", "send JSON, and Content-Type: application/json"
+        )
 
 
 def _too_large() -> RequestError:

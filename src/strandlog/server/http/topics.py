@@ -23,6 +23,11 @@ from strandlog.storage.steps import Steps, breathe
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Scalar = bool | int | float | str
+# Told in the document; the broker checks them itself, and its words are the better ones.
+Name = Annotated[str, Meta(extra_json_schema={"pattern": "^[a-zA-Z0-9._-]{1,249}$"})]
+SETTING_NAMES = Meta(
+    extra_json_schema={"propertyNames": {"enum": [row.name for row in TOPIC_SETTINGS]}}
+)
 
 
 class TopicSummary(Struct):
@@ -92,15 +97,15 @@ class TopicsQuery(Struct, forbid_unknown_fields=True):
 class NewTopic(Struct, forbid_unknown_fields=True):
     """A topic to be made."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=249)]
+    name: Name
     partitions: Count | None = None
-    config: dict[str, Scalar] = {}
+    config: Annotated[dict[str, Scalar], SETTING_NAMES] = {}
 
 
 class TopicChanges(Struct, forbid_unknown_fields=True):
     """Settings to be changed; null takes one back to its default."""
 
-    config: dict[str, Scalar | None]
+    config: Annotated[dict[str, Scalar | None], SETTING_NAMES]
 
 
 class NewPartitions(Struct, forbid_unknown_fields=True):

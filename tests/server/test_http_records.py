@@ -6,6 +6,7 @@ import json
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -252,6 +253,31 @@ def test_a_cursor_from_before_retention_goes_on_with_what_is_there(
     send(api, topic, [{"value": "new"}])
     assert page(api, topic, cursor=cursor)["is_at_end"]
     assert values(page(api, topic, cursor="0:0")) == ["new"]
+
+
+@pytest.mark.parametrize("place", ["value", "length"])
+def test_damage_is_told_and_passed_over(tmp_path: Path, place: str) -> None:
+    data = tmp_path / "data"
+    with http_broker(data) as running:
+        with client_of(running) as client:
+            client.base_url = client.base_url.join("/api/v1/")
+            make(client, "hurt")
+            for number in range(5):
+                send(client, "hurt", [{"value": f"batch {number}"}])
+        assert running.stop() == 0
+        file = data / "hurt-0" / "00000000000000000000.log"
+        content = bytearray(file.read_bytes())
+        size = len(content) // 5
+        content[2 * size + (size - 5 if place == "value" else 9)] ^= 0xFF
+        file.write_bytes(content)
+        running.start()
+        with client_of(running) as client:
+            client.base_url = client.base_url.join("/api/v1/")
+            found = page(client, "hurt")
+            assert values(found) == ["batch 0", "batch 1", "batch 3", "batch 4"]
+            assert found["is_at_end"]
+            [told] = found["problems"]
+            assert "hurt-0" in told
 
 
 # -- bytes and JSON ------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp
 
 MOST_RECORDS = 1000
+MOST_PROBLEMS = 100
 PIECE_BYTES = 256 * 1024
 LEAST_PIECE_BYTES = 16 * 1024
 MIB = 1024 * 1024
@@ -206,6 +207,7 @@ class _Look:
         bounds = Bounds(end, wanted, max(share, 1), self._deadline, batch_bytes)
         piece = await asyncio.to_thread(sift, found, offset, self._test, bounds)
         self._passed += piece.passed
+        self._problems += piece.problems
         self._looked_at += piece.looked_at
         self._looked_at_bytes += piece.looked_at_bytes
         # One that does not get on has nothing more to show for now.
@@ -222,7 +224,7 @@ class _Look:
             self._looked_at,
             self._looked_at_bytes,
             round((stopwatch() - self._began) * 1000, 1),
-            self._problems,
+            self._problems[:MOST_PROBLEMS],
         )
 
 

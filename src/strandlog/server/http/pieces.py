@@ -2,7 +2,8 @@
 
 A few kilobytes on disk may unpack to many megabytes. So what a look may cost is counted in what
 comes out: it ends with the batch in which the bytes or the time run out. One batch is always looked
-at, else nobody would get on; it unpacks to decompressed.max.bytes at most.
+at, else nobody would get on; it unpacks to decompressed.max.bytes at most. A batch that is damaged
+is told, and passed over.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import NamedTuple
 
 from strandlog.broker.fetches import FetchAnswer
 from strandlog.clock import stopwatch
+from strandlog.errors import DataError
 from strandlog.model import Record
 from strandlog.record.aborted import AbortedBatches
-from strandlog.record.batch import iter_batches
+from strandlog.record.batch import BatchView, iter_batches
 from strandlog.server.http.payloads import size_of
 from strandlog.server.http.record_filter import Test
 
@@ -36,36 +38,50 @@ class Piece(NamedTuple):
     next_offset: int
     looked_at: int
     looked_at_bytes: int
+    problems: list[str]
 
 
 def sift(found: FetchAnswer, offset: int, test: Test | None, bounds: Bounds) -> Piece:
     """The records from an offset on that pass; where to go on."""
     passed: list[Record] = []
+    problems: list[str] = []
     looked_at = size = 0
-    for records, next_offset in _batches(found, offset, bounds.batch_bytes):
+    for records, next_offset in _batches(found, offset, bounds.batch_bytes, problems):
         for record in records:
             if record.offset >= bounds.end_offset:
-                return Piece(passed, bounds.end_offset, looked_at, size)
+                return Piece(passed, bounds.end_offset, looked_at, size, problems)
             looked_at += 1
             size += size_of(record)
             if test is None or test(record):
                 passed.append(record)
                 if len(passed) == bounds.most_records:
-                    return Piece(passed, record.offset + 1, looked_at, size)
+                    return Piece(passed, record.offset + 1, looked_at, size, problems)
         offset = next_offset
         if size >= bounds.most_bytes or stopwatch() >= bounds.deadline:
             break
-    return Piece(passed, min(offset, bounds.end_offset), looked_at, size)
+    return Piece(passed, min(offset, bounds.end_offset), looked_at, size, problems)
 
 
 def _batches(
-    found: FetchAnswer, offset: int, limit_bytes: int
+    found: FetchAnswer, offset: int, limit_bytes: int, problems: list[str]
 ) -> Iterator[tuple[list[Record], int]]:
     """The records of each batch, and the offset after it."""
     aborted = AbortedBatches(found.aborted or ())
-    for batch in iter_batches(found.data):
-        batch.check()
+    batches = iter_batches(found.data)
+    while (batch := _next(batches)) is not None:
         records: list[Record] = []
-        if not aborted.hides(batch):
-            records = batch.records(*found.tp, from_offset=offset, limit_bytes=limit_bytes)
+        try:
+            batch.check()
+            if not aborted.hides(batch):
+                records = batch.records(*found.tp, from_offset=offset, limit_bytes=limit_bytes)
+        except DataError as damage:
+            problems.append(f"{found.tp}: {damage}")
         yield records, batch.header.last_offset + 1
+
+
+def _next(batches: Iterator[BatchView]) -> BatchView | None:
+    """The next batch; None where none can be made out: the read that begins there tells why."""
+    try:
+        return next(batches, None)
+    except DataError:
+        return None

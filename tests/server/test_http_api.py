@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,11 @@ import httpx
 import pytest
 from confluent_kafka import Consumer
 from tests.broker_process import BrokerProcess
-from tests.http_client import PATIENCE_S, client_of, http_broker, ok, problem
+from tests.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
 
 from strandlog import RemoteLog, connect
 from strandlog.config.topic_settings import TOPIC_SETTINGS
-from strandlog.server.http.guards import MOST_BODY_BYTES
+from strandlog.server.http.guards import MOST_BODY_BYTES, MOST_HELD_BYTES
 from strandlog.server.http.pipeline_reports import (
     MOST_PIPELINES,
     MOST_POINTS,
@@ -237,6 +239,30 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: ht
 
     problem(api.post("topics", content=pieces(), headers=headers), 413)
     ok(api.get("cluster"))
+
+
+def test_bodies_that_are_never_finished_do_not_fill_the_memory(
+    api: httpx.Client, broker: BrokerProcess
+) -> None:
+    half = b" " * (MOST_BODY_BYTES - 1)
+    head = (
+        f"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {MOST_BODY_BYTES}\r\n\r\n"
+    ).encode()
+    host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
+    large = {"name": "x" * 1_000_000}
+    with contextlib.ExitStack() as slow:
+        for _ in range(3 * MOST_HELD_BYTES // MOST_BODY_BYTES):
+            connection = slow.enter_context(socket.create_connection((host, int(port))))
+            connection.sendall(head + half)
+            refused = api.post("topics", json=large)
+            if refused.status_code == 503:
+                break
+        problem(refused, 503)
+    deadline = time.monotonic() + PATIENCE_S
+    while refused.status_code == 503 and time.monotonic() < deadline:
+        refused = api.post("topics", json=large)
+    assert "characters" in problem(refused, 400), "there is room again"
 
 
 # -- groups --------------------------------------------------------------------------------------

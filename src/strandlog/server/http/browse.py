@@ -7,8 +7,8 @@
 
 Partitions are read in turn, a piece each, so that a page has something of all; a page is ordered by
 time. `last` gives the newest ones of what the last offsets of each partition hold. Bytes are read
-in the event loop; unpacking, filtering and writing as JSON happen in a thread. Damage is told in
-`problems` and passed over.
+in the event loop; unpacking, filtering and writing as JSON happen in a thread, for a few requests
+at the same time. Damage is told in `problems` and passed over.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ async def browse(context: Context, call: Call[RecordsQuery, None]) -> RecordsPag
         equals=query.equals,
     )
     logs = _logs(context, call.path["topic"], query.partition)
-    begins = await _begins(logs, query)
-    look = _Look(context, query, test, {number: logs[number] for number in begins}, begins)
-    await look.run()
-    return await look.page()
+    async with context.looks:
+        begins = await _begins(logs, query)
+        look = _Look(context, query, test, {number: logs[number] for number in begins}, begins)
+        await look.run()
+        return await look.page()
 
 
 def _logs(context: Context, topic: str, partition: int | None) -> dict[int, PartitionLog]:

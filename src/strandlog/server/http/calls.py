@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandlog.server.http.context import Context
-from strandlog.server.http.guards import check_is_json, read_body
+from strandlog.server.http.guards import check_is_json
 from strandlog.server.http.problems import RequestError, bad_request
 
 IN_LOOP_BYTES = 64 * 1024  # a body up to here is read quicker than a thread is told to
@@ -65,24 +65,23 @@ def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable
 
     async def answering(request: Request) -> Response:
         check_is_json(request)
-        answer = await route.handle(context, await _read(route, request))
+        path = {name: _decoded(text) for name, text in request.path_params.items()}
+        query: Any = read_query(request, route.query)
+        if route.body is None:
+            answer = await route.handle(context, Call(path, query, None))
+        else:
+            async with context.bodies.held(request) as data:
+                body = await _body(data, route.body)
+                answer = await route.handle(context, Call(path, query, body))
         if route.answer is None:
             return Response(status_code=204)
         if route.is_large:
-            body = await asyncio.to_thread(msgspec.json.encode, answer)
+            written = await asyncio.to_thread(msgspec.json.encode, answer)
         else:
-            body = msgspec.json.encode(answer)
-        return Response(body, route.status, media_type=JSON)
+            written = msgspec.json.encode(answer)
+        return Response(written, route.status, media_type=JSON)
 
     return answering
-
-
-async def _read(route: ApiRoute, request: Request) -> Call[Any, Any]:
-    return Call(
-        {name: _decoded(text) for name, text in request.path_params.items()},
-        read_query(request, route.query),
-        None if route.body is None else await _body(request, route.body),
-    )
 
 
 def _decoded(part: str) -> str:
@@ -105,8 +104,7 @@ def read_query(request: Request, kind: type[Query]) -> Query:
         raise bad_request(f"the parameters: {_words(error)}") from None
 
 
-async def _body(request: Request, kind: type) -> Any:
-    data = await read_body(request)
+async def _body(data: bytes, kind: type) -> Any:
     decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
     try:
         if len(data) <= IN_LOOP_BYTES:

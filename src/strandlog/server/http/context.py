@@ -7,9 +7,12 @@ from importlib.metadata import version
 
 from strandlog.server.core import ServerCore
 from strandlog.server.http.door import HttpOptions
+from strandlog.server.http.guards import Bodies
 from strandlog.server.http.pipeline_reports import Pipelines
 from strandlog.server.http.rates import Rates
 from strandlog.server.verbs import Writing
+
+LOOKS_AT_ONCE = 2  # through records
 
 
 class Context:
@@ -24,5 +27,8 @@ class Context:
         self.rates = Rates(core)
         self.pipelines = Pipelines(core.clock)
         self.began_ms = core.clock.now_ms()
+        self.bodies = Bodies()
+        # Each may hold many megabytes and computes; others wait for their turn.
+        self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self.live_clients = 0
         self.stopping = asyncio.Event()

@@ -8,7 +8,7 @@ elsewhere, so:
     Content-Type    requests that change something say that they are JSON (`check_is_json`). A
                     form of another page cannot, and there is no CORS that would let its scripts:
                     415. DELETE needs no such word: no form can send it
-    Content-Length  at most `MOST_BODY_BYTES`: 413; who does not say is counted (`read_body`)
+    Content-Length  at most `MOST_BODY_BYTES`: 413; who does not say is counted (`Bodies`)
 
 Paths go on as they were sent: a group may have "/" in its name, so parts are decoded when they
 are apart. Answers are not to be kept, guessed at, or framed.
@@ -16,7 +16,9 @@ are apart. Answers are not to be kept, guessed at, or framed.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+from collections.abc import AsyncIterator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -25,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from strandlog.server.http.problems import RequestError, refusal
 
 MOST_BODY_BYTES = 8 * 1024 * 1024
+MOST_HELD_BYTES = 64 * 1024 * 1024  # of all requests that are under way
 ANY_HOST = "*"
 CHANGING_METHODS = frozenset({"POST", "PUT", "PATCH"})
 DEFAULT_HEADERS = {
@@ -116,13 +119,26 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-async def read_body(request: Request) -> bytes:
-    """The whole body, unless it is too large."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MOST_BODY_BYTES:
-            raise _too_large()
-        parts.append(part)
-    return b"".join(parts)
+class Bodies:
+    """The bodies of all requests that are under way, which share a bound."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+    @contextlib.asynccontextmanager
+    async def held(self, request: Request) -> AsyncIterator[bytes]:
+        """The whole body of a request, unless it is too large or there are too many."""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for part in request.stream():
+                size += len(part)
+                self.held_bytes += len(part)
+                if size > MOST_BODY_BYTES:
+                    raise _too_large()
+                if self.held_bytes > MOST_HELD_BYTES:
+                    raise RequestError(503, "Too much at once", "ask again in a moment")
+                parts.append(part)
+            yield b"".join(parts)
+        finally:
+            self.held_bytes -= size

@@ -9,7 +9,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
-from strandlog.errors import StrandlogError
+from strandlog.errors import DataLossError, StrandlogError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch import iter_batches
@@ -123,3 +123,17 @@ def test_a_driver_that_comes_too_late_publishes_nothing(
     fresh = [sink.write(place(topic, 0), rows(b"new"))]
     sink.publish(fresh, 0)
     assert committed(client, topic) == [b"new"]
+
+
+def test_a_batch_that_can_only_be_published_in_part_is_told_as_such(
+    sink: BatchSink, client: WireClient, topic: str
+) -> None:
+    messages = [sink.write(place(topic, 0, number), rows(b"%d" % number)) for number in range(2)]
+    lost = messages[1].staged
+    assert lost is not None
+    client.end_txn(*lost, commit=False)  # as the cluster does at its time-out
+    client.init_producer_id(lost.transactional_id)
+    for _ in range(2):  # and again, whoever tries
+        with pytest.raises(DataLossError, match=r"1 of 2 transactions.*at_least_once"):
+            sink.publish(messages, 0)
+    assert committed(client, topic) == [b"0"]

@@ -22,7 +22,12 @@ from typing import NamedTuple
 
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
-from strandlog.errors import StrandlogError, TopicExistsError, TopicNotFoundError
+from strandlog.errors import (
+    DataLossError,
+    StrandlogError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_single
@@ -128,12 +133,24 @@ class CommitLog:
                 self._client.end_txn(*transaction, commit=True)
                 committed += 1
             except StrandlogError as error:
-                if error.retriable or committed:
-                    # The decision stands: whoever runs the batch again goes on from here.
-                    raise
+                if error.retriable:
+                    raise  # the decision stands: whoever runs the batch again goes on from here
+                if committed:
+                    raise self._published_in_part(decision, committed) from error
                 self.write(decision._replace(state=UNDONE, transactions=()))
                 raise
         self.write(decision._replace(state=DONE, transactions=()))
+
+    def _published_in_part(self, decision: Decision, committed: int) -> DataLossError:
+        """Writing the rest again would need the same rows in the same tasks, which Spark does not
+        promise: somebody has to decide."""
+        return DataLossError(
+            f"batch {decision.batch_id} of query {self._query} is published in part: "
+            f"{committed} of {len(decision.transactions)} transactions were committed, then the "
+            f"cluster had given one up (kafka.transaction.timeout.ms). To write the batch again as "
+            f"a whole, with duplicates of that part, run the query once with "
+            f"deliveryGuarantee=at_least_once"
+        )
 
 
 def _decoded(value: bytes) -> Decision:

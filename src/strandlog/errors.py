@@ -272,7 +272,7 @@ class CorruptSegmentError(LogError):
 
 
 class DataLossError(LogError):
-    """Records that a query was to read are gone, or were written in part; the message says which."""
+    """Records of a query are gone, or were written in part; the message says which."""
 
     kafka_code = 1
 

@@ -179,6 +179,7 @@ def test_rates_come_with_the_second_look(api: httpx.Client) -> None:
         ("GET", "topics/there/records?partition=0&offset=5", None, 416, "[0, 0)"),
         ("GET", "topics/there/records?offset=1&last=1", None, 400, "one of"),
         ("GET", "topics/there/records?limit=0", None, 400, "limit"),
+        ("GET", "topics/there/records?time_ms=null", None, 400, "time_ms"),
         ("GET", "topics/there/records?cursor=x", None, 400, "cursor"),
         ("GET", "topics/there/records?cursor=9:0", None, 400, "cursor"),
         ("GET", "topics/there/records?cursor=0:-1", None, 400, "cursor"),
@@ -360,6 +361,9 @@ def test_the_broker_tells_what_it_counts(api: httpx.Client, log: RemoteLog) -> N
     assert by_api["Metadata"]["count"] >= 1
     assert by_api["Metadata"]["half_below_seconds"] <= by_api["Metadata"]["most_below_seconds"]
     assert shown["problems"] == []
+    ok(api.get("broker"))
+    calls = {each["api"]: each["times"] for each in ok(api.get("broker"))["http_calls"]}
+    assert calls["describe_broker"]["count"] >= 2
 
 
 def test_settings_tell_where_they_were_given(api: httpx.Client, broker: BrokerProcess) -> None:

@@ -58,6 +58,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             seen += 1
             consumer.commit(message, asynchronous=False)
         consumer.close()
+        with client_of(running) as client:
+            ok(client.get("/api/v1/topics"))
         yield running
 
 

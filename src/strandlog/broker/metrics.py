@@ -112,6 +112,12 @@ class Metrics:
             "histogram", "How long the event loop was busy with one request, waiting not included."
         ),
     )
+    http_seconds: dict[str, Histogram] = field(
+        default_factory=dict,
+        metadata=_row(
+            "histogram", "From a call of the HTTP API to its answer being ready.", "call"
+        ),
+    )
     slow_handlers: int = _counter("Requests that kept the event loop busy for long; see the log.")
     failed_requests: int = _counter("Requests that ended in hanging up.")
     requests_in_flight: int = _gauge("Requests that are not answered yet.")
@@ -144,6 +150,9 @@ class Metrics:
         if times is None:
             times = self.request_seconds[api] = Histogram()
         times.observe(seconds)
+
+    def http_call_done(self, call: str, seconds: float) -> None:
+        self.http_seconds.setdefault(call, Histogram()).observe(seconds)
 
     def snapshot(self) -> dict[str, Any]:
         """All figures as plain values, by name."""

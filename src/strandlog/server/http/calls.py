@@ -17,6 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from strandlog.clock import stopwatch
 from strandlog.server.http.context import Context
 from strandlog.server.http.guards import check_is_json
 from strandlog.server.http.problems import RequestError, bad_request
@@ -63,6 +64,15 @@ class ApiRoute(NamedTuple):
 def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable[Response]]:
     """What answers the calls of a row."""
 
+    metrics = context.core.metrics
+
+    async def timed(request: Request) -> Response:
+        began = stopwatch()
+        try:
+            return await answering(request)
+        finally:
+            metrics.http_call_done(route.name, stopwatch() - began)
+
     async def answering(request: Request) -> Response:
         check_is_json(request)
         path = {name: _decoded(text) for name, text in request.path_params.items()}
@@ -81,7 +91,7 @@ def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable
             written = msgspec.json.encode(answer)
         return Response(written, route.status, media_type=JSON)
 
-    return answering
+    return timed
 
 
 def _decoded(part: str) -> str:
@@ -99,9 +109,13 @@ def read_query(request: Request, kind: type[Query]) -> Query:
     if len(given) < len(pairs):
         raise bad_request("a parameter is given more than once")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        found = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise bad_request(f"the parameters: {_words(error)}") from None
+    for name in given:
+        if getattr(found, name) is None:  # the word null
+            raise bad_request(f"the parameters: leave {name!r} out if it is nothing")
+    return found
 
 
 async def _body(data: bytes, kind: type) -> Any:

@@ -55,7 +55,7 @@ class Times(Struct):
 
 
 class ApiTimes(Struct):
-    """The requests of one of Kafka's APIs."""
+    """The requests of one of Kafka's APIs, or one call of ours."""
 
     api: str
     times: Times
@@ -67,6 +67,7 @@ class BrokerFacts(Struct):
     figures: dict[str, int]
     times: dict[str, Times]
     requests: list[ApiTimes]
+    http_calls: list[ApiTimes]
     problems: list[str]
 
 
@@ -121,16 +122,23 @@ async def describe_broker(context: Context, call: Call[Nothing, None]) -> Broker
     metrics = context.core.up_to_date_metrics()
     figures: dict[str, int] = {}
     times: dict[str, Times] = {}
-    requests: list[ApiTimes] = []
     for row in table():
         value = getattr(metrics, row.name)
         if isinstance(value, Histogram):
             times[row.name] = _times(value)
-        elif isinstance(value, dict):
-            requests += [ApiTimes(api, _times(each)) for api, each in sorted(value.items())]
-        else:
+        elif not isinstance(value, dict):
             figures[row.name] = value
-    return BrokerFacts(figures, times, requests, context.broker.problems[:MOST_PROBLEMS])
+    return BrokerFacts(
+        figures,
+        times,
+        _by_name(metrics.request_seconds),
+        _by_name(metrics.http_seconds),
+        context.broker.problems[:MOST_PROBLEMS],
+    )
+
+
+def _by_name(found: dict[str, Histogram]) -> list[ApiTimes]:
+    return [ApiTimes(name, _times(each)) for name, each in sorted(found.items())]
 
 
 def _times(found: Histogram) -> Times:

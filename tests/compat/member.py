@@ -92,12 +92,10 @@ def kafka_python(wanted: Wanted, stop: Stop) -> None:
         session_timeout_ms=wanted.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
     )
-    # Known before it joins: else it joins a second time at once, and 3.0.12 now and then loses the
-    # answer to that when poll() times out meanwhile, and does nothing from then on; hence the
-    # long time-out, too.
-    consumer.partitions_for_topic(wanted.topic)
     consumer.subscribe([wanted.topic], listener=Listener())
     while not stop.asked:
+        # Long: when this ends in the middle of a rebalance, 3.0.12 now and then loses the answer of
+        # the coordinator, and does nothing from then on.
         found = [record for each in consumer.poll(timeout_ms=2000).values() for record in each]
         if found:
             consumer.commit()

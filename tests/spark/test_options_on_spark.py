@@ -171,7 +171,7 @@ def test_avro_becomes_typed_columns(
         ({"subscribe": "nowhere"}, None, "topic 'nowhere' does not exist"),
         ({"startingOffsets": "{"}, None, "startingOffsets='{' is not allowed: JSON like"),
         ({"assign": '{"t": [0]}'}, None, "give exactly one of subscribe"),
-        ({}, "a INT", "schema='struct<a:int>' is not allowed"),
+        ({}, "a INT", "schema='a:int' is not allowed"),
         ({"valueFormat": "json", "groupIdPrefix": "x"}, "a INT", "groupIdPrefix='x'"),
     ],
 )

@@ -280,7 +280,7 @@ def start_rows(folder: Path) -> list[Row]:
     """From the command to `ready`, and the memory of an idle broker."""
     started = time.perf_counter()
     arguments = [sys.executable, "-m", "strandlog", "serve", str(folder), "--port", "0"]
-    arguments += ["--grpc-port", "0"]  # with all its doors
+    arguments += ["--grpc-port", "0", "--http-port", "0"]  # with all its doors
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()

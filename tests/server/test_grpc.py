@@ -299,6 +299,24 @@ def test_a_group_with_members_commits_by_itself(log: Any, broker: BrokerProcess)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
+def test_a_topic_is_not_deleted_where_that_is_disabled(tmp_path: Path) -> None:
+    settings = {"delete.topic.enable": "false"}
+    strict = BrokerProcess(tmp_path / "data", settings, doors=("--grpc-port", "0", "--no-http"))
+    strict.start()
+    try:
+        with grpc.insecure_channel(address_of(strict)) as channel:
+            log: Any = LogServiceStub(channel)  # type: ignore[no-untyped-call]
+            make(log, "kept")
+            with pytest.raises(grpc.RpcError) as refused:
+                log.DeleteTopic(messages.DeleteTopicRequest(name="kept"))
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert [each.name for each in log.ListTopics(messages.ListTopicsRequest()).topics] == [
+                "kept"
+            ]
+    finally:
+        strict.stop()
+
+
 def test_health_and_reflection(channel: grpc.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     told = health.Check(health_pb2.HealthCheckRequest(service="strandlog.v1.LogService"))

@@ -21,6 +21,7 @@ from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_rules import check_not_internal
 from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
+from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 from strandlog.server.slow_work import SlowWork
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import AppendResult, PartitionLog
@@ -129,8 +130,10 @@ class ServerCore:
     # -- topics ----------------------------------------------------------------------------------
 
     def deleting_topic(self, name: str) -> Steps[None]:
-        """Remove a topic; whoever waits for it hears so."""
+        """Remove a topic, where that is allowed; whoever waits for it hears so."""
         logs = list(self.broker.catalog.logs(name))
+        if not self.broker.settings.delete_topic_enable:
+            raise TopicDeletionDisabledError
         yield from self.broker.deleting_topic(name)
         for log in logs:
             self.durability.forget(log)

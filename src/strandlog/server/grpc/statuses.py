@@ -29,12 +29,14 @@ from strandlog.errors import (
     TopicNotFoundError,
     UnknownTopicIdError,
 )
+from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 
 STATUSES: tuple[tuple[type[StrandlogError], StatusCode], ...] = (
     (TopicNotFoundError, StatusCode.NOT_FOUND),
     (UnknownTopicIdError, StatusCode.NOT_FOUND),
     (GroupNotFoundError, StatusCode.NOT_FOUND),
     (TopicExistsError, StatusCode.ALREADY_EXISTS),
+    (TopicDeletionDisabledError, StatusCode.FAILED_PRECONDITION),
     (OffsetOutOfRangeError, StatusCode.OUT_OF_RANGE),
     (InvalidTopicError, StatusCode.INVALID_ARGUMENT),
     (InvalidPartitionsError, StatusCode.INVALID_ARGUMENT),

@@ -37,6 +37,7 @@ from strandlog.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ STATUSES: tuple[tuple[type[StrandlogError], int], ...] = (
     (TopicNotFoundError, 404),
     (GroupNotFoundError, 404),
     (TopicExistsError, 409),
+    (TopicDeletionDisabledError, 403),
     (InvalidTopicError, 400),
     (InvalidPartitionsError, 400),
     (InvalidGroupError, 400),

@@ -11,11 +11,9 @@ from strandlog.broker.catalog import Topic
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.setting import Setting
 from strandlog.config.topic_settings import TOPIC_SETTINGS
-from strandlog.errors import TopicNotFoundError
 from strandlog.server.http.calls import Call, Nothing
 from strandlog.server.http.context import Context
 from strandlog.server.http.facts import PartitionFacts, facts_of, group_facts, partition_facts
-from strandlog.server.http.problems import RequestError
 from strandlog.server.http.rates import TopicRate
 from strandlog.server.waiting import done_in_steps
 from strandlog.storage.partition_log import PartitionLog
@@ -221,11 +219,5 @@ async def add_partitions(context: Context, call: Call[Nothing, NewPartitions]) -
 
 
 async def delete_topic(context: Context, call: Call[Nothing, None]) -> None:
-    name = call.path["topic"]
-    if name not in context.broker.catalog:
-        raise TopicNotFoundError(name)
-    if not context.broker.settings.delete_topic_enable:
-        raise RequestError(
-            403, "Deletion is disabled", "topics are not deleted here: delete.topic.enable is false"
-        )
-    await done_in_steps(context.core, "DeleteTopic", context.core.deleting_topic(name))
+    steps = context.core.deleting_topic(call.path["topic"])
+    await done_in_steps(context.core, "DeleteTopic", steps)

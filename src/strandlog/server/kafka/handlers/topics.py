@@ -29,7 +29,6 @@ from strandlog.server.kafka.refusals import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
-    TopicDeletionDisabledError,
 )
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
@@ -200,7 +199,5 @@ def _delete(
     topic = catalog.topic(name or "") if topic_id is None else catalog.topic_with_id(topic_id)
     if times[topic.name] > 1:
         raise InvalidRequestError(f"topic {topic.name!r} is named {times[topic.name]} times")
-    if not door.broker.settings.delete_topic_enable:
-        raise TopicDeletionDisabledError
     yield from door.core.deleting_topic(topic.name)
     return {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}

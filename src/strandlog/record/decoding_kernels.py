@@ -63,7 +63,7 @@ _DAMAGED: Final = -1
 
 
 @inner
-def _read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """The number at `position` and the position after it; that is -1 if there is no number."""
     if position >= end:
         return 0, _DAMAGED
@@ -90,7 +90,7 @@ def _read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 @inner
 def _read_size(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """The size of a field, -1 for null, and where the field begins; that is -1 if it cannot be."""
-    size, start = _read_varint(data, position, end)
+    size, start = read_varint(data, position, end)
     if start < 0 or size < -1 or size > end - start:
         return 0, _DAMAGED
     return size, start
@@ -134,14 +134,14 @@ def _parse_batch(
     position, end = plan[START], plan[END]
     last_delta = int64(-1)
     for _ in range(plan[COUNT]):
-        length, body = _read_varint(data, position, end)
+        length, body = read_varint(data, position, end)
         if body < 0 or length < _MIN_LENGTH or length > end - body:
             return _DAMAGED
         position = body + length
-        time_delta, at = _read_varint(data, body + 1, position)
+        time_delta, at = read_varint(data, body + 1, position)
         if at < 0:
             return _DAMAGED
-        delta, at = _read_varint(data, at, position)
+        delta, at = read_varint(data, at, position)
         if at < 0 or delta <= last_delta or delta > plan[LAST_DELTA]:
             return _DAMAGED
         last_delta = delta
@@ -151,7 +151,7 @@ def _parse_batch(
         value_size, value_at = _read_size(data, key_at + max(key_size, 0), position)
         if value_at < 0:
             return _DAMAGED
-        count, headers_at = _read_varint(data, value_at + max(value_size, 0), position)
+        count, headers_at = read_varint(data, value_at + max(value_size, 0), position)
         if headers_at < 0 or _skip_headers(data, headers_at, position, count) != position:
             return _DAMAGED
         offset = plan[BASE_OFFSET] + delta

@@ -39,6 +39,7 @@ from strandlog.record.column_compiling import (
     load_byte,
     uint64,
 )
+from strandlog.record.decoding_kernels import read_varint
 
 Bytes = npt.NDArray[np.uint8]
 Ints32 = npt.NDArray[np.int32]
@@ -61,30 +62,10 @@ NULL_BRANCH: Final = 2
 SIZE: Final = 3
 PROGRAM_WIDTH: Final = 4
 
-_LAST_SHIFT: Final = 63
 _NOT_SO: Final = -1
 _INT_32_END: Final = 1 << 31
 _NUMBER_BYTES: Final = 8
 _SURE_DIGITS: Final = 18  # eight bytes hold all numbers of so many digits, and some of 19
-
-
-@inner
-def _read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """The number at `position` and the position after it; that is -1 if there is no number."""
-    raw = uint64(0)
-    shift = 0
-    while position < end:
-        byte = load_byte(data, position)
-        position += 1
-        raw |= uint64(byte & 127) << uint64(shift)
-        if byte < 128:
-            if shift == _LAST_SHIFT and byte > 1:
-                return 0, _NOT_SO
-            return int64(raw >> uint64(1)) ^ -int64(raw & uint64(1)), position
-        shift += 7
-        if shift > _LAST_SHIFT:
-            return 0, _NOT_SO
-    return 0, _NOT_SO
 
 
 @inner
@@ -117,7 +98,7 @@ def _parse_number(data: Bytes, position: int, end: int, kind: int, limit: int) -
         if size > end - position:
             return 0, _NOT_SO
         return _little_endian(data, position, size), position + size
-    value, position = _read_varint(data, position, end)
+    value, position = read_varint(data, position, end)
     if kind == INT_32 and (value < -_INT_32_END or value >= _INT_32_END):
         return 0, _NOT_SO
     if kind == SYMBOL and (value < 0 or value >= limit):
@@ -142,7 +123,7 @@ def _parse_bytes(
 ) -> tuple[int, int, int]:
     """(a place or a number, its length, the position after it or -1)."""
     if kind in (TEXT, DECIMAL):
-        size, position = _read_varint(data, position, end)
+        size, position = read_varint(data, position, end)
     if position < 0 or size < 0 or size > end - position:
         return 0, 0, _NOT_SO
     if kind in (TEXT, FIXED):
@@ -170,7 +151,7 @@ def _parse_value(
         number, length = int64(0), int64(0)
         branch = int64(-2)
         if null_branch >= 0:
-            branch, position = _read_varint(data, position, end)
+            branch, position = read_varint(data, position, end)
             if position < 0 or branch < 0 or branch > 1:
                 return _NOT_SO
         if branch == null_branch:

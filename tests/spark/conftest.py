@@ -36,7 +36,9 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data")
+    # It lives for minutes, and some records of the tests are of 1970: retention would take them.
+    forever = {"log.retention.ms": "-1"}
+    running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data", forever)
     running.start()
     yield running
     assert running.stop() == 0, "a broker stops cleanly"

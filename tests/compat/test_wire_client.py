@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from tests.client.wire.test_http_door import (  # noqa: F401 - collected here once more
+    test_a_broker_without_that_door_has_no_address,
+)
 from tests.client.wire.test_reading import (  # noqa: F401 - collected here once more
     test_a_batch_that_is_larger_than_a_piece_comes_whole,
     test_a_fetch_without_records_waits_and_comes_back_empty,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker_process import BrokerProcess
+from tests.http_client import http_broker
 from tests.kafka_requests import Wire, build, create_topic, encode, request_header
 
 from strandlog.config.broker_settings import BROKER_SETTINGS
@@ -58,6 +60,16 @@ def test_the_broker_lists_every_setting_as_read_only(wire: Wire, name: str) -> N
     assert (set_at_start.value, set_at_start.config_source) == ("0", STATIC_BROKER)
     assert [s.source for s in set_at_start.synonyms] == [STATIC_BROKER, DEFAULT]
     assert found["num.partitions"].config_source == DEFAULT
+
+
+def test_the_ports_of_other_doors_are_those_that_are_open(wire: Wire, tmp_path: Path) -> None:
+    shut = _describe(wire, BROKER, "0", keys=["grpc.port", "http.port"])
+    assert {name: row.value for name, row in shut.items()} == {"grpc.port": "-1", "http.port": "-1"}
+    with http_broker(tmp_path / "data") as broker, Wire(broker.port) as other:
+        row = _describe(other, BROKER, "0", keys=["http.port"])["http.port"]
+        assert f"http=127.0.0.1:{row.value} " in broker.ready
+    assert (row.read_only, row.config_source, row.config_type) == (True, STATIC_BROKER, 3)
+    assert [(s.value, s.source) for s in row.synonyms][1:] == [("9095", DEFAULT)]
 
 
 def test_only_what_is_asked_for_is_told(wire: Wire) -> None:
@@ -198,6 +210,8 @@ def test_settings_of_the_broker_are_refused_with_the_way_to_set_them(wire: Wire)
     refused = _change(wire, "0", ("num.partitions", SET, "7"), kind=BROKER)
     assert refused.error_code == INVALID_CONFIG
     assert "when it starts" in refused.error_message
+    door = _change(wire, "0", ("http.port", SET, "7"), kind=BROKER)
+    assert "when it starts" in door.error_message
     unknown = _change(wire, "0", ("num.partition", SET, "7"), kind=BROKER)
     assert "'num.partitions'" in unknown.error_message
 

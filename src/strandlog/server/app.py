@@ -133,6 +133,7 @@ class Server:
         host, port = self._listener.sockets[0].getsockname()[:2]
         kafka = f"{host}:{port}"
         others = await self._side_doors.open(self._wishes(kafka), host)
+        self.core.side_ports = self._side_doors.ports
         return f"ready kafka={kafka}{others} data={options.data}"
 
     def _wishes(self, kafka: str) -> list[DoorWish]:

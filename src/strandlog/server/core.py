@@ -43,6 +43,7 @@ class ServerCore:
         self.fetches = Fetches(self.timers)
         self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
         self.producer_ids = ProducerIds(broker.log_dir)
+        self.side_ports: dict[str, int] = {}  # of the doors beside Kafka's, by their setting
         # Whoever has threads does work in steps there; else it is done at once.
         self.slow_work: SlowWork | None = None
         broker.upkeep.sync_elsewhere = self._sync_for_chore

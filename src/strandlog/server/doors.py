@@ -52,6 +52,7 @@ class SideDoors:
 
     def __init__(self) -> None:
         self._open: list[SideDoor] = []
+        self.ports: dict[str, int] = {}  # by the name of the setting: http.port
 
     async def open(self, wishes: list[DoorWish], shown_host: str) -> str:
         """Open what can be opened; the words of the ready line."""
@@ -59,6 +60,7 @@ class SideDoors:
         for wish in wishes:
             port = await self._opened(wish)
             if port is not None:
+                self.ports[f"{wish.name}.port"] = port
                 words += f" {wish.name}={shown_host}:{port}"
         return words
 

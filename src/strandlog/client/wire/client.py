@@ -36,6 +36,7 @@ from strandlog.client.wire.coordinating import (
     Coordinating,
     TransactionDescription,
 )
+from strandlog.client.wire.http_door import http_address
 from strandlog.client.wire.offsets import EARLIEST, LATEST, list_offsets, offsets_at
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.reading import RangeReading, RawFetch
@@ -93,6 +94,10 @@ class WireClient:
         if self._open_cluster is None:
             raise ClosedError("client")
         return self._open_cluster
+
+    def http_address(self) -> str | None:
+        """Where the broker answers HTTP, if it is one of ours and does."""
+        return self._cluster.attempts(lambda: http_address(self._cluster))
 
     # -- topics ----------------------------------------------------------------------------------
 

@@ -212,6 +212,14 @@ class WireConnection:
         host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
         return f"{host}:{self.address.port}"
 
+    @property
+    def peer_host(self) -> str:
+        """The address of the machine at the other end."""
+        try:
+            return str(self._socket.getpeername()[0])
+        except OSError as error:
+            raise self.broken(_reason(error)) from error
+
     def version(self, api_key: int) -> int:
         """The version in which an API is spoken with this broker."""
         version = self._versions.get(api_key)

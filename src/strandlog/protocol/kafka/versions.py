@@ -99,6 +99,7 @@ CLIENT_APIS = {
         Api(22, "InitProducerId", 0, 4, 2),
         Api(24, "AddPartitionsToTxn", 0, 3, 3),
         Api(26, "EndTxn", 0, 3, 3),
+        Api(32, "DescribeConfigs", 1, 4, 4),
         Api(36, "SaslAuthenticate", 0, 2, 2),
         Api(65, "DescribeTransactions", 0, 0, 0),
         Api(66, "ListTransactions", 0, 1, 0),
@@ -171,6 +172,9 @@ NOTES = {
     "AddPartitionsToTxn": "4 and later are between brokers.",
     "EndTxn": "5 goes with `transaction.version` 2, which is not offered.",
     "TxnOffsetCommit": "5 goes with `transaction.version` 2, which is not offered.",
+    "DescribeConfigs": (
+        "`grpc.port` and `http.port` of the broker are the ports that are open; -1 where none is."
+    ),
     "AlterConfigs": "Settings of the broker are set when it starts.",
     "IncrementalAlterConfigs": "Settings of the broker are set when it starts.",
 }

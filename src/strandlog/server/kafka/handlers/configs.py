@@ -6,6 +6,10 @@ A value comes from the first of these that has one, and `synonyms` lists all tha
     topic     the topic's own  >  the broker's default for topics  >  the built-in default
     broker    what it was started with  >  the built-in default
 
+The broker also tells the ports of its other doors, `grpc.port` and `http.port`: those that are
+open, whatever was asked for, and -1 where none is. A client finds such a door on the host that it
+reached.
+
 Only topics can be changed while the broker runs. AlterConfigs, the older way, replaces everything
 that was set by what it brings; IncrementalAlterConfigs sets, takes back (`DELETE`), or adds to and
 takes from a list (`APPEND`, `SUBTRACT`). Each resource stands for itself: all of its changes happen
@@ -20,6 +24,7 @@ from typing import Any
 
 from strandlog.broker.catalog import Topic
 from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings
+from strandlog.config.server_settings import SERVER_SETTINGS
 from strandlog.config.setting import MAX_INT, Setting, Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, StrandlogError
@@ -33,6 +38,8 @@ SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 CONFIG_TYPES = {"bool": 1, "text": 2, "choice": 2, "float": 6, "list": 7}
 INT_TYPE, LONG_TYPE = 3, 5
+DOOR_SETTINGS = ("grpc.port", "http.port")
+SHUT = -1
 
 Changes = dict[str, object | None]  # None takes a setting back to its default
 Layer = tuple[str, Value, int]  # the name that a value was given under, the value, its source
@@ -76,9 +83,9 @@ def _resource_rows(door: KafkaDoor, kind: int, name: str) -> list[dict[str, Any]
     if kind == RESOURCE_TOPIC:
         return topic_rows(door.broker.catalog.topic(name), settings)
     if kind == RESOURCE_BROKER and name in ("", str(NODE_ID)):
-        return [
-            _row(row, _layers(row, settings, row.name), read_only=True) for row in BROKER_SETTINGS
-        ]
+        rows = [(row, _layers(row, settings, row.name)) for row in BROKER_SETTINGS]
+        rows += [_door_layers(door, name) for name in DOOR_SETTINGS]
+        return [_row(row, layers, read_only=True) for row, layers in rows]
     raise _no_such_resource(kind, name)
 
 
@@ -99,6 +106,14 @@ def _layers(row: Setting, settings: BrokerSettings, name: str) -> list[Layer]:
     given = settings.given.get(name)
     default = (name, row.default, SOURCE_DEFAULT)
     return [default] if given is None else [(name, given, SOURCE_STATIC_BROKER), default]
+
+
+def _door_layers(door: KafkaDoor, name: str) -> tuple[Setting, list[Layer]]:
+    """The setting of a door beside this one, with the port that it really has."""
+    row = SERVER_SETTINGS[name]
+    port = door.core.side_ports.get(name, SHUT)
+    default: Layer = (name, row.default, SOURCE_DEFAULT)
+    return row, [default] if port == row.default else [(name, port, SOURCE_STATIC_BROKER), default]
 
 
 def _described(row: Setting, topic: Topic, settings: BrokerSettings) -> dict[str, Any]:
@@ -201,9 +216,10 @@ def _alterable(door: KafkaDoor, resource: Any) -> Topic:
         return door.broker.catalog.topic(resource.resource_name)
     if resource.resource_type == RESOURCE_BROKER:
         for row in resource.configs:
-            setting = BROKER_SETTINGS[row.name]  # an unknown name is the better news
+            if row.name not in DOOR_SETTINGS:
+                BROKER_SETTINGS[row.name]  # an unknown name is the better news
             raise InvalidSettingError(
-                setting.name, row.value, "the broker reads it when it starts; set it there"
+                row.name, row.value, "the broker reads it when it starts; set it there"
             )
         raise InvalidRequestError("settings of the broker are set when it starts")
     raise _no_such_resource(resource.resource_type, resource.resource_name)

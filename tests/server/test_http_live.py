@@ -154,9 +154,46 @@ def test_a_tail_of_much_skips_and_counts(client: httpx.Client, broker: BrokerPro
         assert skipped >= 400
 
 
+def test_a_tail_through_a_filter_finds_what_is_rare(
+    client: httpx.Client, broker: BrokerProcess
+) -> None:
+    topic = make(client, "sifted")
+    query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False, "limit": 5}
+    with (
+        client_of(broker) as other,
+        events(client, **query, path="n", equals="7", show="plain") as found,
+    ):
+        time.sleep(0.3)
+        send(other, topic, *(f'{{"n": {n}}}' for n in range(1000)))
+        told = first(found, "records")
+        [record] = told["records"]
+        assert record["offset"] == 7 and told["skipped"] == 0
+        assert record["value"]["kind"] == "text" and record["value"]["data"] == '{"n": 7}'
+
+
+def test_a_tail_through_a_filter_stays_at_the_end(
+    client: httpx.Client, broker: BrokerProcess
+) -> None:
+    topic = make(client, "sifted-much")
+    query = {"topic": topic, "interval_ms": 1000, "rates": False, "lag": False, "value": "needle"}
+    with client_of(broker) as other, events(client, **query) as found:
+        send(other, topic, "needle 1")
+        assert first(found, "records")["records"][0]["offset"] == 0
+        for _ in range(20):  # more than one look goes over
+            send(other, topic, *("x" * 9000 for _ in range(20)))
+        told = first(found, "records")
+        assert not told["records"] and told["skipped"] > 0
+        send(other, topic, "needle 2")
+        told = first(found, "records")
+        while not told["records"]:
+            told = first(found, "records")
+        assert told["records"][0]["offset"] == 401
+
+
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [
+        ({"equals": "1"}, 400, "path"),
         ({"topic": "nowhere"}, 404, "nowhere"),
         ({"partition": 0}, 400, "topic"),
         ({"interval_ms": 1}, 400, "interval_ms"),

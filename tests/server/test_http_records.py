@@ -17,7 +17,7 @@ from tests.http_client import PATIENCE_S, client_of, http_broker, ok
 
 from strandlog.model import Record
 from strandlog.server.http.payloads import Show, shown
-from strandlog.server.http.record_filter import at_path, parse_path, record_filter
+from strandlog.server.http.record_filter import RecordFilter, at_path, parse_path
 
 
 @pytest.fixture(scope="module")
@@ -329,6 +329,7 @@ def test_places_in_documents() -> None:
 
 def test_a_record_without_value_passes_no_filter_on_it() -> None:
     empty = Record("t", 0, 0, 0, None, None)
-    for test in (record_filter(value="x"), record_filter(key="x"), record_filter(path="$")):
+    for wanted in (RecordFilter(value="x"), RecordFilter(key="x"), RecordFilter(path="$")):
+        test = wanted.test()
         assert test is not None and not test(empty)
-    assert record_filter() is None
+    assert RecordFilter().test() is None

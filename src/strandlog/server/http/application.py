@@ -1,5 +1,6 @@
 """Which path leads to what.
 
+/                   the console, a page for people (`console.py`)
 /metrics            figures for Prometheus
 /healthz  /readyz   for whoever watches over the process
 /api/v1/…           the JSON API (`routes.py` is its table)
@@ -18,6 +19,7 @@ from starlette.routing import Route
 
 from strandlog.server.core import ServerCore
 from strandlog.server.http.calls import JSON, endpoint
+from strandlog.server.http.console import Console
 from strandlog.server.http.context import Context
 from strandlog.server.http.door import HttpOptions
 from strandlog.server.http.exposition import Exposition
@@ -66,7 +68,7 @@ class Application:
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
         self._context = Context(core, options)
         health, exposition = Health(self._context), Exposition(self._context)
-        live = Live(self._context)
+        live, console = Live(self._context), Console()
         streams = [Stream("/live", LiveQuery, "Rates, lag, and the tail of a topic")]
         described = msgspec.json.encode(document(ROUTES, streams, PREFIX, self._context.version))
 
@@ -75,6 +77,8 @@ class Application:
             return Response(described, media_type=JSON)
 
         routes = [
+            Route("/", told(console.page)),
+            Route("/console/{name:path}", told(console.file)),
             Route("/metrics", told(exposition.metrics)),
             Route("/healthz", told(health.healthz)),
             Route("/readyz", told(health.readyz)),

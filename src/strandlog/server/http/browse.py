@@ -28,7 +28,7 @@ from strandlog.server.http.context import Context
 from strandlog.server.http.payloads import RecordShown, Show, shown_record
 from strandlog.server.http.pieces import Bounds, sift
 from strandlog.server.http.problems import bad_request
-from strandlog.server.http.record_filter import Test, record_filter
+from strandlog.server.http.record_filter import RecordFilter, Test
 from strandlog.server.verbs import fetch
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp
@@ -43,7 +43,7 @@ LARGEST_OFFSET = 2**63 - 1
 Offset = Annotated[int, Meta(ge=0, le=LARGEST_OFFSET)]
 
 
-class RecordsQuery(Struct, forbid_unknown_fields=True):
+class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
     """Where to begin (cursor, offset, time_ms or last; else at the beginning), what passes, and how
     much work to do for it."""
 
@@ -53,11 +53,6 @@ class RecordsQuery(Struct, forbid_unknown_fields=True):
     time_ms: Offset | None = None
     last: Annotated[int, Meta(ge=1, le=MOST_RECORDS)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MOST_RECORDS)] = 100
-    key: str | None = None
-    value: str | None = None
-    header: str | None = None
-    path: str | None = None
-    equals: str | None = None
     committed: bool = False
     show: Show = "auto"
     show_bytes: Annotated[int, Meta(ge=1, le=8 * MIB)] = 64 * 1024
@@ -79,13 +74,7 @@ class RecordsPage(Struct):
 
 async def browse(context: Context, call: Call[RecordsQuery, None]) -> RecordsPage:
     query = call.query
-    test = record_filter(
-        key=query.key,
-        value=query.value,
-        header=query.header,
-        path=query.path,
-        equals=query.equals,
-    )
+    test = query.test()
     logs = _logs(context, call.path["topic"], query.partition)
     async with context.looks:
         begins = await _begins(logs, query)

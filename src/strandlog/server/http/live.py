@@ -31,9 +31,11 @@ from strandlog.clock import stopwatch
 from strandlog.server.http.calls import read_query
 from strandlog.server.http.context import Context
 from strandlog.server.http.facts import group_facts
+from strandlog.server.http.payloads import Show
 from strandlog.server.http.problems import RequestError, bad_request, problem_of
 from strandlog.server.http.rates import BrokerRates
-from strandlog.server.http.tail import Tail
+from strandlog.server.http.record_filter import RecordFilter
+from strandlog.server.http.tail import Tail, TailOptions
 
 MOST_CLIENTS = 100
 MOST_GROUPS = 200
@@ -43,14 +45,15 @@ RETRY_MS = 2000
 EVENT_STREAM = "text/event-stream"
 
 
-class LiveQuery(Struct, forbid_unknown_fields=True):
-    """What to tell, and how often."""
+class LiveQuery(RecordFilter, forbid_unknown_fields=True):
+    """What to tell, and how often; what records have to pass, those of `topic`."""
 
     rates: bool = True
     lag: bool = True
     topic: str | None = None
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
+    show: Show = "auto"
     show_bytes: Annotated[int, Meta(ge=1, le=16 * 1024)] = 4 * 1024
     interval_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1000
 
@@ -101,9 +104,10 @@ class Live:
             )
         if query.partition is not None and query.topic is None:
             raise bad_request("`partition` needs a `topic`")
-        tail = None
+        tail, test = None, query.test()
         if query.topic is not None:
-            tail = Tail(self._context, query.topic, query.partition, query.limit, query.show_bytes)
+            options = TailOptions(query.partition, test, query.limit, query.show, query.show_bytes)
+            tail = Tail(self._context, query.topic, options)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
         return _Stream(self, self._context, query, tail)

@@ -1,7 +1,8 @@
 """Bytes as JSON can hold them, in both directions.
 
 Out: `json` (an object or a list, as it was written), else `text`, else `base64`; null stays null.
-What is longer than asked for is cut, and says so; then JSON is text.
+What is longer than asked for is cut, and says so; then JSON is text. `plain` never shows JSON as
+anything but text, for those whose numbers are smaller than those of JSON can be: browsers.
 
 In: one of `value` (text), `value_json` (kept as it is written in the request) and `value_base64`;
 none, or a null text, is null. The same for keys.
@@ -18,7 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from strandlog.model import Headers, Record
 from strandlog.server.http.problems import bad_request
 
-Show = Literal["auto", "text", "base64"]
+Show = Literal["auto", "plain", "text", "base64"]
 _JSON_STARTS = (b"{", b"[")
 
 

@@ -74,29 +74,31 @@ def _is_quoted(found: str, wanted: str) -> bool:
         return False
 
 
-def record_filter(
-    *,
-    key: str | None = None,
-    value: str | None = None,
-    header: str | None = None,
-    path: str | None = None,
-    equals: str | None = None,
-) -> Test | None:
-    """The test that a record has to pass; None when all do."""
-    tests: list[Test] = []
-    if key is not None:
-        tests.append(_contains(lambda record: record.key, key))
-    if value is not None:
-        tests.append(_contains(lambda record: record.value, value))
-    if header is not None:
-        tests.append(_has_header(header))
-    if path is not None:
-        tests.append(_has_path(path, equals))
-    elif equals is not None:
-        raise bad_request("`equals` needs a `path`")
-    if not tests:
-        return None
-    return lambda record: all(test(record) for test in tests)
+class RecordFilter(msgspec.Struct, forbid_unknown_fields=True):
+    """Parameters of calls that look for records."""
+
+    key: str | None = None
+    value: str | None = None
+    header: str | None = None
+    path: str | None = None
+    equals: str | None = None
+
+    def test(self) -> Test | None:
+        """The test that a record has to pass; None when all do."""
+        tests: list[Test] = []
+        if self.key is not None:
+            tests.append(_contains(lambda record: record.key, self.key))
+        if self.value is not None:
+            tests.append(_contains(lambda record: record.value, self.value))
+        if self.header is not None:
+            tests.append(_has_header(self.header))
+        if self.path is not None:
+            tests.append(_has_path(self.path, self.equals))
+        elif self.equals is not None:
+            raise bad_request("`equals` needs a `path`")
+        if not tests:
+            return None
+        return lambda record: all(test(record) for test in tests)
 
 
 def _contains(part: Callable[[Record], bytes | None], words: str) -> Test:

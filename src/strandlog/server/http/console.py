@@ -1,0 +1,129 @@
+"""The console: a page in the browser, made of files of ours and of Plotly.js.
+
+    /                    the page
+    /console/…           its scripts and styles (static/), read once, when the door opens
+    /console/plotly.min.js
+                         out of the installed plotly package, when somebody asks; without that
+                         package the console works and says where charts would be
+
+The page may run and load what comes from here and nothing else (`POLICY`): whatever is in a record,
+it can neither run nor call anybody. Plotly makes an empty <style> and adds rules to it by script;
+that is what the one hash allows.
+
+Files carry the hash of what is in them as ETag: a browser asks each time, and is told that nothing
+has changed. They are kept in memory as they are sent, compressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from strandlog.server.http.problems import RequestError
+
+STATIC = "strandlog.server.http"
+PLOTLY = "plotly.min.js"
+EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        f"style-src 'self' {EMPTY_STYLE}",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+class ConsoleFile(NamedTuple):
+    """A file, as it is sent."""
+
+    compressed: bytes
+    media_type: str
+    tag: str
+
+
+class Console:
+    """The page and its files."""
+
+    def __init__(self) -> None:
+        self._files = dict(_walk(files(STATIC) / "static", ""))
+        self._plotly_turn = asyncio.Lock()
+
+    async def page(self, request: Request) -> Response:
+        return _answer(request, self._files["index.html"])
+
+    async def file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name == PLOTLY:
+            await self._load_plotly()
+        found = self._files.get(name)
+        if found is None:
+            raise RequestError(404, "Not found", f"the console has no file {name!r}")
+        return _answer(request, found)
+
+    async def _load_plotly(self) -> None:
+        """Megabytes: compressed once, in a thread."""
+        async with self._plotly_turn:
+            if PLOTLY not in self._files and (path := _plotly_path()) is not None:
+                self._files[PLOTLY] = await asyncio.to_thread(_read, path)
+
+
+def _walk(folder: Traversable, prefix: str) -> list[tuple[str, ConsoleFile]]:
+    found: list[tuple[str, ConsoleFile]] = []
+    for each in folder.iterdir():
+        if each.is_dir():
+            found += _walk(each, f"{prefix}{each.name}/")
+        else:
+            found.append((prefix + each.name, _read(each)))
+    return found
+
+
+def _read(path: Traversable) -> ConsoleFile:
+    data = path.read_bytes()
+    media_type = MEDIA_TYPES[Path(path.name).suffix]
+    return ConsoleFile(gzip.compress(data, 6), media_type, f'"{sha256(data).hexdigest()[:32]}"')
+
+
+def _plotly_path() -> Path | None:
+    """Where plotly keeps its script. The package itself is not imported: that takes a second."""
+    spec = find_spec("plotly")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "package_data" / PLOTLY
+    return path if path.exists() else None
+
+
+def _answer(request: Request, found: ConsoleFile) -> Response:
+    headers = {
+        "etag": found.tag,
+        "cache-control": "no-cache",
+        "content-security-policy": POLICY,
+        "vary": "accept-encoding",
+    }
+    if request.headers.get("if-none-match") == found.tag:
+        return Response(status_code=304, headers=headers)
+    body = found.compressed
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["content-encoding"] = "gzip"
+    else:
+        body = gzip.decompress(body)
+    return Response(body, 200, headers, found.media_type)

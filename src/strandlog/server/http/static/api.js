@@ -1,0 +1,50 @@
+// The JSON API of the broker. What goes wrong is a Problem with words that say what to do.
+
+const PREFIX = "/api/v1";
+const PATIENCE_MS = 15_000;
+
+export class Problem extends Error {
+  constructor(status, title, detail) {
+    super(detail);
+    this.status = status;
+    this.title = title;
+  }
+}
+
+/** The path of a thing: each part may hold any character. */
+export function path(...parts) {
+  return `${PREFIX}/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+export function withQuery(address, query) {
+  const pairs = Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return pairs.length ? `${address}?${new URLSearchParams(pairs)}` : address;
+}
+
+async function call(method, address, { query, body, signal } = {}) {
+  const patience = AbortSignal.timeout(PATIENCE_MS);
+  const request = { method, signal: signal ? AbortSignal.any([signal, patience]) : patience };
+  if (method !== "GET" && method !== "DELETE") {
+    request.headers = { "content-type": "application/json" };
+    request.body = JSON.stringify(body ?? {});
+  }
+  let answer;
+  try {
+    answer = await fetch(withQuery(address, query), request);
+    if (answer.status === 204) return null;
+    if (answer.ok) return await answer.json();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    const isSlow = error.name === "TimeoutError";
+    throw new Problem(0, isSlow ? "No answer" : "Not reachable", isSlow
+      ? `The broker did not answer within ${PATIENCE_MS / 1000} s.`
+      : "The broker does not answer. Is it running?");
+  }
+  const problem = await answer.json().catch(() => ({}));
+  throw new Problem(answer.status, problem.title ?? answer.statusText, problem.detail ?? `Status ${answer.status}`);
+}
+
+export const get = (address, options) => call("GET", address, options);
+export const post = (address, body, options) => call("POST", address, { ...options, body });
+export const patch = (address, body, options) => call("PATCH", address, { ...options, body });
+export const remove = (address, options) => call("DELETE", address, options);

@@ -1,0 +1,175 @@
+// The frame: pages by their address, the navigation, the theme, keys that work everywhere.
+
+import { recolour } from "./chart.js";
+import { h, icon } from "./dom.js";
+import { live } from "./live.js";
+import { Page } from "./page.js";
+import { dialog, nothing } from "./parts.js";
+import { broker } from "./views/broker.js";
+import { group } from "./views/group.js";
+import { groups } from "./views/groups.js";
+import { overview } from "./views/overview.js";
+import { pipeline } from "./views/pipeline.js";
+import { pipelines } from "./views/pipelines.js";
+import { produce } from "./views/produce.js";
+import { records } from "./views/records.js";
+import { topic } from "./views/topic.js";
+import { topics } from "./views/topics.js";
+
+const PAGES = [
+  ["overview", "Overview", "#/", "o"],
+  ["topics", "Topics", "#/topics", "t"],
+  ["groups", "Groups", "#/groups", "g"],
+  ["pipelines", "Pipelines", "#/pipelines", "p"],
+  ["broker", "Broker", "#/broker", "b"],
+];
+
+// Which view an address has; the empty part stands for any name.
+const ROUTES = [
+  [[], overview],
+  [["topics"], topics],
+  [["topics", ""], topic],
+  [["topics", "", "records"], records],
+  [["topics", "", "produce"], produce],
+  [["groups"], groups],
+  [["groups", ""], group],
+  [["pipelines"], pipelines],
+  [["pipelines", ""], pipeline],
+  [["broker"], broker],
+];
+
+/** "#/topics/a%2Fb?x=1" as its parts and its parameters. */
+function parse(hash) {
+  const [address, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
+  const parts = address === "" ? [] : address.split("/").map(decoded);
+  return { parts, query: new URLSearchParams(query) };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function viewOf(parts) {
+  const fits = (pattern) => pattern.length === parts.length && pattern.every((each, number) => each === "" || each === parts[number]);
+  return ROUTES.find(([pattern]) => fits(pattern))?.[1] ?? lost;
+}
+
+function lost(page) {
+  page.begin("No such page");
+  page.show(h("div", { class: "panel" }, nothing("There is nothing here", "The address leads nowhere.", h("a", { class: "button", href: "#/" }, "To the overview"))));
+}
+
+const main = document.getElementById("main");
+let current = null;
+
+function open(isFirst) {
+  if (location.hash === "#main") return; // the link that skips the navigation
+  const route = parse(location.hash);
+  current?.end();
+  current = new Page(main, route);
+  main.replaceChildren();
+  viewOf(route.parts)(current);
+  markPage(route.parts[0] ?? "overview");
+  if (isFirst !== true) {
+    scrollTo(0, 0);
+    current.heading.focus({ preventScroll: true });
+  }
+}
+
+function markPage(name) {
+  for (const link of document.querySelectorAll("#nav a")) {
+    if (link.dataset.page === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+function buildNavigation() {
+  const links = PAGES.map(([name, title, address]) => h("a", { href: address, "data-page": name }, icon(name), title));
+  document.getElementById("nav").append(...links);
+}
+
+// -- theme ------------------------------------------------------------------------------------
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+
+function theme() {
+  return document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light");
+}
+
+function nameTheme() {
+  const other = theme() === "dark" ? "light" : "dark";
+  const button = document.getElementById("theme");
+  button.textContent = theme() === "dark" ? "☀" : "☾";
+  button.title = `Switch to ${other} (t)`;
+  button.setAttribute("aria-label", `Switch to ${other} colours`);
+}
+
+function switchTheme() {
+  const other = theme() === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = other;
+  localStorage.setItem("strandlog.theme", other);
+  nameTheme();
+  recolour();
+}
+
+// -- keys -------------------------------------------------------------------------------------
+
+let isGoing = false;
+
+function typed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.closest("input, textarea, select")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const target = PAGES.find(([, , , key]) => key === event.key);
+  if (isGoing && target) location.hash = target[2];
+  else if (event.key === "g") {
+    isGoing = true;
+    setTimeout(() => (isGoing = false), 1200);
+    return;
+  } else if (event.key === "/") {
+    const search = main.querySelector("input[type=search]");
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
+  } else if (event.key === "t") switchTheme();
+  else if (event.key === "?") showKeys();
+  isGoing = false;
+}
+
+function showKeys() {
+  const keys = [...PAGES.map(([, title, , key]) => [["g", key], title]), [["/"], "Search or filter on this page"], [["t"], "Light or dark"], [["?"], "These keys"], [["Esc"], "Leave a field or a dialog"]];
+  const rows = keys.map(([pressed, meaning]) => [h("dt", {}, pressed.map((key) => [h("kbd", {}, key), " "])), h("dd", {}, meaning)]);
+  dialog({ title: "Keys", content: h("dl", { class: "pairs-list" }, rows) });
+}
+
+// -- connection -------------------------------------------------------------------------------
+
+const WORDS = { live: "Live", connecting: "Connecting", lost: "No connection" };
+
+function tellConnection() {
+  const shown = document.getElementById("connection");
+  shown.className = `connection ${live.state}`;
+  shown.textContent = WORDS[live.state];
+}
+
+buildNavigation();
+nameTheme();
+tellConnection();
+live.addEventListener("state", tellConnection);
+live.start();
+document.getElementById("theme").addEventListener("click", switchTheme);
+document.getElementById("keys").addEventListener("click", showKeys);
+document.addEventListener("keydown", typed);
+system.addEventListener("change", () => {
+  nameTheme();
+  recolour();
+});
+addEventListener("hashchange", open);
+open(true);

@@ -1,0 +1,148 @@
+// Charts, drawn by Plotly.js out of the installed plotly package, which is loaded when the first
+// chart is wanted. Where there is none, a chart says what to install.
+
+import { h } from "./dom.js";
+import { nothing } from "./parts.js";
+
+const PLOTLY = "/console/plotly.min.js";
+const SERIES = 6;
+const SHORTEST_MS = 60_000;
+const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: "reset", showTips: false };
+
+let plotly = null;
+
+function load() {
+  plotly ??= new Promise((resolve, reject) => {
+    const restore = withoutMapStyles();
+    const loaded = () => {
+      restore();
+      resolve(window.Plotly);
+    };
+    const missing = () => {
+      restore();
+      reject(new Error("Plotly is not installed"));
+    };
+    document.head.append(h("script", { src: PLOTLY, onload: loaded, onerror: missing }));
+  });
+  return plotly;
+}
+
+/**
+ * Plotly brings styles for maps, which the page's policy refuses and which we do not need. It
+ * looks them up by their hash, and leaves alone what it finds.
+ */
+function withoutMapStyles() {
+  document.getElementById = (id) => (/^[0-9a-f]{64}$/.test(id) ? document.head : Document.prototype.getElementById.call(document, id));
+  return () => delete document.getElementById;
+}
+
+/** The colours of the theme, as numbers: Plotly does not know variables. */
+function colours() {
+  const probe = h("span", { hidden: true });
+  document.body.append(probe);
+  const of = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const found = {
+    ink: of("ink-soft"), strong: of("ink"), line: of("line"), panel: of("panel"),
+    series: Array.from({ length: SERIES }, (_, number) => of(`series-${number + 1}`)),
+  };
+  probe.remove();
+  return found;
+}
+
+const charts = new Set();
+
+/** Draw all again, in other colours. */
+export function recolour() {
+  for (const chart of charts) chart.draw();
+}
+
+/**
+ * A chart in a panel. `update([{name, x, y, kind}])` draws it; x are times in ms unless
+ * `isByName`. `unit` stands behind the figures ("B/s"), which get k, M and G before it.
+ */
+export class Chart {
+  constructor(page, { label, unit, windowMs = null, isByName = false, isSmall = false, empty = "Nothing yet" }) {
+    this.options = { label, unit, windowMs, isByName, empty };
+    this.host = h("div", { class: isSmall ? "chart small" : "chart", role: "img", "aria-label": label });
+    this.element = this.host;
+    this.series = null;
+    this.isDrawing = false;
+    charts.add(this);
+    page.on(page.signal, "abort", () => this.end());
+  }
+
+  end() {
+    charts.delete(this);
+    this.isOver = true;
+    if (this.host.classList.contains("js-plotly-plot")) window.Plotly.purge(this.host);
+  }
+
+  update(series) {
+    this.series = series;
+    this.draw();
+  }
+
+  async draw() {
+    if (this.isDrawing || !this.series || this.isOver) return;
+    this.isDrawing = true;
+    try {
+      const Plotly = await load();
+      if (!this.isOver && this.host.isConnected) await this.drawn(Plotly);
+    } catch (error) {
+      this.host.replaceChildren(nothing("No charts", `${error.message}: pip install 'strandlog[console]'`));
+      this.isOver = true;
+    } finally {
+      this.isDrawing = false;
+    }
+  }
+
+  async drawn(Plotly) {
+    const theme = colours();
+    const { unit, label } = this.options;
+    const traces = this.series.map((each, number) => this.trace(each, theme.series[number % SERIES]));
+    await Plotly.react(this.host, traces, this.layout(theme), CONFIG);
+    const now = this.series.filter((each) => each.y.length).slice(0, SERIES).map((each) => `${each.name} ${siText(each.y.at(-1))}${unit}`);
+    this.host.setAttribute("aria-label", `${label}: ${now.join(", ") || this.options.empty}`);
+    const last = this.host.querySelector(":scope > .state");
+    if (this.series.some((each) => each.y.length)) last?.remove();
+    else if (!last) this.host.append(h("div", { class: "state" }, h("p", {}, this.options.empty)));
+  }
+
+  trace(each, colour) {
+    const { unit, isByName } = this.options;
+    const shared = { name: each.name, y: each.y, hovertemplate: `%{y:.3~s}${unit}<extra>%{fullData.name}</extra>` };
+    if (isByName) return { ...shared, x: each.x, type: "bar", marker: { color: colour } };
+    const x = each.x.map((at) => new Date(at));
+    return { ...shared, x, type: "scatter", mode: each.y.length === 1 ? "markers" : "lines", line: { color: colour, width: 2, shape: "linear" }, fill: this.series.length <= 2 ? "tozeroy" : "none", fillcolor: colour.replace("rgb(", "rgba(").replace(")", ", 0.10)") };
+  }
+
+  layout(theme) {
+    const { unit, windowMs, isByName } = this.options;
+    const axis = { color: theme.ink, gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.line, fixedrange: true, automargin: true };
+    const times = isByName ? [] : this.series.flatMap((each) => (each.x.length ? [each.x[0], each.x.at(-1)] : []));
+    const now = Math.max(Date.now(), ...times);
+    // It begins with a minute and grows: a line at the edge of an empty field tells little.
+    const from = Math.max(now - windowMs, Math.min(now - SHORTEST_MS, ...times));
+    const isFlat = this.series.every((each) => each.y.every((value) => !value));
+    return {
+      margin: { l: 56, r: 16, t: 8, b: 32 },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: theme.ink },
+      showlegend: this.series.length > 1,
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: theme.strong } },
+      hovermode: isByName ? "closest" : "x unified",
+      hoverlabel: { bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.strong } },
+      xaxis: isByName ? { ...axis, type: "category" } : { ...axis, type: "date", ...(windowMs ? { range: [new Date(from), new Date(now)] } : {}), tickformat: "%H:%M:%S", nticks: 6, showgrid: false },
+      yaxis: { ...axis, rangemode: "tozero", tickformat: "~s", ticksuffix: unit, nticks: 5, ...(isFlat ? { range: [0, 1], nticks: 2 } : {}) },
+      bargap: 0.35,
+    };
+  }
+}
+
+function siText(number) {
+  return number >= 1000 ? `${(number / 1000).toFixed(1)} k` : `${Math.round(number * 10) / 10} `;
+}

@@ -1,0 +1,103 @@
+// Figures as people read them, always with a unit.
+
+const NOTHING = "–";
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+/** 1234567 as 1,234,567. */
+export function count(number) {
+  return number === null || number === undefined ? NOTHING : whole.format(number);
+}
+
+/** "1 topic", "2 topics". */
+export function counted(number, word, plural = `${word}s`) {
+  return `${count(number)} ${number === 1 ? word : plural}`;
+}
+
+const STEPS = ["", "k", "M", "G", "T", "P"];
+
+function scaled(number) {
+  let step = 0;
+  let left = Math.abs(number);
+  while (left >= 999.5 && step < STEPS.length - 1) {
+    left /= 1000;
+    step += 1;
+  }
+  const digits = step === 0 && Number.isInteger(number) ? 0 : left >= 99.95 ? 0 : left >= 9.995 ? 1 : 2;
+  return [`${number < 0 ? "−" : ""}${left.toFixed(digits)}`, STEPS[step]];
+}
+
+/** 1234567 as 1.23 MB. */
+export function bytes(number) {
+  if (number === null || number === undefined) return NOTHING;
+  const [text, step] = scaled(number);
+  return `${text} ${step}B`;
+}
+
+/** 1234.5 as 1.23 k, for where the unit follows. */
+export function short(number) {
+  if (number === null || number === undefined) return NOTHING;
+  const [text, step] = scaled(number);
+  return step ? `${text} ${step}` : text;
+}
+
+export function byteRate(number) {
+  return number === null || number === undefined ? NOTHING : `${bytes(number)}/s`;
+}
+
+export function rate(number, unit = "records") {
+  return number === null || number === undefined ? NOTHING : `${short(number)} ${unit}/s`;
+}
+
+/** A number of seconds as 3.2 ms. */
+export function seconds(number) {
+  if (number === null || number === undefined) return NOTHING;
+  if (number === 0) return "0 ms";
+  if (number < 0.001) return `${(number * 1e6).toFixed(0)} µs`;
+  if (number < 1) return `${(number * 1000).toPrecision(3).replace(/\.0+$/, "")} ms`;
+  return `${number.toPrecision(3)} s`;
+}
+
+const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];
+
+/** A number of milliseconds as 3 d 4 h. */
+export function duration(ms) {
+  if (ms === null || ms === undefined) return NOTHING;
+  if (ms < 0) return "forever";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const parts = [];
+  let left = ms;
+  for (const [unit, size] of UNITS) {
+    const number = Math.floor(left / size);
+    if (number) parts.push(`${number} ${unit}`);
+    left -= number * size;
+  }
+  return parts.slice(0, 2).join(" ");
+}
+
+export function retention(ms, limit) {
+  const parts = [duration(ms)];
+  if (limit >= 0) parts.push(bytes(limit));
+  return parts.join(", ");
+}
+
+const two = (number) => String(number).padStart(2, "0");
+
+/** 2026-11-16 06:21:05.123, in the time of this machine. */
+export function time(ms) {
+  if (ms === null || ms === undefined || ms < 0) return NOTHING;
+  const at = new Date(ms);
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const clock = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
+  return `${day} ${clock}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+}
+
+/** How long ago, in words. */
+export function ago(ms, now) {
+  const passed = now - ms;
+  return passed < 2000 ? "now" : `${duration(passed)} ago`;
+}
+
+/** What a datetime-local field holds, for a time. */
+export function fieldTime(ms) {
+  return time(ms).slice(0, 19).replace(" ", "T");
+}

@@ -1,0 +1,123 @@
+// What goes on in the broker, as one stream for all pages of this tab, and its last minutes.
+//
+// The stream is closed while nobody looks at the tab: a browser has few connections to a server,
+// and a broker has better things to do. What was seen stays, over a reload too.
+
+import { withQuery } from "./api.js";
+
+export const WINDOW_MS = 5 * 60_000;
+const KEPT = "strandlog.live";
+const MOST_GROUPS = 50;
+
+class Live extends EventTarget {
+  constructor() {
+    super();
+    this.state = "connecting";
+    this.rates = []; // {at, bytesIn, bytesOut, recordsIn, requests}, oldest first
+    this.lag = new Map(); // group → [{at, lag}]
+    this.lastRates = null;
+    this.lastLag = null;
+    this.source = null;
+    this.restore();
+  }
+
+  start() {
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
+    addEventListener("pagehide", () => this.keep());
+    if (!document.hidden) this.open();
+  }
+
+  open() {
+    if (this.source) return;
+    this.become("connecting");
+    this.source = new EventSource(withQuery("/api/v1/live", { interval_ms: 1000 }));
+    this.source.addEventListener("rates", (event) => this.takeRates(JSON.parse(event.data)));
+    this.source.addEventListener("lag", (event) => this.takeLag(JSON.parse(event.data)));
+    this.source.addEventListener("error", () => this.lost());
+  }
+
+  close() {
+    this.source?.close();
+    this.source = null;
+  }
+
+  /** A browser gives up when the answer is an error; we do not. */
+  lost() {
+    this.become("lost");
+    if (this.source?.readyState === EventSource.CLOSED) {
+      this.source = null;
+      setTimeout(() => document.hidden || this.open(), 2000);
+    }
+  }
+
+  become(state) {
+    if (this.state === state) return;
+    this.state = state;
+    this.dispatchEvent(new Event("state"));
+  }
+
+  takeRates(told) {
+    this.become("live");
+    this.lastRates = told;
+    if (told.rates) {
+      this.rates.push({
+        at: told.at_ms,
+        bytesIn: told.rates.produced_bytes_per_second,
+        bytesOut: told.rates.fetched_bytes_per_second,
+        recordsIn: told.rates.produced_records_per_second,
+        requests: told.rates.requests_per_second,
+      });
+      forget(this.rates, told.at_ms);
+    }
+    this.dispatchEvent(new Event("rates"));
+  }
+
+  takeLag(told) {
+    this.lastLag = told;
+    for (const { group, lag } of told.groups.slice(0, MOST_GROUPS)) {
+      const points = this.lag.get(group) ?? [];
+      points.push({ at: told.at_ms, lag });
+      this.lag.set(group, points);
+    }
+    for (const [group, points] of this.lag) {
+      forget(points, told.at_ms);
+      if (!points.length) this.lag.delete(group);
+    }
+    this.dispatchEvent(new Event("lag"));
+  }
+
+  keep() {
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify({ rates: this.rates, lag: [...this.lag] }));
+    } catch { /* there is no room: a reload begins anew */ }
+  }
+
+  restore() {
+    try {
+      const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "{}");
+      this.rates = kept.rates ?? [];
+      this.lag = new Map(kept.lag ?? []);
+      forget(this.rates, Date.now());
+      for (const points of this.lag.values()) forget(points, Date.now());
+    } catch { /* what was kept is of no use */ }
+  }
+}
+
+function forget(points, now) {
+  while (points.length && points[0].at < now - WINDOW_MS) points.shift();
+}
+
+export const live = new Live();
+
+/** A stream of a topic's newest records; returns what ends it. */
+export function tail(query, { records, problem, state }) {
+  const source = new EventSource(withQuery("/api/v1/live", { rates: false, lag: false, show: "plain", ...query }));
+  source.addEventListener("open", () => state("live"));
+  source.addEventListener("records", (event) => records(JSON.parse(event.data)));
+  source.addEventListener("problem", (event) => {
+    source.close();
+    problem(JSON.parse(event.data));
+  });
+  source.addEventListener("error", () => state("lost"));
+  return () => source.close();
+}

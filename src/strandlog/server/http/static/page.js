@@ -1,0 +1,85 @@
+// A page: what a view gets to build on. It ends when another one is opened, and all that it
+// started ends with it.
+
+import { h, present } from "./dom.js";
+import { failed, loading } from "./parts.js";
+
+export class Page {
+  constructor(root, route) {
+    this.root = root;
+    this.route = route;
+    this.ending = new AbortController();
+    this.signal = this.ending.signal;
+    this.stale = h("div", { class: "banner", role: "status", hidden: true });
+    this.heading = h("h1", { tabindex: "-1" });
+    this.sub = h("div", { class: "sub" });
+    this.content = h("div", { class: "stack" });
+  }
+
+  /** The top of the page. `crumbs` are [words, address] pairs that lead back. */
+  begin(title, { crumbs = [], sub = "", actions = [] } = {}) {
+    document.title = title === "Overview" ? "strandlog" : `${title} · strandlog`;
+    this.heading.textContent = title;
+    this.sub.replaceChildren(...present(sub));
+    const back = crumbs.map(([words, address]) => [h("a", { href: address }, words), " / "]);
+    const trail = crumbs.length ? h("nav", { class: "crumbs", "aria-label": "Where this page is" }, back) : null;
+    const head = h("div", { class: "head" }, h("div", { class: "grow" }, trail, this.heading, this.sub), h("div", { class: "actions" }, actions));
+    this.root.replaceChildren(head, this.stale, this.content);
+  }
+
+  show(...children) {
+    this.content.replaceChildren(...present(children));
+  }
+
+  end() {
+    this.ending.abort();
+  }
+
+  /** Until the page ends. */
+  on(target, name, listener) {
+    target.addEventListener(name, listener, { signal: this.signal });
+  }
+
+  /**
+   * Load something again and again and show it. Until it is there a skeleton is; when the first
+   * try fails, that is what is shown; when a later one does, what was shown stays, with a word.
+   * Returns what loads it at once.
+   */
+  watch(load, show, everyMs) {
+    let isThere = false;
+    let timer = null;
+    this.show(loading());
+    const again = async () => {
+      clearTimeout(timer);
+      try {
+        const found = await load();
+        if (this.signal.aborted) return;
+        if (!isThere) this.content.replaceChildren();
+        isThere = true;
+        this.stale.hidden = true;
+        show(found);
+      } catch (problem) {
+        if (this.signal.aborted) return;
+        if (!(problem instanceof Error) || problem.status === undefined) console.error(problem);
+        if (isThere && problem.status !== 404) this.tellStale(problem);
+        else {
+          isThere = false;
+          this.show(h("div", { class: "panel" }, failed(problem, again)));
+        }
+      }
+      if (everyMs && !this.signal.aborted) timer = setTimeout(look, everyMs);
+    };
+    const look = () => {
+      if (document.hidden) document.addEventListener("visibilitychange", again, { once: true, signal: this.signal });
+      else again();
+    };
+    this.on(this.signal, "abort", () => clearTimeout(timer));
+    again();
+    return again;
+  }
+
+  tellStale(problem) {
+    this.stale.textContent = `Not up to date: ${problem.message} Trying again.`;
+    this.stale.hidden = false;
+  }
+}

@@ -1,0 +1,236 @@
+// The parts that pages are made of: figures, tables, states, dialogs. parts.css gives them a look.
+
+import { copy, h, icon, present } from "./dom.js";
+import { bytes, duration } from "./format.js";
+
+/** A panel with a heading; `note` stands beside it. */
+export function panel(title, ...children) {
+  const note = h("span", { class: "note" });
+  const element = h("section", { class: "panel", "aria-label": title }, h("header", {}, h("h2", {}, title), note), children);
+  return Object.assign(element, { note, head: element.firstChild });
+}
+
+/** Figures side by side; `set(name, value, more)` changes one. */
+export class Figures {
+  constructor(names) {
+    this.parts = new Map();
+    this.element = h("dl", { class: "figures" });
+    for (const [name, title] of Object.entries(names)) {
+      const value = h("div", { class: "value" }, "–");
+      const more = h("div", { class: "more" });
+      this.parts.set(name, { value, more });
+      this.element.append(h("div", { class: "figure" }, h("dt", {}, title), h("dd", {}, value, more)));
+    }
+  }
+
+  set(name, value, more = "") {
+    const parts = this.parts.get(name);
+    parts.value.replaceChildren(...present(value));
+    parts.more.replaceChildren(...present(more));
+  }
+}
+
+const STATES = {
+  Stable: "good", Empty: "", Dead: "bad", PreparingRebalance: "warn", CompletingRebalance: "warn",
+  running: "good", stopped: "", failed: "bad",
+};
+
+export function badge(text, kind = STATES[text] ?? "") {
+  return h("span", { class: `badge ${kind}` }, text);
+}
+
+/** How full something is. CSS in attributes is forbidden here, so the width is set by script. */
+export function meter(share, label) {
+  const inside = h("span");
+  inside.style.width = `${Math.min(100, Math.max(0, share * 100))}%`;
+  return h("div", { class: "meter", role: "img", "aria-label": label }, inside);
+}
+
+/** The value of a setting; large numbers of milliseconds and bytes also in words. */
+export function settingValue(name, value) {
+  const number = Number(value);
+  const words = value === "" || !(number >= 1000) ? null : name.endsWith(".ms") ? duration(number) : name.endsWith(".bytes") ? bytes(number) : null;
+  return [h("code", {}, value || "–"), words ? h("div", { class: "hint" }, words) : null];
+}
+
+// -- states -----------------------------------------------------------------------------------
+
+export function nothing(title, words, ...actions) {
+  return h("div", { class: "state" }, icon("nothing"), h("strong", {}, title), words ? h("p", {}, words) : null, actions.length ? h("div", { class: "actions" }, actions) : null);
+}
+
+export function failed(problem, again) {
+  return h("div", { class: "state failed", role: "alert" }, icon("trouble"), h("strong", {}, problem.title ?? "Something went wrong"), h("p", {}, problem.message), again ? h("div", { class: "actions" }, h("button", { type: "button", onclick: again }, "Try again")) : null);
+}
+
+export function loading(lines = 5) {
+  return h("div", { class: "skeleton", role: "status", "aria-label": "Loading" }, Array.from({ length: lines }, () => h("span")));
+}
+
+/** A command to be copied into a terminal. */
+export function command(text) {
+  return h("div", { class: "command" }, h("code", {}, text), h("button", { class: "quiet", type: "button", "aria-label": `Copy: ${text}`, onclick: () => copy(text) }, "Copy"));
+}
+
+// -- tables -----------------------------------------------------------------------------------
+
+/**
+ * A table that keeps its rows while its figures change: what has the focus keeps it.
+ *
+ * A column has a `title`, the `value` of a row (what is sorted by, and tells whether a cell has
+ * changed), and may have `show` (what stands in the cell), `kind` (a class; "name" heads the row),
+ * `start` ("down" when the first click should sort downwards) and `isFixed` (no sorting).
+ */
+export class Table {
+  constructor({ label, columns, key, sort = null, empty = null }) {
+    this.columns = columns;
+    this.key = key;
+    this.sort = sort; // [number of the column, 1 or -1]
+    this.empty = empty;
+    this.rows = [];
+    this.shown = new Map();
+    this.heads = columns.map((column, number) => this.head(column, number));
+    this.body = h("tbody");
+    this.table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, this.heads)), this.body);
+    this.state = h("div", { hidden: true });
+    this.element = h("div", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, this.table), this.state);
+    this.mark();
+  }
+
+  head(column, number) {
+    const content = column.isFixed ? column.title : h("button", { type: "button", onclick: () => this.turn(number) }, column.title);
+    return h("th", { scope: "col", class: column.kind }, content);
+  }
+
+  turn(number) {
+    const first = this.columns[number].start === "down" ? -1 : 1;
+    this.sort = this.sort?.[0] === number ? [number, -this.sort[1]] : [number, first];
+    this.mark();
+    this.update(this.rows);
+  }
+
+  mark() {
+    this.heads.forEach((head, number) => {
+      if (this.sort?.[0] === number) head.setAttribute("aria-sort", this.sort[1] > 0 ? "ascending" : "descending");
+      else head.removeAttribute("aria-sort");
+    });
+  }
+
+  update(rows) {
+    this.rows = rows;
+    this.table.hidden = rows.length === 0;
+    this.state.hidden = rows.length > 0;
+    if (!rows.length && this.empty) this.state.replaceChildren(this.empty());
+    const kept = new Map();
+    const elements = this.sorted(rows).map((row) => {
+      const key = this.key(row);
+      const old = this.shown.get(key) ?? { element: h("tr"), values: [] };
+      this.fill(old, row);
+      kept.set(key, old);
+      return old.element;
+    });
+    this.shown = kept;
+    if (!sameChildren(this.body, elements)) this.body.replaceChildren(...elements);
+  }
+
+  sorted(rows) {
+    if (!this.sort) return rows;
+    const [number, direction] = this.sort;
+    const { value } = this.columns[number];
+    return [...rows].sort((one, other) => direction * compare(value(one), value(other)));
+  }
+
+  fill(old, row) {
+    this.columns.forEach((column, number) => {
+      const value = column.value(row);
+      const mark = typeof value === "object" ? JSON.stringify(value) : value;
+      if (old.values[number] === mark && old.element.children[number]) return;
+      old.values[number] = mark;
+      const isName = column.kind === "name";
+      const cell = h(isName ? "th" : "td", { class: column.kind, scope: isName ? "row" : null }, column.show ? column.show(row) : String(value ?? "–"));
+      if (old.element.children[number]) old.element.children[number].replaceWith(cell);
+      else old.element.append(cell);
+    });
+  }
+}
+
+function sameChildren(body, elements) {
+  return body.children.length === elements.length && elements.every((element, number) => body.children[number] === element);
+}
+
+function compare(one, other) {
+  if (one === other) return 0;
+  if (one === null || one === undefined) return 1;
+  if (other === null || other === undefined) return -1;
+  if (typeof one === "string") return one.localeCompare(other, "en", { numeric: true });
+  return one < other ? -1 : 1;
+}
+
+// -- forms and dialogs --------------------------------------------------------------------------
+
+export function field(title, input, hint) {
+  return h("label", {}, h("span", {}, title), input, hint ? h("span", { class: "hint" }, hint) : null);
+}
+
+export function select(name, choices, chosen, more = {}) {
+  const options = choices.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
+  return h("select", { name, ...more }, options);
+}
+
+let dialogs = 0;
+
+/**
+ * A dialog with a form. `submit` gets the form and may throw: its words are shown and the dialog
+ * stays. Returns the dialog, open.
+ */
+export function dialog({ title, content, action, submit, isDanger = false, isBroad = false }) {
+  const wrong = h("p", { class: "wrong", role: "alert" });
+  const name = `dialog-${(dialogs += 1)}`;
+  const done = h("button", { class: isDanger ? "danger" : "main", type: "submit" }, action);
+  const cancel = h("button", { type: "button", onclick: () => element.close() }, submit ? "Cancel" : "Close");
+  const form = h("form", { novalidate: true, onsubmit: send }, h("h2", { id: name }, title), h("div", { class: "form" }, content), wrong, h("div", { class: "actions" }, cancel, submit ? done : null));
+  const element = h("dialog", { "aria-labelledby": name, class: isBroad ? "broad" : null, onclose: () => element.remove() }, form);
+
+  async function send(event) {
+    event.preventDefault();
+    wrong.textContent = "";
+    done.disabled = true;
+    try {
+      await submit(form);
+      element.close();
+    } catch (problem) {
+      wrong.textContent = problem.message;
+    } finally {
+      done.disabled = false;
+    }
+  }
+
+  document.body.append(element);
+  element.showModal();
+  return Object.assign(element, { form, done, wrong });
+}
+
+/** Pairs of names and values that can be added and taken away. */
+export class Pairs {
+  constructor({ first, second, add, name }) {
+    this.titles = [first, second];
+    this.list = h("div", { class: "pairs" });
+    this.element = h("fieldset", { class: "plain" }, h("legend", {}, name), this.list, h("button", { type: "button", class: "quiet", onclick: () => this.add().focus() }, add));
+  }
+
+  add(first = "", second = "") {
+    const inputs = [h("input", { value: first, spellcheck: "false" }), h("input", { value: second, spellcheck: "false" })];
+    const row = h("div", { class: "pair" }, field(this.titles[0], inputs[0]), field(this.titles[1], inputs[1]), h("button", { type: "button", class: "quiet", "aria-label": "Take this one away", onclick: () => row.remove() }, "✕"));
+    row.inputs = inputs;
+    this.list.append(row);
+    return inputs[0];
+  }
+
+  get values() {
+    return [...this.list.children].map((row) => row.inputs.map((input) => input.value)).filter(([name]) => name !== "");
+  }
+
+  clear() {
+    this.list.replaceChildren();
+  }
+}

@@ -1,0 +1,89 @@
+// One group: its members, where it stands in each partition, and moving it somewhere else.
+
+import { get, path, remove } from "../api.js";
+import { Chart } from "../chart.js";
+import { h, toast } from "../dom.js";
+import { ago, count, counted } from "../format.js";
+import { live, WINDOW_MS } from "../live.js";
+import { badge, dialog, Figures, nothing, panel, Table } from "../parts.js";
+import { lagLines } from "./overview.js";
+import { reset } from "./reset.js";
+
+const LOOK_MS = 2000;
+
+export function group(page) {
+  const name = page.route.parts[1];
+  page.begin(name, {
+    crumbs: [["Groups", "#/groups"]],
+    actions: [
+      h("button", { class: "main", type: "button", onclick: () => last && reset(last, again) }, "Reset offsets"),
+      h("button", { class: "danger", type: "button", onclick: () => forgetGroup(name) }, "Forget"),
+    ],
+  });
+  const figures = new Figures({ state: "State", lag: "Lag", members: "Members", partitions: "Partitions" });
+  const over = new Chart(page, { label: `Lag of ${name}`, unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "The first figures come in a second" });
+  const by = new Chart(page, { label: "Lag by partition", unit: "", isByName: true, isSmall: true, empty: "No offsets yet" });
+  const positions = positionTable();
+  const members = memberTable();
+  let last = null;
+
+  const again = page.watch(() => get(path("groups", name), page), (found) => {
+    if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Lag over time", over.element), panel("Lag by partition", by.element)), panel("Positions", positions.element), panel("Members", members.element));
+    last = found;
+    figures.set("state", badge(found.state), found.protocol_name ? `${found.protocol_name}, generation ${found.generation}` : "");
+    figures.set("lag", count(found.lag), "records");
+    figures.set("members", count(found.members.length), found.protocol_type);
+    figures.set("partitions", count(found.positions.length), counted(new Set(found.positions.map((each) => each.topic)).size, "topic"));
+    positions.update(found.positions);
+    members.update(found.members);
+    over.update(lagLines(name));
+    const worst = [...found.positions].sort((one, other) => other.lag - one.lag).slice(0, 40).sort((one, other) => one.topic.localeCompare(other.topic) || one.partition - other.partition);
+    by.update([{ name: "lag", x: worst.map((each) => `${each.topic}-${each.partition}`), y: worst.map((each) => each.lag) }]);
+  }, LOOK_MS);
+  page.on(live, "lag", () => last && over.update(lagLines(name)));
+}
+
+function positionTable() {
+  return new Table({
+    label: "Positions",
+    key: (row) => `${row.topic}/${row.partition}`,
+    empty: () => nothing("No offsets", "This group has not committed anything yet."),
+    columns: [
+      { title: "Topic", kind: "name", value: (row) => row.topic, show: (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic) },
+      { title: "Partition", kind: "number", value: (row) => row.partition },
+      { title: "Committed", kind: "number", value: (row) => row.offset, show: (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic)}/records?partition=${row.partition}&from=offset&offset=${Math.min(Math.max(row.offset, row.start_offset), row.end_offset)}`, "aria-label": `Records of ${row.topic}, partition ${row.partition} from offset ${row.offset}` }, count(row.offset)) },
+      { title: "End offset", kind: "number", value: (row) => row.end_offset, show: (row) => count(row.end_offset) },
+      { title: "Lag, records", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
+      { title: "Committed at", kind: "soft small-hidden", start: "down", value: (row) => row.committed_ms, show: (row) => h("span", { title: new Date(row.committed_ms).toISOString() }, ago(row.committed_ms, Date.now())) },
+      { title: "Read by", kind: "soft wide small-hidden", value: (row) => row.member_id ?? "–" },
+    ],
+  });
+}
+
+function memberTable() {
+  return new Table({
+    label: "Members",
+    key: (row) => row.member_id,
+    empty: () => nothing("No members", "Nobody reads with this group now. Its offsets are kept."),
+    columns: [
+      { title: "Member", kind: "wide", value: (row) => row.member_id },
+      { title: "Client", value: (row) => row.client_id || "–" },
+      { title: "Host", value: (row) => row.client_host },
+      { title: "Partitions", kind: "wide", value: (row) => row.partitions.map((each) => `${each.topic}-${each.partition}`).join(", ") || "–" },
+    ],
+  });
+}
+
+function forgetGroup(name) {
+  dialog({
+    title: `Forget ${name}?`,
+    action: "Forget it",
+    isDanger: true,
+    content: [h("p", {}, "Its offsets go. If it comes back, it begins where its client's auto.offset.reset says.")],
+    submit: async () => {
+      await remove(path("groups", name));
+      toast(`${name} is forgotten`);
+      location.hash = "#/groups";
+    },
+  });
+}

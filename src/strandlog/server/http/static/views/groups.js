@@ -1,0 +1,54 @@
+// All consumer groups, and how far they are behind.
+
+import { get, path } from "../api.js";
+import { Chart } from "../chart.js";
+import { h } from "../dom.js";
+import { count, counted } from "../format.js";
+import { live, WINDOW_MS } from "../live.js";
+import { badge, field, nothing, panel, Table } from "../parts.js";
+import { lagLines } from "./overview.js";
+
+const LOOK_MS = 3000;
+
+export function groups(page) {
+  page.begin("Groups");
+  const search = h("input", { type: "search", placeholder: "Part of a name or a topic", oninput: () => draw() });
+  const chart = new Chart(page, { label: "Lag by group", unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "No lag was seen yet" });
+  const table = groupTable();
+  const listed = panel("Groups", table.element);
+  const tools = h("div", { class: "fields" }, h("div", { class: "grow" }, field("Filter", search)));
+  let found = [];
+
+  page.watch(() => get(path("groups"), page), (answer) => {
+    if (!listed.isConnected) page.show(panel("Lag by group", chart.element), tools, listed);
+    found = answer.groups;
+    draw();
+    chart.update(lagLines());
+  }, LOOK_MS);
+  page.on(live, "lag", () => chart.update(lagLines()));
+
+  function draw() {
+    const part = search.value.trim().toLowerCase();
+    const rows = found.filter((row) => [row.group, ...row.topics].some((text) => text.toLowerCase().includes(part)));
+    table.empty = found.length
+      ? () => nothing("No such group", `None of ${counted(found.length, "group")} has “${search.value}” in its name or topics.`)
+      : () => nothing("No groups yet", "A consumer with a group.id shows up here as soon as it joins or commits.");
+    listed.note.textContent = rows.length === found.length ? counted(found.length, "group") : `${count(rows.length)} of ${counted(found.length, "group")}`;
+    table.update(rows);
+  }
+}
+
+function groupTable() {
+  return new Table({
+    label: "Groups",
+    key: (row) => row.group,
+    sort: [4, -1],
+    columns: [
+      { title: "Group", kind: "name", value: (row) => row.group, show: (row) => h("a", { href: `#/groups/${encodeURIComponent(row.group)}` }, row.group) },
+      { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },
+      { title: "Members", kind: "number", start: "down", value: (row) => row.members },
+      { title: "Topics", kind: "wide small-hidden", value: (row) => row.topics.join(", ") || "–" },
+      { title: "Lag, records", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
+    ],
+  });
+}

@@ -1,0 +1,49 @@
+// Pipelines on Spark that report in.
+
+import { get, path } from "../api.js";
+import { h } from "../dom.js";
+import { ago, count, duration, rate } from "../format.js";
+import { badge, command, nothing, panel, Table } from "../parts.js";
+
+const LOOK_MS = 2000;
+
+export function pipelines(page) {
+  page.begin("Pipelines");
+  const table = pipelineTable();
+  const listed = panel("Pipelines", table.element);
+  page.watch(() => get(path("pipelines"), page), (found) => {
+    if (!listed.isConnected) page.show(listed);
+    table.update(found.pipelines);
+  }, LOOK_MS);
+}
+
+/** The queries of a pipeline as one figure. */
+function total(pipeline, of) {
+  const found = pipeline.queries.map(({ last }) => of(last)).filter((each) => each !== null);
+  return found.length ? found.reduce((sum, each) => sum + each, 0) : null;
+}
+
+function pipelineTable() {
+  return new Table({
+    label: "Pipelines",
+    key: (row) => row.name,
+    sort: [0, 1],
+    empty: () => nothing("No pipeline reported lately", "A pipeline that runs on Spark against this broker shows up here by itself.", command("strandlog pipeline run pipeline.toml")),
+    columns: [
+      { title: "Pipeline", kind: "name", value: (row) => row.name, show: (row) => h("a", { href: `#/pipelines/${encodeURIComponent(row.name)}` }, row.name) },
+      { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },
+      { title: "Queries", kind: "number", value: (row) => row.queries.length },
+      { title: "Rows", kind: "number", start: "down", value: (row) => total(row, (each) => each.rows_per_second), show: (row) => rate(total(row, (each) => each.rows_per_second), "rows") },
+      { title: "Slowest batch", kind: "number", start: "down", value: (row) => Math.max(0, ...row.queries.map(({ last }) => last.batch_ms)), show: (row) => duration(Math.max(0, ...row.queries.map(({ last }) => last.batch_ms))) },
+      { title: "Lag, records", kind: "number", start: "down", value: (row) => total(row, (each) => each.lag), show: (row) => count(total(row, (each) => each.lag)) },
+      { title: "Heard of", kind: "soft small-hidden", start: "down", value: (row) => row.last_seen_ms, show: (row) => ago(row.last_seen_ms, Date.now()) },
+      { title: "Spark", isFixed: true, value: (row) => row.ui_url ?? "", show: (row) => sparkLink(row.ui_url) },
+    ],
+  });
+}
+
+/** A link to Spark's own pages, if it is one that leads out of here safely. */
+export function sparkLink(address) {
+  if (!/^https?:\/\//.test(address ?? "")) return "–";
+  return h("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, "Spark UI");
+}

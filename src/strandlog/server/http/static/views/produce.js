@@ -1,0 +1,97 @@
+// Write a record by hand.
+
+import { get, path, post } from "../api.js";
+import { h } from "../dom.js";
+import { count, time } from "../format.js";
+import { failed, field, nothing, Pairs, panel, select } from "../parts.js";
+
+const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], ["null", "Null (deletes the key in a compacted topic)"]];
+const ACKS = [["all", "It is on disk"], ["leader", "It is written"], ["none", "Nothing is awaited"]];
+const MOST_SENT = 20;
+
+export function produce(page) {
+  const name = page.route.parts[1];
+  const here = `#/topics/${encodeURIComponent(name)}`;
+  page.begin("Produce", { crumbs: [["Topics", "#/topics"], [name, here]], actions: [h("a", { class: "button", href: `${here}/records?live=1` }, "Live tail")] });
+  const partition = select("partition", [["", "By key"]], "");
+  const acks = select("acks", ACKS, "all");
+  const key = h("input", { name: "key", spellcheck: "false", autocomplete: "off", placeholder: "No key" });
+  const form = select("form", FORMS, "json", { onchange: check });
+  const value = h("textarea", { name: "value", rows: "9", spellcheck: "false", oninput: check, onkeydown: quickly });
+  const headers = new Pairs({ name: "Headers", first: "Name", second: "Value", add: "Add a header" });
+  const wrong = h("p", { class: "wrong", role: "alert" });
+  const send = h("button", { class: "main", type: "submit", title: "Ctrl+Enter" }, "Send");
+  const sent = h("ul", { "aria-live": "polite" });
+  const sentArea = h("div", { class: "body" }, nothing("Nothing sent yet", "What you send is listed here, with a link to where it went."));
+  const element = h(
+    "form", { class: "form body", novalidate: true, onsubmit: submitted },
+    h("div", { class: "row" }, field("Key", key), field("Partition", partition)),
+    h("div", { class: "row" }, field("The value is", form), field("Answer when", acks)),
+    field("Value", value), headers.element, wrong, h("div", {}, send),
+  );
+  const again = () => get(path("topics", name), page).then((found) => {
+    for (let each = 0; each < found.summary.partitions; each += 1) partition.append(h("option", { value: String(each) }, String(each)));
+    page.show(h("div", { class: "columns" }, panel(`A record for ${name}`, element), panel("Sent", sentArea)));
+    value.value = value.value || '{\n  "hello": "world"\n}';
+    value.focus({ preventScroll: true });
+  }).catch((problem) => page.signal.aborted || page.show(h("div", { class: "panel" }, failed(problem, again))));
+  again();
+
+  /** What is wrong with the value, in words; nothing when it can be sent. */
+  function check() {
+    value.disabled = form.value === "null";
+    let words = "";
+    if (form.value === "json" && value.value.trim()) {
+      try {
+        JSON.parse(value.value);
+      } catch (error) {
+        words = `This is no JSON: ${error.message}.`;
+      }
+    }
+    value.setAttribute("aria-invalid", String(words !== ""));
+    wrong.textContent = words;
+    return words;
+  }
+
+  function quickly(event) {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      element.requestSubmit();
+    }
+  }
+
+  function record() {
+    const found = { headers: headers.values.map(([header, text]) => ({ name: header, value: text })) };
+    if (key.value) found.key = key.value;
+    // JSON goes as the text that it is: its numbers and spaces stay as they were typed.
+    if (form.value === "base64") found.value_base64 = value.value.trim();
+    else if (form.value !== "null") found.value = value.value;
+    return found;
+  }
+
+  async function submitted(event) {
+    event.preventDefault();
+    if (form.value === "json" && !value.value.trim()) wrong.textContent = "There is no JSON here: write some, or send text or null.";
+    if (check() || wrong.textContent) return;
+    send.disabled = true;
+    try {
+      const body = { records: [record()], acks: acks.value };
+      if (partition.value !== "") body.partition = Number(partition.value);
+      const { places } = await post(path("topics", name, "records"), body);
+      listSent(places[0]);
+    } catch (problem) {
+      wrong.textContent = problem.message;
+    } finally {
+      send.disabled = false;
+    }
+  }
+
+  function listSent(place) {
+    if (!sent.isConnected) sentArea.replaceChildren(sent);
+    const link = place
+      ? h("a", { href: `${here}/records?partition=${place.partition}&from=offset&offset=${place.offset}` }, `partition ${place.partition}, offset ${count(place.offset)}`)
+      : "sent; nobody was asked where it went";
+    sent.prepend(h("li", {}, h("span", { class: "soft" }, `${time(Date.now())} `), link));
+    while (sent.children.length > MOST_SENT) sent.lastChild.remove();
+  }
+}

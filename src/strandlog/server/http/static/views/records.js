@@ -1,0 +1,145 @@
+// Records of a topic: from an offset, a time, the beginning or the end, through a search, and live.
+//
+// What was looked for stands in the address, so that it can be kept and passed on. A live tail
+// keeps what it fetched, up to MOST_KEPT records, when it is paused too.
+
+import { get, path } from "../api.js";
+import { h } from "../dom.js";
+import { bytes, count, counted } from "../format.js";
+import { tail } from "../live.js";
+import { failed, loading, nothing, panel } from "../parts.js";
+import { searchForm } from "./record_search.js";
+import { RecordTable } from "./record_table.js";
+
+const PAGE_RECORDS = 100;
+const PREVIEW_BYTES = 4096;
+const MOST_KEPT = 2000;
+const LIVE_MS = 500;
+const LIVE_RECORDS = 100;
+
+export function records(page) {
+  const name = page.route.parts[1];
+  const here = `#/topics/${encodeURIComponent(name)}`;
+  page.begin("Records", {
+    crumbs: [["Topics", "#/topics"], [name, here]],
+    actions: [h("a", { class: "button", href: `${here}/produce` }, "Produce")],
+  });
+  const form = searchForm(page.route.query, { look, toggleLive });
+  const status = h("span", { class: "note", role: "status" });
+  const table = new RecordTable(name);
+  const area = h("div", {}, loading());
+  const more = h("button", { type: "button", hidden: true, onclick: () => lookOn() }, "Show more");
+  const results = panel("Records", area, h("div", { class: "state", hidden: true }, more));
+  results.note.replaceWith(status);
+  const foot = results.lastChild;
+  let cursor = null;
+  let looking = null;
+  let endLive = null;
+  let skipped = 0;
+
+  page.show(h("div", { class: "panel" }, h("div", { class: "body" }, form.element)), results);
+  page.on(page.signal, "abort", () => endLive?.());
+  get(path("topics", name), page).then((found) => {
+    form.setPartitions(found.summary.partitions);
+    if (page.route.query.get("live")) toggleLive();
+    else look();
+  }).catch((problem) => page.signal.aborted || page.show(h("div", { class: "panel" }, failed(problem, () => records(page)))));
+
+  /** Begin anew with what the form says. */
+  async function look() {
+    stopLive();
+    table.clear();
+    cursor = null;
+    history.replaceState(null, "", `${here}/records${form.address()}`);
+    area.replaceChildren(loading());
+    await lookOn();
+  }
+
+  async function lookOn() {
+    looking?.abort();
+    looking = new AbortController();
+    const mine = looking;
+    more.disabled = true;
+    try {
+      const query = { ...form.query(), ...(cursor ? { ...form.filter(), partition: form.partition(), cursor } : {}), limit: PAGE_RECORDS, show: "plain", show_bytes: PREVIEW_BYTES };
+      if (cursor) for (const way of ["offset", "time_ms", "last"]) delete query[way];
+      const found = await get(path("topics", name, "records"), { query, signal: AbortSignal.any([mine.signal, page.signal]) });
+      take(found);
+    } catch (problem) {
+      if (mine.signal.aborted || page.signal.aborted) return;
+      if (table.size) status.textContent = problem.message;
+      else area.replaceChildren(failed(problem, look));
+    } finally {
+      more.disabled = false;
+    }
+  }
+
+  function take(found) {
+    cursor = found.cursor;
+    const isNewestFirst = form.isNewest();
+    table.add(isNewestFirst ? [...found.records].reverse() : found.records, false);
+    drawTable();
+    foot.hidden = more.hidden = found.is_at_end || isNewestFirst;
+    more.textContent = table.size ? "Show more" : "Look further";
+    const looked = `looked at ${counted(found.looked_at_records, "record")}, ${bytes(found.looked_at_bytes)}, in ${found.took_ms} ms`;
+    const trouble = found.problems.length ? `; ${found.problems[0]}` : "";
+    status.textContent = `${counted(table.size, "record")} shown; ${looked}${found.is_at_end && !isNewestFirst ? "; this is the end" : ""}${trouble}`;
+  }
+
+  function drawTable() {
+    if (table.size) {
+      if (!table.element.isConnected) area.replaceChildren(table.element);
+      return;
+    }
+    if (endLive) area.replaceChildren(nothing("Waiting for records", "What is written to the topic from now on appears here."));
+    else if (form.isSearching()) area.replaceChildren(nothing("Nothing found", "No record that was looked at passes the search."));
+    else area.replaceChildren(nothing("No records here", "Write some with any Kafka client, or on this page.", h("a", { class: "button", href: `${here}/produce` }, "Produce")));
+  }
+
+  // -- live -------------------------------------------------------------------------------------
+
+  function toggleLive() {
+    if (endLive) {
+      stopLive();
+      status.textContent = `Paused; ${counted(table.size, "record")} kept`;
+      return;
+    }
+    looking?.abort();
+    foot.hidden = true;
+    skipped = 0;
+    const query = { topic: name, partition: form.partition(), ...form.filter(), limit: LIVE_RECORDS, interval_ms: LIVE_MS, show_bytes: PREVIEW_BYTES };
+    endLive = tail(query, { records: takeLive, problem: endedLive, state: (state) => tellLive(state) });
+    form.setLive(true);
+    history.replaceState(null, "", `${here}/records${form.address()}`);
+    drawTable();
+    tellLive("connecting");
+  }
+
+  function stopLive() {
+    endLive?.();
+    endLive = null;
+    form.setLive(false);
+  }
+
+  function takeLive(told) {
+    skipped += told.skipped;
+    table.add(told.records.reverse(), true);
+    table.keep(MOST_KEPT);
+    drawTable();
+    tellLive("live");
+  }
+
+  function endedLive(problem) {
+    stopLive();
+    status.textContent = problem.detail;
+  }
+
+  function tellLive(state) {
+    if (!endLive) return;
+    const words = { live: "Live", connecting: "Connecting", lost: "No connection; trying again" }[state];
+    const most = table.size === MOST_KEPT ? `, the most that is kept` : "";
+    const missed = skipped ? `; ${count(skipped)} went by too fast to show` : "";
+    status.textContent = `${words}; ${counted(table.size, "record")}${most}${missed}`;
+  }
+}
+

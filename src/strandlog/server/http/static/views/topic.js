@@ -1,0 +1,173 @@
+// One topic: its partitions, its settings and where they come from, who reads it, how busy it is.
+
+import { get, patch, path, post, remove } from "../api.js";
+import { Chart } from "../chart.js";
+import { h, toast } from "../dom.js";
+import { byteRate, bytes, count, counted, rate, retention } from "../format.js";
+import { live } from "../live.js";
+import { badge, dialog, field, Figures, nothing, panel, settingValue, Table } from "../parts.js";
+
+const LOOK_MS = 2000;
+const WINDOW_MS = 5 * 60_000;
+
+// What was seen of each topic, for when its page is opened again.
+const seen = new Map();
+
+export function topic(page) {
+  const name = page.route.parts[1];
+  const here = `#/topics/${encodeURIComponent(name)}`;
+  page.begin(name, {
+    crumbs: [["Topics", "#/topics"]],
+    actions: [
+      h("a", { class: "button main", href: `${here}/records` }, "Records"),
+      h("a", { class: "button", href: `${here}/produce` }, "Produce"),
+      h("button", { type: "button", onclick: () => grow(name, last, again) }, "Add partitions"),
+      h("button", { class: "danger", type: "button", onclick: () => deleteTopic(name, last) }, "Delete"),
+    ],
+  });
+  const figures = new Figures({ records: "Records", size: "Size", in: "In", partitions: "Partitions", kept: "Kept for" });
+  const chart = new Chart(page, { label: `Records into ${name}`, unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "The first figures come in a few seconds" });
+  const partitions = partitionTable(here);
+  const settings = settingTable(name, () => again());
+  const onlyOwn = h("input", { type: "checkbox", onchange: () => drawSettings() });
+  const readers = readerTable();
+  const settingsPanel = panel("Settings", settings.element);
+  settingsPanel.head.append(h("label", { class: "inline" }, onlyOwn, "Only what differs from the default"));
+  let last = null;
+
+  const again = page.watch(() => get(path("topics", name), page), (found) => {
+    if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Records in", chart.element), panel("Read by", readers.element)), panel("Partitions", partitions.element), settingsPanel);
+    last = found;
+    tellFigures(figures, found);
+    partitions.update(found.partitions);
+    drawSettings();
+    readers.update(found.groups.map(readerOf));
+    chart.update([{ name: "records", ...noted(name, found.summary.produced_records_per_second) }]);
+  }, LOOK_MS);
+
+  function drawSettings() {
+    settings.update(last.config.filter((row) => !onlyOwn.checked || row.value !== row.default || row.origin !== "default"));
+  }
+}
+
+function noted(name, value) {
+  const points = seen.get(name) ?? [];
+  const now = Date.now();
+  if (value !== null) points.push([now, value]);
+  while (points.length && points[0][0] < now - WINDOW_MS) points.shift();
+  seen.set(name, points);
+  return { x: points.map(([at]) => at), y: points.map(([, each]) => each) };
+}
+
+function tellFigures(figures, { summary }) {
+  figures.set("records", count(summary.offsets), "offsets that can be read");
+  figures.set("size", bytes(summary.size_bytes), counted(summary.segments, "segment"));
+  figures.set("in", rate(summary.produced_records_per_second, "rec"), byteRate(summary.produced_bytes_per_second));
+  figures.set("partitions", count(summary.partitions), summary.is_internal ? "internal" : "");
+  figures.set("kept", retention(summary.retention_ms, summary.retention_bytes), `clean-up: ${summary.cleanup_policy}`);
+}
+
+/** A group by its name, and what the live stream knows of it. */
+function readerOf(name) {
+  return live.lastLag?.groups.find((each) => each.group === name) ?? { group: name, state: null, members: null, lag: null };
+}
+
+function readerTable() {
+  return new Table({
+    label: "Groups that read this topic",
+    key: (row) => row.group,
+    empty: () => nothing("Nobody yet", "A group shows up here as soon as it commits an offset."),
+    columns: [
+      { title: "Group", kind: "name", value: (row) => row.group, show: (row) => h("a", { href: `#/groups/${encodeURIComponent(row.group)}` }, row.group) },
+      { title: "State", value: (row) => row.state, show: (row) => (row.state ? badge(row.state) : "–") },
+      { title: "Members", kind: "number", start: "down", value: (row) => row.members },
+      { title: "Lag in all its topics", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
+    ],
+  });
+}
+
+function partitionTable(here) {
+  return new Table({
+    label: "Partitions",
+    key: (row) => row.partition,
+    sort: [0, 1],
+    columns: [
+      { title: "Partition", value: (row) => row.partition, show: (row) => h("a", { href: `${here}/records?partition=${row.partition}`, "aria-label": `Records of partition ${row.partition}` }, String(row.partition)) },
+      { title: "First offset", kind: "number", value: (row) => row.start_offset, show: (row) => count(row.start_offset) },
+      { title: "End offset", kind: "number", value: (row) => row.end_offset, show: (row) => count(row.end_offset) },
+      { title: "Stable end", kind: "number small-hidden", value: (row) => row.last_stable_offset, show: (row) => count(row.last_stable_offset) },
+      { title: "Records", kind: "number", start: "down", value: (row) => row.end_offset - row.start_offset, show: (row) => count(row.end_offset - row.start_offset) },
+      { title: "Size", kind: "number", start: "down", value: (row) => row.size_bytes, show: (row) => bytes(row.size_bytes) },
+      { title: "Segments", kind: "number", start: "down", value: (row) => row.segments },
+      { title: "State", value: (row) => row.failure, show: (row) => (row.failure ? h("span", {}, badge("failed"), " ", row.failure) : badge("ok", "good")) },
+    ],
+  });
+}
+
+function settingTable(topicName, changed) {
+  return new Table({
+    label: "Settings",
+    key: (row) => row.name,
+    empty: () => nothing("All as by default", "Nothing is set for this topic or by the broker."),
+    columns: [
+      { title: "Setting", kind: "name", value: (row) => row.name, show: (row) => h("span", { title: row.help }, row.name) },
+      { title: "Value", kind: "wide", value: (row) => row.value, show: (row) => settingValue(row.name, row.value) },
+      { title: "From", value: (row) => row.origin, show: (row) => badge(row.origin, row.origin === "topic" ? "good" : row.origin === "broker" ? "warn" : "") },
+      { title: "Without it", kind: "wide soft small-hidden", value: (row) => row.default, show: (row) => settingValue(row.name, row.default) },
+      { title: "What it does", kind: "soft wide small-hidden", isFixed: true, value: (row) => row.help },
+      { title: "Change", isFixed: true, value: (row) => [row.value, row.origin], show: (row) => h("button", { type: "button", class: "quiet", "aria-label": `Change ${row.name}`, onclick: () => change(topicName, row, changed) }, "Change") },
+    ],
+  });
+}
+
+function change(topicName, row, changed) {
+  const input = h("input", { name: "value", value: row.value, spellcheck: "false" });
+  const back = h("input", { type: "checkbox", name: "back", onchange: () => (input.disabled = back.checked) });
+  dialog({
+    title: row.name,
+    action: "Change it",
+    content: [
+      h("p", { class: "soft" }, row.help),
+      field("Value", input, `${row.kind}${row.allowed ? `: ${row.allowed}` : ""}`),
+      row.origin === "topic" ? h("label", { class: "inline" }, back, `Back to ${row.default || "nothing"}, as without it`) : null,
+    ],
+    submit: async () => {
+      await patch(path("topics", topicName), { config: { [row.name]: back.checked ? null : input.value } });
+      toast(`${row.name} is changed`);
+      changed();
+    },
+  });
+}
+
+function grow(name, last, changed) {
+  if (!last) return;
+  const now = last.summary.partitions;
+  const input = h("input", { name: "partitions", type: "number", min: String(now + 1), value: String(now + 1) });
+  dialog({
+    title: `Add partitions to ${name}`,
+    action: "Add them",
+    content: [field("Partitions then", input, `It has ${now} now, and never fewer later. Keys may go to other partitions than before.`)],
+    submit: async () => {
+      await post(path("topics", name, "partitions"), { partitions: Number(input.value) });
+      toast(`${name} has ${counted(Number(input.value), "partition")}`);
+      changed();
+    },
+  });
+}
+
+function deleteTopic(name, last) {
+  const input = h("input", { name: "confirm", autocomplete: "off", spellcheck: "false" });
+  const size = last ? ` ${counted(last.summary.offsets, "record")}, ${bytes(last.summary.size_bytes)}.` : "";
+  dialog({
+    title: `Delete ${name}?`,
+    action: "Delete it for good",
+    isDanger: true,
+    content: [h("p", {}, `Everything in it goes, and cannot be brought back.${size}`), field(`Type ${name} to go on`, input)],
+    submit: async () => {
+      if (input.value !== name) throw new Error("That is not its name.");
+      await remove(path("topics", name));
+      toast(`${name} is deleted`);
+      location.hash = "#/topics";
+    },
+  });
+}

@@ -1,0 +1,97 @@
+// All topics: how large, how busy, how long they keep what they have.
+
+import { get, path, post } from "../api.js";
+import { h, toast } from "../dom.js";
+import { byteRate, bytes, count, counted, rate, retention } from "../format.js";
+import { dialog, field, nothing, Pairs, panel, select, Table } from "../parts.js";
+
+const LOOK_MS = 3000;
+const STARS = "strandlog.stars";
+
+export function topics(page) {
+  const stars = new Set(JSON.parse(localStorage.getItem(STARS) ?? "[]"));
+  const search = h("input", { type: "search", placeholder: "Part of a name", value: page.route.query.get("filter") ?? "", oninput: draw });
+  const internal = h("input", { type: "checkbox", onchange: () => again() });
+  const make = h("button", { class: "main", type: "button", onclick: createTopic }, "Make a topic");
+  page.begin("Topics", { actions: [make] });
+  const table = topicTable(stars, star);
+  const listed = panel("Topics", table.element);
+  const tools = h("div", { class: "fields" }, h("div", { class: "grow" }, field("Filter", search)), h("label", { class: "inline" }, internal, "Internal topics, too"));
+  let found = [];
+
+  const again = page.watch(() => get(path("topics"), { ...page, query: { internal: internal.checked } }), (answer) => {
+    if (!tools.isConnected) page.show(tools, listed);
+    found = answer.topics;
+    draw();
+  }, LOOK_MS);
+
+  function draw() {
+    const part = search.value.trim().toLowerCase();
+    const rows = found.filter((row) => row.name.toLowerCase().includes(part));
+    table.empty = found.length
+      ? () => nothing("No such topic", `None of ${counted(found.length, "topic")} has “${search.value}” in its name.`)
+      : () => nothing("No topics yet", "Make one here, or write to one with any Kafka client.", h("button", { class: "main", type: "button", onclick: createTopic }, "Make a topic"));
+    listed.note.textContent = rows.length === found.length ? counted(found.length, "topic") : `${count(rows.length)} of ${counted(found.length, "topic")}`;
+    table.update(rows);
+  }
+
+  function star(name) {
+    if (!stars.delete(name)) stars.add(name);
+    localStorage.setItem(STARS, JSON.stringify([...stars]));
+    draw();
+  }
+
+  if (page.route.query.has("new")) createTopic();
+}
+
+function topicTable(stars, star) {
+  const address = (row) => `#/topics/${encodeURIComponent(row.name)}`;
+  return new Table({
+    label: "Topics",
+    key: (row) => row.name,
+    sort: [0, 1],
+    columns: [
+      { title: "★", value: (row) => (stars.has(row.name) ? `0${row.name}` : `1${row.name}`), isFixed: false, show: (row) => h("button", { type: "button", class: "quiet star", "aria-pressed": String(stars.has(row.name)), "aria-label": `Keep ${row.name} on top`, onclick: () => star(row.name) }, stars.has(row.name) ? "★" : "☆") },
+      { title: "Topic", kind: "name", value: (row) => row.name, show: (row) => h("a", { href: address(row) }, row.name) },
+      { title: "Partitions", kind: "number small-hidden", start: "down", value: (row) => row.partitions },
+      { title: "Records", kind: "number", start: "down", value: (row) => row.offsets, show: (row) => count(row.offsets) },
+      { title: "Size", kind: "number", start: "down", value: (row) => row.size_bytes, show: (row) => bytes(row.size_bytes) },
+      { title: "Records in", kind: "number", start: "down", value: (row) => row.produced_records_per_second, show: (row) => rate(row.produced_records_per_second, "rec") },
+      { title: "Bytes in", kind: "number", start: "down", value: (row) => row.produced_bytes_per_second, show: (row) => byteRate(row.produced_bytes_per_second) },
+      { title: "Clean-up", kind: "soft small-hidden", value: (row) => row.cleanup_policy },
+      { title: "Kept for", kind: "soft small-hidden", value: (row) => row.retention_ms, show: (row) => retention(row.retention_ms, row.retention_bytes) },
+      { title: "Look", isFixed: true, value: () => "", show: (row) => h("a", { href: `${address(row)}/records`, "aria-label": `Records of ${row.name}` }, "Records") },
+    ],
+  });
+}
+
+const DAY_MS = 86_400_000;
+const KEEP = [["", "As the broker does"], [String(DAY_MS / 24), "1 hour"], [String(DAY_MS), "1 day"], [String(7 * DAY_MS), "7 days"], [String(30 * DAY_MS), "30 days"], ["-1", "Forever"]];
+const CLEANING = [["", "As the broker does"], ["delete", "delete: old records go"], ["compact", "compact: the newest of each key stays"], ["compact,delete", "both"]];
+
+function createTopic() {
+  const name = h("input", { name: "topic", required: true, autocomplete: "off", spellcheck: "false" });
+  const partitions = h("input", { name: "partitions", type: "number", min: "1", placeholder: "As the broker does" });
+  const keep = select("retention", KEEP, "");
+  const cleaning = select("cleanup", CLEANING, "");
+  const others = new Pairs({ name: "Other settings", first: "Setting", second: "Value", add: "Add a setting" });
+  dialog({
+    title: "Make a topic",
+    action: "Make it",
+    content: [
+      field("Name", name, "Letters, digits, dots, dashes and underscores."),
+      h("div", { class: "row" }, field("Partitions", partitions), field("Keep records for", keep), field("Clean-up", cleaning)),
+      others.element,
+    ],
+    submit: async () => {
+      const config = Object.fromEntries(others.values);
+      if (keep.value) config["retention.ms"] = keep.value;
+      if (cleaning.value) config["cleanup.policy"] = cleaning.value;
+      const body = { name: name.value.trim(), config };
+      if (partitions.value) body.partitions = Number(partitions.value);
+      await post(path("topics"), body);
+      toast(`Topic ${body.name} is made`);
+      location.hash = `#/topics/${encodeURIComponent(body.name)}`;
+    },
+  });
+}

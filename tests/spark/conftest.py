@@ -38,7 +38,8 @@ def spark() -> Iterator[Any]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     # It lives for minutes, and some records of the tests are of 1970: retention would take them.
     forever = {"log.retention.ms": "-1"}
-    running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data", forever)
+    doors = ("--no-grpc", "--http-port", "0")  # queries report in
+    running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data", forever, doors=doors)
     running.start()
     yield running
     assert running.stop() == 0, "a broker stops cleanly"

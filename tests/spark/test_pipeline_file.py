@@ -46,6 +46,14 @@ def test_a_good_file_says_all() -> None:
     assert sink.name == "delays-topic-delays"
 
 
+def test_whom_to_report_to_may_be_said() -> None:
+    said = GOOD.replace("checkpoint =", 'report = "http://host:9095"\ncheckpoint =')
+    for text, report in ((GOOD, None), (said, "http://host:9095")):
+        pipeline = PipelineFile(text).pipeline
+        assert pipeline is not None
+        assert pipeline.report == report
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
@@ -65,6 +73,7 @@ def test_a_good_file_says_all() -> None:
         ("maxOffsetsPerTrigger = 1000", "maxOffsetPerTrigger = 1000", 13, "maxOffsetsPerTrigger"),
         ("maxOffsetsPerTrigger = 1000", "maxOffsetsPerTrigger = 0", 13, "from 1 on"),
         ('checkpoint = "', 'trigger = "soon"\ncheckpoint = "', 4, "\"10 seconds\", not 'soon'"),
+        ('checkpoint = "', 'report = "host"\ncheckpoint = "', 4, "http://HOST:PORT"),
         ('checkpoint = "', 'options = { topic = "x" }\ncheckpoint = "', 4, "only kafka.…"),
         ('mode = "update"', 'options = { txnAppId = "x" }', 23, "together with txnVersion"),
         ('mode = "update"', "partitions = 0", 23, "a number from 1 on"),

@@ -12,9 +12,12 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from tests.broker_process import BrokerProcess
+from tests.http_client import client_of, ok
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import IsolationLevel, Record, TopicPartition
@@ -92,13 +95,22 @@ def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     send(client, topic, b'{"carrier": "AA", "delay": 4}', b"oops", b'{"carrier": "UA", "delay": 1}')
     first = run(file, "run", "--available-now", "--master", "local[2]", "--json")
     assert first.returncode == 0, first.stderr
+    with client_of(broker) as http:
+        shown = ok(http.get(f"/api/v1/pipelines/{topic}"))
+    assert (shown["state"], shown["error"]) == ("stopped", None)
+    assert shown["ui_url"] in first.stderr
+    lags = {query["last"]["name"]: query["last"]["lag"] for query in shown["queries"]}
+    assert len(lags) == 3
+    assert set(lags.values()) == {0}
     reports = [json.loads(line) for line in first.stdout.splitlines()]
     assert {report["name"] for report in reports} >= {"flights-dead-letter"}
     assert all(report["lag"] == 0 for report in reports)
     send(client, topic, b'{"carrier": "AA", "delay": 8}')
-    second = run(file, "run", "--available-now", "--master", "local[2]")
+    second = run(file, "run", "--available-now", "--master", "local[2]", "--report", "off")
     assert second.returncode == 0, second.stderr
     assert "rows/s" in second.stderr
+    with client_of(broker) as http:
+        assert ok(http.get(f"/api/v1/pipelines/{topic}")) == shown, "it was told to be silent"
     told = [(row.key, json.loads(row.value or b"")) for row in records(client, f"{topic}.delays")]
     assert sorted(told[:2], key=str) == [
         (b"AA", {"carrier": "AA", "flights": 1, "delay": 4.0}),
@@ -110,6 +122,20 @@ def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     assert dict(bad.headers)["offset"] == b"1"
     assert len(list((tmp_path / "lake").glob("*.parquet"))) >= 2
     assert client.committed_offsets(topic)[TopicPartition(topic, 0)].offset == 4
+
+
+def test_a_pipeline_that_fails_is_shown_with_the_reason(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "flights.toml"
+    file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
+    failed = run(file, "run", "--master", "moon")
+    assert failed.returncode == 1
+    with client_of(broker) as http:
+        shown = ok(http.get(f"/api/v1/pipelines/{topic}"))
+    assert shown["state"] == "failed"
+    assert shown["error"].startswith("Spark does not start: ")
+    assert f"error: {shown['error']}" in failed.stderr
 
 
 def test_a_wrong_file_is_told_by_line_and_not_run(tmp_path: Path) -> None:
@@ -124,12 +150,21 @@ def test_a_wrong_file_is_told_by_line_and_not_run(tmp_path: Path) -> None:
     assert "Traceback" not in refused.stderr
 
 
-def test_ctrl_c_on_a_terminal_is_no_failure(
-    broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def silent_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """One that does not answer HTTP."""
+    running = BrokerProcess(tmp_path / "data")
+    running.start()
+    yield running
+    assert running.stop() == 0, "a broker stops cleanly"
+
+
+def test_ctrl_c_on_a_terminal_is_no_failure(silent_broker: BrokerProcess, tmp_path: Path) -> None:
     file = tmp_path / "flights.toml"
-    file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
-    send(client, topic, b'{"carrier": "AA", "delay": 4}')
+    file.write_text(PIPELINE.format(topic="t", address=silent_broker.address, folder=tmp_path))
+    with WireClient(silent_broker.address) as client:
+        client.create_topic("t", 1)
+        send(client, "t", b'{"carrier": "AA", "delay": 4}')
     command = [sys.executable, "-c", IN_TERMINAL, sys.executable, "-m", "strandlog"]
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
@@ -158,5 +193,6 @@ def test_ctrl_c_on_a_terminal_is_no_failure(
         os.close(ours)
     text = shown.decode(errors="replace")
     assert "stopping" in text
+    assert "cannot be told" not in text, "a broker that does not answer HTTP is no trouble"
     assert "Exception" not in text
     assert "Traceback" not in text

@@ -9,6 +9,8 @@ for each micro-batch, on stderr, or on stdout as JSON with --json.
 
 Ctrl-C and SIGTERM stop the queries after what they are at, and that is no failure: exit code 0.
 When a query fails, one line says why, and all are stopped: exit code 1.
+
+A broker that answers HTTP is told how the pipeline is doing, for its console (spark/reporter.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +33,11 @@ from strandlog.cli.output import counted, print_json, print_table, talk, text
 from strandlog.cli.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.clock import pause
 from strandlog.errors import ConfigurationError, MissingExtraError
+from strandlog.spark.options import SINK, parse_options
 from strandlog.spark.pipeline_file import PipelineFile, Problem
 from strandlog.spark.pipeline_tables import Pipeline
+from strandlog.spark.report_address import OFF, address_finder
+from strandlog.spark.reporter import Reporter
 
 if TYPE_CHECKING:
     from strandlog.spark.pipeline_run import PipelineRun
@@ -122,6 +127,13 @@ def run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Read what is there, then stop.")
     ] = False,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Who is told how it is doing, or off; the file's, else the broker's HTTP door.",
+        ),
+    ] = None,
     log: Annotated[
         Path | None, typer.Option(help="Where Spark's own log goes; nowhere, unless it fails.")
     ] = None,
@@ -131,16 +143,23 @@ def run(
     pipeline = _pipeline(file)
     if bootstrap is not None:
         pipeline = replace(pipeline, bootstrap=bootstrap, data=None)
+    if report is not None:
+        pipeline = replace(pipeline, report=report)
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
     place = log or Path(tempfile.gettempdir()) / f"strandlog-{pipeline.name}-{os.getpid()}.log"
+    reporter = _reporter(pipeline)
     failure = None
     try:
-        failure = _run(pipeline, master, settings, place, available_now, json)
+        failure = _run(pipeline, reporter, master, settings, place, available_now, json)
     except KeyboardInterrupt:
         talk("stopped")
+    except Exception as error:
+        reporter.end("failed", str(error))
+        raise
     finally:
         if log is None and failure is None:
             place.unlink(missing_ok=True)
+    reporter.end("stopped" if failure is None else "failed", failure)
     if failure is not None:
         sys.stderr.write(f"error: {failure} (Spark's log: {place})\n")
         raise typer.Exit(1)
@@ -148,6 +167,7 @@ def run(
 
 def _run(
     pipeline: Pipeline,
+    reporter: Reporter,
     master: str | None,
     settings: dict[str, str],
     log: Path,
@@ -166,18 +186,22 @@ def _run(
 
     # A query that is stopped in the middle of a batch is told of by py4j, too.
     logging.getLogger("py4j").addHandler(logging.NullHandler())
+    name = f"strandlog {pipeline.name}"
     try:
         with stderr_in(log):
-            spark = session(master, settings, app_name=f"strandlog {pipeline.name}", quiet=True)
+            # We tell of its queries; the session would do so under another name.
+            spark = session(master, settings, app_name=name, quiet=True, report=OFF)
     except (PySparkException, Py4JError) as error:
         return f"Spark does not start: {one_line(error)}"
     stop = StopSwitch()
-    talk(f"Spark {spark.version}: {spark.sparkContext.uiWebUrl}")
+    ui_url = spark.sparkContext.uiWebUrl
+    talk(f"Spark {spark.version}: {ui_url}")
+    reporter.say("running", ui_url=ui_url)
     running = PipelineRun(spark, pipeline, stop.check)
     try:
         running.start(available_now=available_now)
         talk(f"{pipeline.name}: {counted(len(running.queries), 'stream')}; Ctrl-C stops")
-        _watch(running, stop, as_json=as_json)
+        _watch(running, stop, reporter, as_json=as_json)
         return running.failure()
     except KeyboardInterrupt:
         talk("stopping")
@@ -185,6 +209,15 @@ def _run(
     finally:
         running.stop(STOP_PATIENCE_MS)
         spark.stop()
+
+
+def _reporter(pipeline: Pipeline) -> Reporter:
+    """What tells the broker, or whoever is named, how the pipeline is doing."""
+    client: Mapping[str, str] = {}
+    if pipeline.bootstrap is not None:
+        given = {"bootstrap.servers": pipeline.bootstrap, "topic": "x", **pipeline.options}
+        client = parse_options(SINK, given).client
+    return Reporter(pipeline.name, address_finder(pipeline.report, pipeline.bootstrap, client))
 
 
 @contextmanager
@@ -222,21 +255,24 @@ class StopSwitch:
             raise KeyboardInterrupt
 
 
-def _watch(running: PipelineRun, stop: StopSwitch, *, as_json: bool) -> None:
+def _watch(running: PipelineRun, stop: StopSwitch, reporter: Reporter, *, as_json: bool) -> None:
     """Show each micro-batch once, until all queries have ended or one failed."""
     if as_json or not can_show_live():
-        _follow(running, stop, _print_json if as_json else _print_line)
+        _follow(running, stop, [_print_json if as_json else _print_line, reporter.tell])
         return
     table = QueryTable(query.name for query in running.queries)
     with live_table(table):
-        _follow(running, stop, table.add)
+        _follow(running, stop, [table.add, reporter.tell])
 
 
-def _follow(running: PipelineRun, stop: StopSwitch, show: Callable[[QueryReport], None]) -> None:
+def _follow(
+    running: PipelineRun, stop: StopSwitch, listeners: list[Callable[[QueryReport], None]]
+) -> None:
     while True:
         is_over = not running.is_active  # asked first: what it told last is still to be shown
         for report in running.reports():
-            show(report)
+            for listener in listeners:
+                listener(report)
         if is_over or running.failure() is not None:
             return
         stop.check()

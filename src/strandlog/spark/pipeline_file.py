@@ -25,6 +25,7 @@ from strandlog.spark.pipeline_tables import (
     SourceTable,
     ViewTable,
 )
+from strandlog.spark.report_address import parse_report
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Of a stream alone: a source that is static has none of them, and why.
@@ -86,6 +87,7 @@ class PipelineFile:
             self._maybe("pipeline", 0, head, "bootstrap"),
             self._maybe("pipeline", 0, head, "data"),
             self._duration("pipeline", 0, "trigger", head.get("trigger")),
+            self._report(head),
             self._options("pipeline", 0, head),
             tuple(
                 self._source(number, table, names)
@@ -102,6 +104,15 @@ class PipelineFile:
         )
         self._check_whole(pipeline)
         return pipeline
+
+    def _report(self, head: dict[str, Any]) -> str | None:
+        given = self._maybe("pipeline", 0, head, "report")
+        if given:
+            try:
+                parse_report(given)
+            except SettingError as error:
+                self._say("pipeline", 0, "report", str(error))
+        return given
 
     def _tables(self, document: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
         found = document.get(kind, [])

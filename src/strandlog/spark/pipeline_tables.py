@@ -1,7 +1,7 @@
 """What a pipeline is: the tables of its TOML file.
 
     [pipeline]   name, and one of bootstrap (a cluster) and data (a folder)
-                 [, checkpoint, trigger, options]
+                 [, checkpoint, trigger, report, options]
     [[source]]   name, topic [, format, schema, watermark, dead_letter, starting, static, options]
     [[view]]     name, sql
     [[sink]]     from, and one of topic, parquet and console [, key, partitions, mode, options]
@@ -24,7 +24,7 @@ PARSED_FORMATS = ("json", "avro")  # what can be wrong, and have columns of its 
 MODES = ("append", "update", "complete")
 TARGETS = ("topic", "parquet", "console")
 KEYS = {
-    "pipeline": {"name", "bootstrap", "data", "checkpoint", "trigger", "options"},
+    "pipeline": {"name", "bootstrap", "data", "checkpoint", "trigger", "report", "options"},
     "source": {
         "name",
         "topic",
@@ -91,6 +91,7 @@ class Pipeline:
     bootstrap: str | None = None
     data: str | None = None
     trigger: str | None = None  # from one micro-batch to the next; None is at once
+    report: str | None = None  # where to say how it is doing: report_address.py
     options: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[SourceTable, ...] = ()
     views: tuple[ViewTable, ...] = ()

@@ -2,11 +2,12 @@
 
     watch(spark)                    progress is committed; reports go to the log. session() does it
     watch(spark, print_report)      reports go to stderr, a line each
+    watch(spark, report="off")      brokers are told nothing
 
 After a micro-batch Spark tells its listeners how far each source got. Where a source of ours has a
 `groupId`, these offsets are committed there, so the group stands at the very end when a bounded run
 is over. The source itself commits when the next micro-batch is planned (source.py), for sessions
-without a listener.
+without a listener. The brokers that a query uses are told how it is doing (session_reports.py).
 
 A listener is not told the options of a source. They are in the query's plan, which is looked at
 when the query starts: Spark waits for that, so that it cannot be over before. A plan that looks
@@ -30,6 +31,8 @@ from strandlog.errors import StrandlogError
 from strandlog.spark.offsets import Offsets, from_document
 from strandlog.spark.opening import open_access
 from strandlog.spark.options import STREAM, Options, parse_options
+from strandlog.spark.report_address import parse_report
+from strandlog.spark.session_reports import SessionReports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,11 +105,14 @@ def print_report(report: QueryReport) -> None:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Shows what each micro-batch did, and commits it."""
+    """Shows what each micro-batch did, tells it to brokers, and commits it."""
 
-    def __init__(self, spark: SparkSession, show: Callable[[QueryReport], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, show: Callable[[QueryReport], None], report: str | None
+    ) -> None:
         self._session = ref(spark)
         self.show = show
+        self.reports = SessionReports(spark, report)
         self._groups: dict[str, list[SourceGroup | None]] = {}  # by run
 
     def onQueryStarted(self, event: Any) -> None:
@@ -121,6 +127,7 @@ class ProgressListener(StreamingQueryListener):
         ]
         if any(groups):
             self._groups[str(event.runId)] = groups
+        self.reports.started(str(event.runId), options)
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
@@ -130,12 +137,15 @@ class ProgressListener(StreamingQueryListener):
                 done = _offsets(source["endOffset"])
                 if group is not None and done:
                     group.commit(done)
-        self.show(report_of(progress))
+        report = report_of(progress)
+        self.show(report)
+        self.reports.progressed(str(progress.id), str(progress.runId), report)
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing was done."""
 
     def onQueryTerminated(self, event: Any) -> None:
+        self.reports.ended(str(event.runId), event.exception)
         for group in self._groups.pop(str(event.runId), []):
             if group is not None:
                 group.close()
@@ -190,13 +200,22 @@ _watching: WeakKeyDictionary[Any, ProgressListener] = WeakKeyDictionary()
 
 
 def watch(
-    spark: SparkSession, show: Callable[[QueryReport], None] = log_report
+    spark: SparkSession,
+    show: Callable[[QueryReport], None] = log_report,
+    report: str | None = None,
 ) -> ProgressListener:
-    """Listen to the queries of a session; once, whoever asks again changes where reports go."""
+    """Listen to the queries of a session; once, whoever asks again changes where reports go.
+
+    `report` is where brokers take reports (report_address.py), for those not told before.
+    """
+    if report is not None:
+        parse_report(report)
     listener = _watching.get(spark)
     if listener is None:
-        listener = ProgressListener(spark, show)
+        listener = ProgressListener(spark, show, report)
         spark.streams.addListener(listener)
         _watching[spark] = listener
     listener.show = show
+    if report is not None:
+        listener.reports.report = report
     return listener

@@ -1,5 +1,5 @@
 """A SparkSession that works: the right Python, a Java, sensible settings, the source registered,
-progress of queries committed to their groups.
+progress of queries committed to their groups and told to their brokers.
 
     spark = session()                      # local, all cores
     spark = session("spark://host:7077", {"spark.executor.memory": "2g"})
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from strandlog.errors import MissingExtraError
 from strandlog.spark.java import java_home
+from strandlog.spark.report_address import parse_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,8 +50,15 @@ def session(
     *,
     app_name: str = "strandlog",
     quiet: bool = False,
+    report: str | None = None,
 ) -> SparkSession:
-    """A session with everything set; the running one if there is one."""
+    """A session with everything set; the running one if there is one.
+
+    Brokers are told how its queries are doing, under `app_name`, where they answer HTTP; `report`
+    is another address to tell it to, or "off".
+    """
+    if report is not None:
+        parse_report(report)  # what is wrong with it is to be told here
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -68,7 +76,7 @@ def session(
     register(spark)
     from strandlog.spark.progress import watch  # noqa: PLC0415 - needs pyspark
 
-    watch(spark)
+    watch(spark, report=report)
     if running is None and not quiet:
         sys.stderr.write(f"Spark {spark.version}: {spark.sparkContext.uiWebUrl}\n")
     return spark

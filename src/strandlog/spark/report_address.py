@@ -1,0 +1,81 @@
+"""Where a pipeline, or a query, tells how it is doing: to the HTTP door of its broker.
+
+    not given                   where the broker says that it answers HTTP; nowhere when it does not
+    "http://host:9095"          there, or at https://…; a path in front of /api is kept
+    "off"                       nowhere
+
+A broker of Apache Kafka has no such door, and says nothing of one: nothing is sent there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from strandlog.errors import InvalidSettingError, StrandlogError, UnreachableError
+
+OFF = "off"
+ALLOWED = "http://HOST:PORT, https://HOST:PORT, or off"
+DEFAULT_PORTS = {"http": 80, "https": 443}
+# A broker that takes longer is asked again later.
+QUICK = {
+    "socket.connection.setup.timeout.ms": "2000",
+    "request.timeout.ms": "2000",
+    "default.api.timeout.ms": "2000",
+}
+
+
+class ReportAddress(NamedTuple):
+    """A server that takes reports."""
+
+    is_tls: bool
+    host: str
+    port: int
+    path: str = ""  # in front of /api
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.is_tls else ''}://{host}:{self.port}{self.path}"
+
+
+FindAddress = Callable[[], ReportAddress | None]  # UnreachableError: ask again later
+
+
+def parse_report(text: str) -> ReportAddress | None:
+    """The address that somebody gave; None is nowhere."""
+    if text.strip().lower() == OFF:
+        return None
+    try:
+        parts = urlsplit(text.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise InvalidSettingError("report", text, ALLOWED) from None
+    is_plain = not (parts.query or parts.fragment or parts.username or parts.password)
+    if parts.scheme not in DEFAULT_PORTS or not host or not is_plain or port == 0:
+        raise InvalidSettingError("report", text, ALLOWED)
+    default = DEFAULT_PORTS[parts.scheme]
+    return ReportAddress(parts.scheme == "https", host, port or default, parts.path.rstrip("/"))
+
+
+def address_finder(
+    report: str | None, bootstrap: str | None, client: Mapping[str, str]
+) -> FindAddress | None:
+    """What finds the address, by what was given, or by asking the broker; None is nowhere."""
+    if report is not None:
+        given = parse_report(report)
+        return None if given is None else lambda: given
+    return None if bootstrap is None else lambda: _told_by(bootstrap, client)
+
+
+def _told_by(bootstrap: str, client: Mapping[str, str]) -> ReportAddress | None:
+    from strandlog.client.wire.client import WireClient  # noqa: PLC0415 - slow to load
+
+    try:
+        with WireClient(bootstrap, {**client, **QUICK}) as asked:
+            told = asked.http_address()
+    except UnreachableError:
+        raise
+    except StrandlogError:
+        return None  # who may not ask for settings has nobody to report to
+    return None if told is None else parse_report(told)

@@ -1,0 +1,117 @@
+"""Queries of a session, as the brokers that they use show them; on a real Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.broker_process import BrokerProcess
+from tests.http_client import client_of, ok
+from tests.spark.conftest import fill
+
+from strandlog.client.wire.client import WireClient
+from strandlog.errors import InvalidSettingError
+
+pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
+
+from strandlog.spark.progress import watch
+
+
+def shown(broker: BrokerProcess, name: str) -> dict[str, Any]:
+    """The session in the broker's list of pipelines, and its queries by name."""
+    with client_of(broker) as http:
+        found = ok(http.get("/api/v1/pipelines"))["pipelines"]
+    mine: dict[str, Any] = next((each for each in found if each["name"] == name), {})
+    return {**mine, "queries": {each["last"]["name"]: each["last"] for each in mine["queries"]}}
+
+
+def wait_for(told: Callable[[], Any]) -> None:
+    end = time.monotonic() + 60
+    while not told():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def stream(spark: Any, broker: BrokerProcess, topic: str) -> Any:
+    return (
+        spark.readStream.format("strandlog")
+        .option("bootstrap.servers", broker.address)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+
+
+def test_a_query_is_shown_while_it_runs_and_when_it_has_ended(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
+) -> None:
+    fill(client, topic, 100)
+    query = (
+        stream(spark, broker, topic)
+        .writeStream.format("noop")
+        .queryName(topic)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    try:
+        name = spark.sparkContext.appName
+        wait_for(lambda: topic in shown(broker, name)["queries"])
+        found = shown(broker, name)
+        assert found["state"] == "running"
+        assert (found["queries"][topic]["rows"], found["queries"][topic]["lag"]) == (100, 0)
+    finally:
+        query.stop()
+    wait_for(lambda: shown(broker, name)["state"] == "stopped")
+
+
+def test_a_query_that_only_writes_is_shown_and_one_that_has_nothing_to_do_with_it_is_not(
+    spark: Any, broker: BrokerProcess, topic: str, checkpoint: str
+) -> None:
+    rates = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    other = (
+        rates.writeStream.format("noop")
+        .queryName(f"{topic}-other")
+        .option("checkpointLocation", f"{checkpoint}-other")
+        .start()
+    )
+    mine = (
+        rates.writeStream.format("strandlog")
+        .queryName(topic)
+        .option("bootstrap.servers", broker.address)
+        .option("topic", topic)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    try:
+        name = spark.sparkContext.appName
+        wait_for(lambda: topic in shown(broker, name)["queries"] and other.lastProgress)
+        assert f"{topic}-other" not in shown(broker, name)["queries"]
+    finally:
+        for query in (mine, other):
+            query.stop()
+
+
+def test_a_query_that_fails_is_shown_with_the_reason(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
+) -> None:
+    fill(client, topic, 10)
+    query = (
+        stream(spark, broker, topic)
+        .selectExpr("raise_error('out of milk') AS value")
+        .writeStream.format("noop")
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    with pytest.raises(Exception, match="out of milk"):
+        query.awaitTermination(60)
+    name = spark.sparkContext.appName
+    wait_for(lambda: shown(broker, name)["state"] == "failed")
+    assert "out of milk" in shown(broker, name)["error"]
+    assert "\n" not in shown(broker, name)["error"]
+
+
+def test_a_wrong_address_is_told_to_whoever_gave_it(spark: Any) -> None:
+    with pytest.raises(InvalidSettingError, match="http://HOST:PORT"):
+        watch(spark, report="nowhere")

@@ -209,6 +209,7 @@ def test_the_figures_tell_what_happened(tmp_path: Path) -> None:
         await asyncio.sleep(4 * BEAT_SECONDS)
         taken = scene.server.metrics()
         assert taken["produced_records"] == 3
+        assert taken["fetched_records"] == 3, "the second fetch goes on behind them"
         assert taken["produced_bytes"] == taken["fetched_bytes"] > 61
         assert taken["request_seconds"]["Produce"]["count"] == 1
         assert taken["request_seconds"]["Fetch"]["count"] == 1, "the other one is under way"

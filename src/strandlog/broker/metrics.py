@@ -98,6 +98,9 @@ class Metrics:
     produced_bytes: int = _counter("Bytes of record batches that were appended.")
     produced_records: int = _counter("Offsets that were given to appended records.")
     fetched_bytes: int = _counter("Bytes of record batches that were read for consumers.")
+    fetched_records: int = _counter(
+        "Offsets by which consumers got on, from one answer with records to their next fetch."
+    )
     request_seconds: dict[str, Histogram] = field(
         default_factory=dict,
         metadata=_row(

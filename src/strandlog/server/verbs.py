@@ -147,6 +147,7 @@ async def read_records(
         records, next_offset = decode(found, offset, limit_bytes)
     else:
         records, next_offset = await asyncio.to_thread(decode, found, offset, limit_bytes)
+    core.metrics.fetched_records += len(records)
     return ReadRecords(records, next_offset, found.high_watermark, found.log_start_offset)
 
 

@@ -68,6 +68,7 @@ class RatesTold(Struct):
     produced_records: int
     produced_bytes: int
     fetched_bytes: int
+    fetched_records: int
 
 
 class GroupLag(Struct):
@@ -123,6 +124,7 @@ class Live:
             metrics.produced_records,
             metrics.produced_bytes,
             core.fetches.read_bytes,
+            metrics.fetched_records,
         )
 
     async def lag(self) -> LagTold:

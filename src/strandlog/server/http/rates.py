@@ -39,6 +39,7 @@ class BrokerRates(msgspec.Struct):
     produced_bytes_per_second: float
     produced_records_per_second: float
     fetched_bytes_per_second: float
+    fetched_records_per_second: float
     requests_per_second: float
 
 
@@ -46,6 +47,7 @@ class _Totals(NamedTuple):
     produced_bytes: int
     produced_records: int
     fetched_bytes: int
+    fetched_records: int
     requests: int
 
 
@@ -65,7 +67,7 @@ class Rates:
         self._task: asyncio.Task[None] | None = None
         self._wanted_until = 0.0
         self._at = 0.0
-        self._totals = _Totals(0, 0, 0, 0)
+        self._totals = _Totals(0, 0, 0, 0, 0)
         self._ends: dict[PartitionLog, _End] = {}
         self._broker: BrokerRates | None = None
         self._topics: dict[str, TopicRate] = {}
@@ -134,7 +136,13 @@ class Rates:
         metrics = self._core.metrics
         requests = sum(times.count for times in metrics.request_seconds.values())
         read_bytes = self._core.fetches.read_bytes
-        return _Totals(metrics.produced_bytes, metrics.produced_records, read_bytes, requests)
+        return _Totals(
+            metrics.produced_bytes,
+            metrics.produced_records,
+            read_bytes,
+            metrics.fetched_records,
+            requests,
+        )
 
 
 def _grown(log: PartitionLog, old: _End, new: _End) -> int:

@@ -24,6 +24,7 @@ from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.framing import FrameSplitter
+from strandlog.storage.partition_log import PartitionLog
 
 Buffer = bytes | bytearray | memoryview
 logger = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._is_working = False
         self._is_draining = False
+        self.answered_at: dict[PartitionLog, int] = {}  # where fetches began that got records
         self.last_active_ms = 0
         self.local_address: tuple[str, int] = ("127.0.0.1", 0)
         self.peer_host = ""

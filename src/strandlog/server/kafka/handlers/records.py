@@ -181,6 +181,7 @@ def _log(door: KafkaDoor, topic: TopicRef, partition: int) -> PartitionLog:
 
 def fetch(door: KafkaDoor, request: Request) -> None:
     body = request.body()
+    answered_at = request.connection.answered_at
     parts: list[FetchPart] = []
     refs: list[TopicRef] = []
     by_id = request.version >= FETCH_TOPIC_IDS_FROM
@@ -188,7 +189,13 @@ def fetch(door: KafkaDoor, request: Request) -> None:
         ref: TopicRef = (topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic
         for partition in topic.partitions:
             refs.append(ref)
-            parts.append(_fetch_part(door, ref, partition))
+            part = _fetch_part(door, ref, partition)
+            parts.append(part)
+            if part.log is not None and part.log in answered_at:
+                # To count the records of an answer, each of its batches had to be looked at.
+                moved_to = min(part.offset, part.log.high_watermark)
+                moved = moved_to - answered_at.pop(part.log)
+                door.core.metrics.fetched_records += max(0, moved)
     now_ms = door.broker.clock.monotonic_ms()
     wish = FetchWish(
         parts,
@@ -205,7 +212,11 @@ def fetch(door: KafkaDoor, request: Request) -> None:
                 door.core.durability.hurry(part.log)
 
     def reply(done: Pending[list[FetchAnswer]]) -> None:
-        topics = _group(refs, done.result())
+        answers = done.result()
+        for part, answer in zip(parts, answers, strict=True):
+            if len(answer.data) and part.log is not None:
+                answered_at[part.log] = part.offset
+        topics = _group(refs, answers)
         request.reply_buffers(fetch_response(request.version, topics))
 
     pending.on_done(reply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,25 @@ def test_a_broker_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None
     assert refused.stderr.count("\n") == 1
     unknown = _serve(str(tmp_path / "e"), "--port", "0", "--set", "no.such.setting=1")
     assert (unknown.returncode, unknown.stderr[:7]) == (1, "error: ")
+
+
+def test_whoever_looks_at_a_terminal_is_told_where_the_console_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d")]
+    ports = ["--port", "0", "--http-port", "0", "--no-grpc"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*command, *ports], stdout=subprocess.PIPE, stderr=theirs, text=True
+    ) as process:
+        os.close(theirs)
+        assert process.stdout is not None
+        [http] = [word for word in process.stdout.readline().split() if word.startswith("http=")]
+        shown = b""
+        while b"Ctrl-C" not in shown:
+            shown += os.read(ours, 1024)
+        process.terminate()
+        assert process.wait(30) == 0
+    os.close(ours)
+    assert f"http://{http.removeprefix('http=')}/" in shown.decode()
 
 
 def test_the_command_line_library_is_not_loaded_for_a_plain_call(tmp_path: Path) -> None:

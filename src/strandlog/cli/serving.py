@@ -102,6 +102,10 @@ def _address(text: str) -> tuple[str, int]:
 def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+    http = next((word for word in line.split() if word.startswith("http=")), None)
+    if http is not None and sys.stderr.isatty():
+        address = http.removeprefix("http=")
+        sys.stderr.write(f"look at it: http://{address}/   stop it: Ctrl-C\n")
 
 
 def _raise_descriptor_limit(settings: BrokerSettings) -> None:

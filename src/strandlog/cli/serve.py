@@ -5,8 +5,8 @@ Settings come from `--config`, the environment and `--set`; DATA, `--host`, `--p
 
 When it can serve it prints one line on stdout, `ready kafka=HOST:PORT grpc=HOST:PORT
 http=HOST:PORT data=DIR`, and nothing more; a door that is shut is left out. Somebody who looks at a
-terminal is told where the console is, on stderr. gRPC is served when its extra is installed. SIGTERM and SIGINT stop it in order, with exit code 0; a second one ends it at
-once.
+terminal is told where the console is, on stderr. gRPC is served when its extra is installed.
+SIGTERM and SIGINT stop it in order, with exit code 0; a second one ends it at once.
 """
 
 from __future__ import annotations

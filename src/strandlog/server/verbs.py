@@ -5,6 +5,7 @@ would send it, by the hash of its key, and in turn when it has none.
 
 Records become objects here, so what a call may cost is bounded: `max_bytes` of batches are read at
 once, and taking them apart is done in a thread, for the event loop has clients that want raw bytes.
+So is making batches of many records; calls that are under way together have no order.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, 2
 DEFAULT_READ_BYTES = 1024 * 1024
 MOST_READ_BYTES = 8 * 1024 * 1024
 IN_LOOP_BYTES = 16 * 1024  # so little is taken apart quicker than a thread is told to
+IN_LOOP_RECORDS = 100  # the same for putting together
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -75,15 +77,14 @@ class Writing:
         if not records:
             raise InvalidRecordError("there are no records to append")
         core = self._core
-        by_partition = self._routed(topic, partition, records)
+        count = core.broker.catalog.topic(topic).partitions
+        if partition is not None and not 0 <= partition < count:
+            raise TopicNotFoundError(topic, partition, count)
+        by_partition, batches = await self._batches(count, partition, records)
+        # After the thread: a topic may be gone by now.
         logs = {number: core.broker.catalog.log(topic, number) for number in by_partition}
-        now_ms = core.clock.now_ms()
-        parts = [
-            (logs[number], build_records(now_ms, [records[row] for row in rows]))
-            for number, rows in by_partition.items()
-        ]
         places: list[Place] = [Place(-1, -1)] * len(records)
-        results = core.append_all(parts)
+        results = core.append_all(list(zip(logs.values(), batches, strict=True)))
         for (number, rows), result in zip(by_partition.items(), results, strict=True):
             for place, row in enumerate(rows):
                 places[row] = Place(number, result.base_offset + place)
@@ -96,16 +97,29 @@ class Writing:
             await asyncio.gather(*(durable(core, log, end) for log, end in ends))
         return places
 
+    async def _batches(
+        self, count: int, partition: int | None, records: Sequence[NewRecord]
+    ) -> tuple[dict[int, list[int]], list[bytearray]]:
+        """The rows of each partition, and a batch of them."""
+        turn = next(self._turns)
+        now_ms = self._core.clock.now_ms()
+
+        def build() -> tuple[dict[int, list[int]], list[bytearray]]:
+            by_partition = self._routed(count, partition, turn, records)
+            each = by_partition.values()
+            return by_partition, [
+                build_records(now_ms, [records[row] for row in rows]) for rows in each
+            ]
+
+        is_small = len(records) <= IN_LOOP_RECORDS and _size(records) <= IN_LOOP_BYTES
+        return build() if is_small else await asyncio.to_thread(build)
+
     def _routed(
-        self, topic: str, partition: int | None, records: Sequence[NewRecord]
+        self, count: int, partition: int | None, turn: int, records: Sequence[NewRecord]
     ) -> dict[int, list[int]]:
-        """The rows of each partition."""
-        count = self._core.broker.catalog.topic(topic).partitions
+        """The rows of each partition; those without a key stay together, so one batch is enough."""
         if partition is not None:
-            if not 0 <= partition < count:
-                raise TopicNotFoundError(topic, partition, count)
             return {partition: list(range(len(records)))}
-        turn = next(self._turns)  # records without a key stay together: one batch is enough
         found: dict[int, list[int]] = {}
         for row, record in enumerate(records):
             chosen = turn
@@ -113,6 +127,10 @@ class Writing:
                 chosen = self._hash.up_to(len(record.key))(record.key)
             found.setdefault(chosen % count, []).append(row)
         return found
+
+
+def _size(records: Sequence[NewRecord]) -> int:
+    return sum(len(record.key or b"") + len(record.value or b"") for record in records)
 
 
 def build_records(now_ms: int, records: Sequence[NewRecord]) -> bytearray:

@@ -10,10 +10,15 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from strandlog.server.http.calls import Call, Nothing
 from strandlog.server.http.context import Context
 from strandlog.server.http.payloads import NewHeader, header_pairs, taken
-from strandlog.server.verbs import ACKS_ALL, ACKS_LEADER, ACKS_NONE, NewRecord
+from strandlog.server.verbs import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    IN_LOOP_RECORDS,
+    NewRecord,
+)
 
 MOST_RECORDS = 10_000
-IN_LOOP_RECORDS = 100
 ACKS = {"none": ACKS_NONE, "leader": ACKS_LEADER, "all": ACKS_ALL}
 LAST_MS = 253_402_300_799_999  # of the year 9999
 

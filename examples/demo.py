@@ -2,6 +2,7 @@
 
     1. a broker starts on a temporary folder          strandlog serve
     2. a pipeline starts on Spark                     strandlog pipeline run flights.toml
+       and shows in the broker's console, in a browser, while it runs
     3. the year is replayed over the wire while the pipeline reads it: 336,776 departures, a quarter
        of them out of order, some that cannot be parsed; then some that come weeks too late
     4. what came out, in a topic and in Parquet, is held against pandas on the original file
@@ -45,6 +46,9 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     try:
         broker.start()
         console.print(f"broker on {broker.address}, data in {broker.data}")
+        console.print(
+            f"watch it in a browser: [bold]{_page(broker)}[/bold]", soft_wrap=True, highlight=False
+        )
         with strandlog.connect(broker.address) as log:
             replaying.create_topics(log)
             pipeline.start(broker.address)
@@ -68,6 +72,11 @@ def run(folder: Path, options: argparse.Namespace) -> int:
             pipeline.stop()
             broker.stop()
     return code
+
+
+def _page(broker: Broker) -> str:
+    """The pipeline in the broker's console."""
+    return f"{broker.console}/#/pipelines/flights"
 
 
 def _replay(
@@ -142,6 +151,7 @@ def _say_what_next(broker: Broker, pipeline: Pipeline, folder: Path, *, is_kept:
             "  docs/guides/pipelines.md      how to write your own"
         )
         return
+    console.print(f"  {_page(broker)}    in a browser", soft_wrap=True, highlight=False)
     strandlog_command = f"{Path(sys.executable).parent}/strandlog"
     for command in (
         f"group describe flights -b {broker.address}",

@@ -84,17 +84,20 @@ class Running:
 
 
 class Broker(Running):
-    """`strandlog serve` on a free port."""
+    """`strandlog serve` on free ports, with its console."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "broker")
         self.data = folder / "data"
         self.address = ""
+        self.console = ""
 
     def start(self) -> None:
-        self.spawn("serve", str(self.data), "--port", "0")
+        self.spawn("serve", str(self.data), "--port", "0", "--http-port", "0")
         ready = self.wait_for_line(self.out, "ready kafka=")
-        self.address = ready.split()[1].removeprefix("kafka=")
+        doors = dict(word.split("=", 1) for word in ready.split() if "=" in word)
+        self.address = doors["kafka"]
+        self.console = f"http://{doors['http']}"
 
 
 class Pipeline(Running):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,8 @@ def test_the_demo_agrees_with_pandas_and_leaves_nothing_behind(tmp_path: Path) -
     )
     assert told.returncode == 0, told.stdout + told.stderr
     assert "pandas agrees" in told.stdout
+    [page] = re.findall(r"in a browser: (http://\S+)", told.stdout)
+    assert page.endswith("/#/pipelines/flights")
     assert picture.stat().st_size > 20_000
     assert not list(tmp_path.glob("strandlog-demo-*"))
 

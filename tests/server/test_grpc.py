@@ -382,6 +382,27 @@ def test_a_reader_that_does_not_read_costs_little_and_loses_nothing(
         stream.cancel()
 
 
+def test_what_was_compressed_comes_in_messages_that_a_client_takes(
+    log: Any, broker: BrokerProcess
+) -> None:
+    topic = make(log, "compressed")
+    settings = {"compression.type": "zstd", "linger.ms": 100, "batch.num.messages": 2000}
+    producer = Producer({"bootstrap.servers": broker.address, **settings})
+    for number in range(20_000):
+        producer.produce(topic, f"{number:05}" + "x" * 1000, partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+    seen = 0
+    for batch in log.Consume(messages.ConsumeRequest(topic=topic)):  # clients take 4 MB at most
+        assert batch.ByteSize() < 1_500_000, "about as much as was asked for"
+        for entry in batch.entries:
+            assert entry.offset == seen and entry.value.startswith(b"%05d" % seen)
+            seen += 1
+        assert batch.next_offset == seen
+    assert seen == 20_000
+    small = next(iter(log.Consume(messages.ConsumeRequest(topic=topic, max_bytes=1))))
+    assert [entry.offset for entry in small.entries] == [0], "one is always sent"
+
+
 def test_a_port_that_is_taken_is_told(broker: BrokerProcess, tmp_path: Path) -> None:
     port = address_of(broker).rpartition(":")[2]
     command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]

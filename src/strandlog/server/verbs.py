@@ -1,11 +1,10 @@
-"""What gRPC and HTTP can do with the log, in coroutines: append, read, and look at partitions.
+"""What gRPC and HTTP can do with the log, in coroutines: append, and read raw batches.
 
 A record has no partition of its own there unless it is given one: it goes where any Kafka producer
 would send it, by the hash of its key, and in turn when it has none.
 
-Records become objects here, so what a call may cost is bounded: `max_bytes` of batches are read at
-once, and taking them apart is done in a thread, for the event loop has clients that want raw bytes.
-So is making batches of many records; calls that are under way together have no order.
+Batches of many records are made in a thread, for the event loop has clients that bring raw bytes;
+calls that are under way together have no order. What is read is taken apart in `unpacking.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from typing import NamedTuple
 
 from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
 from strandlog.errors import InvalidRecordError, TopicNotFoundError
-from strandlog.model import Record, TopicPartition
-from strandlog.record.aborted import AbortedBatches
-from strandlog.record.batch import iter_batches
+from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.partitioner import key_hash
 from strandlog.server.core import ServerCore
@@ -28,8 +25,8 @@ from strandlog.server.waiting import durable, result_of
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, 2
 DEFAULT_READ_BYTES = 1024 * 1024
 MOST_READ_BYTES = 8 * 1024 * 1024
-IN_LOOP_BYTES = 16 * 1024  # so little is taken apart quicker than a thread is told to
-IN_LOOP_RECORDS = 100  # the same for putting together
+IN_LOOP_RECORDS = 100  # so few, and
+IN_LOOP_BYTES = 16 * 1024  # so little, is put together quicker than a thread is told to
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -48,15 +45,6 @@ class Place(NamedTuple):
 
     partition: int
     offset: int
-
-
-class ReadRecords(NamedTuple):
-    """Some records of a partition, and where to go on."""
-
-    records: list[Record]
-    next_offset: int
-    high_watermark: int
-    log_start_offset: int
 
 
 class Writing:
@@ -149,26 +137,6 @@ def build_records(now_ms: int, records: Sequence[NewRecord]) -> bytearray:
     )
 
 
-async def read_records(
-    core: ServerCore,
-    tp: TopicPartition,
-    offset: int,
-    *,
-    max_bytes: int = DEFAULT_READ_BYTES,
-    wait_ms: int = 0,
-    committed: bool = False,
-) -> ReadRecords:
-    """Records from an offset on; with `wait_ms` there is a wait for the first of them."""
-    found = await fetch(core, tp, offset, max_bytes=max_bytes, wait_ms=wait_ms, committed=committed)
-    limit_bytes = core.broker.settings.decompressed_max_bytes
-    if len(found.data) <= IN_LOOP_BYTES:
-        records, next_offset = decode(found, offset, limit_bytes)
-    else:
-        records, next_offset = await asyncio.to_thread(decode, found, offset, limit_bytes)
-    core.metrics.fetched_records += len(records)
-    return ReadRecords(records, next_offset, found.high_watermark, found.log_start_offset)
-
-
 async def fetch(
     core: ServerCore,
     tp: TopicPartition,
@@ -178,7 +146,7 @@ async def fetch(
     wait_ms: int = 0,
     committed: bool = False,
 ) -> FetchAnswer:
-    """The same as raw batches: small ones may unpack to much."""
+    """Raw batches from an offset on; with `wait_ms` there is a wait for the first of them."""
     log = core.broker.catalog.log(*tp)
     now_ms = core.clock.monotonic_ms()
     limit = min(max(1, max_bytes), MOST_READ_BYTES)
@@ -196,16 +164,3 @@ async def fetch(
     if answer.error is not None:
         raise answer.error
     return answer
-
-
-def decode(found: FetchAnswer, offset: int, limit_bytes: int) -> tuple[list[Record], int]:
-    """The records of a fetch at `offset` and after, and the offset after them."""
-    aborted = AbortedBatches(found.aborted or ())
-    records: list[Record] = []
-    next_offset = offset
-    for batch in iter_batches(found.data):
-        batch.check()
-        next_offset = batch.header.last_offset + 1
-        if not aborted.hides(batch):
-            records += batch.records(*found.tp, from_offset=offset, limit_bytes=limit_bytes)
-    return records, next_offset

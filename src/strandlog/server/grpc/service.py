@@ -1,8 +1,8 @@
 """The methods of `LogService`.
 
-Each is a coroutine in the broker's own event loop. A streaming reader is served batch by batch:
-`write` comes back when gRPC has taken a message, so one that does not read holds itself up, with
-one batch in memory, and nobody else.
+Each is a coroutine in the broker's own event loop. A streaming reader (`consuming.py`) is served
+message by message: `write` comes back when gRPC has taken one, so a reader that does not read holds
+itself up, with some messages in memory, and nobody else.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from strandlog.broker.catalog import Topic
 from strandlog.broker.group_member import CommitRequest
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import StrandlogError
-from strandlog.model import OffsetAndMetadata, Record, TopicPartition
+from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2
 from strandlog.protocol.rpc.log_pb2_grpc import LogServiceServicer
 from strandlog.server.core import ServerCore
+from strandlog.server.grpc.consuming import messages_of
 from strandlog.server.grpc.statuses import status_of
 from strandlog.server.verbs import (
     ACKS_NONE,
     DEFAULT_READ_BYTES,
     NewRecord,
     Writing,
-    read_records,
+    fetch,
 )
 from strandlog.server.waiting import done_in_steps, durable, group_durable
 
@@ -84,7 +85,7 @@ class LogServicer(LogServiceServicer):
         first = offset = min(request.offset, LARGEST_OFFSET)
         end = None if request.follow else await self._end(tp, request.read_committed)
         while end is None or offset < end or offset == first:
-            found = await read_records(
+            found = await fetch(
                 self._core,
                 tp,
                 offset,
@@ -92,17 +93,13 @@ class LogServicer(LogServiceServicer):
                 wait_ms=FOLLOW_WAIT_MS if request.follow else 0,
                 committed=request.read_committed,
             )
-            if found.records:
-                await context.write(
-                    log_pb2.ConsumeResponse(
-                        entries=[_entry(record) for record in found.records],
-                        next_offset=found.next_offset,
-                        high_watermark=found.high_watermark,
-                    )
-                )
-            if found.next_offset <= offset and not request.follow:
+            before = offset
+            async for some in messages_of(self._core, found, offset, request.max_bytes):
+                for message in some.messages:
+                    await context.write(message)
+                offset = some.next_offset
+            if offset == before and not request.follow:
                 return
-            offset = found.next_offset
 
     async def _end(self, tp: TopicPartition, committed: bool) -> int:
         """Where a reader that does not follow ends: behind everything written before it came."""
@@ -214,14 +211,4 @@ def _new_record(record: log_pb2.Record) -> NewRecord:
             for header in record.headers
         ],
         record.timestamp if record.HasField("timestamp") else None,
-    )
-
-
-def _entry(record: Record) -> log_pb2.LogEntry:
-    return log_pb2.LogEntry(
-        offset=record.offset,
-        key=record.key,
-        value=record.value,
-        timestamp=record.timestamp,
-        headers=[log_pb2.Header(key=key, value=value) for key, value in record.headers],
     )

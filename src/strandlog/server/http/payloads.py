@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from strandlog.model import Headers, Record
 from strandlog.server.http.problems import bad_request
+from strandlog.server.unpacking import size_of
 
 Show = Literal["auto", "plain", "text", "base64"]
 _JSON_STARTS = (b"{", b"[")
@@ -65,12 +66,6 @@ def shown_record(record: Record, show: Show, limit_bytes: int) -> RecordShown:
         ],
         size_of(record),
     )
-
-
-def size_of(record: Record) -> int:
-    """The bytes of what a record holds."""
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def shown(data: bytes | None, show: Show, limit_bytes: int) -> Payload | None:

@@ -8,17 +8,13 @@ is told, and passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from strandlog.broker.fetches import FetchAnswer
 from strandlog.clock import stopwatch
-from strandlog.errors import DataError
 from strandlog.model import Record
-from strandlog.record.aborted import AbortedBatches
-from strandlog.record.batch import BatchView, iter_batches
-from strandlog.server.http.payloads import size_of
 from strandlog.server.http.record_filter import Test
+from strandlog.server.unpacking import size_of, unpacked
 
 
 class Bounds(NamedTuple):
@@ -46,7 +42,7 @@ def sift(found: FetchAnswer, offset: int, test: Test | None, bounds: Bounds) -> 
     passed: list[Record] = []
     problems: list[str] = []
     looked_at = size = 0
-    for records, next_offset in _batches(found, offset, bounds.batch_bytes, problems):
+    for records, next_offset in unpacked(found, offset, bounds.batch_bytes, problems):
         for record in records:
             if record.offset >= bounds.end_offset:
                 return Piece(passed, bounds.end_offset, looked_at, size, problems)
@@ -60,28 +56,3 @@ def sift(found: FetchAnswer, offset: int, test: Test | None, bounds: Bounds) -> 
         if size >= bounds.most_bytes or stopwatch() >= bounds.deadline:
             break
     return Piece(passed, min(offset, bounds.end_offset), looked_at, size, problems)
-
-
-def _batches(
-    found: FetchAnswer, offset: int, limit_bytes: int, problems: list[str]
-) -> Iterator[tuple[list[Record], int]]:
-    """The records of each batch, and the offset after it."""
-    aborted = AbortedBatches(found.aborted or ())
-    batches = iter_batches(found.data)
-    while (batch := _next(batches)) is not None:
-        records: list[Record] = []
-        try:
-            batch.check()
-            if not aborted.hides(batch):
-                records = batch.records(*found.tp, from_offset=offset, limit_bytes=limit_bytes)
-        except DataError as damage:
-            problems.append(f"{found.tp}: {damage}")
-        yield records, batch.header.last_offset + 1
-
-
-def _next(batches: Iterator[BatchView]) -> BatchView | None:
-    """The next batch; None where none can be made out: the read that begins there tells why."""
-    try:
-        return next(batches, None)
-    except DataError:
-        return None

@@ -1,0 +1,101 @@
+"""The messages of a `Consume` stream: records of a fetch, about so many bytes at a time.
+
+What was compressed on disk is larger in a message, and clients take 4 MB unless they are told
+otherwise: so it is what a message holds that is counted, and a fetch becomes as many of them as it
+takes. A record that is larger than asked for comes alone.
+
+Messages are made in a thread, some at a time: a batch at least, as much as asked for at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+from strandlog.broker.fetches import FetchAnswer
+from strandlog.model import Record
+from strandlog.protocol.rpc import log_pb2
+from strandlog.server.core import ServerCore
+from strandlog.server.unpacking import UnpackedBatch, is_quick, size_of, unpacked
+from strandlog.server.verbs import DEFAULT_READ_BYTES, MOST_READ_BYTES
+
+ENTRY_BYTES = 32  # what an entry takes beside what its record holds, about
+
+
+class Messages(NamedTuple):
+    """Some messages, and where to go on after them."""
+
+    messages: list[log_pb2.ConsumeResponse]
+    next_offset: int
+
+
+async def messages_of(
+    core: ServerCore, found: FetchAnswer, offset: int, max_bytes: int
+) -> AsyncIterator[Messages]:
+    """All that a fetch at `offset` has to say."""
+    limit = min(max_bytes or DEFAULT_READ_BYTES, MOST_READ_BYTES)
+    batches = unpacked(found, offset, core.broker.settings.decompressed_max_bytes)
+    in_loop = is_quick(found)
+    while True:
+        if in_loop:
+            some = _some(batches, found.high_watermark, limit)
+        else:
+            some = await asyncio.to_thread(_some, batches, found.high_watermark, limit)
+        if some is None:
+            return
+        core.metrics.fetched_records += sum(len(each.entries) for each in some.messages)
+        yield some
+
+
+def _some(batches: Iterator[UnpackedBatch], high_watermark: int, limit: int) -> Messages | None:
+    """The messages of the next batches, up to about `limit`; None when there are no more."""
+    records: list[Record] = []
+    next_offset = None
+    size = 0
+    for batch in batches:
+        records += batch.records
+        next_offset = batch.next_offset
+        size += sum(map(_entry_size, batch.records))
+        if size >= limit:
+            break
+    if next_offset is None:
+        return None
+    return Messages(list(_messages(records, next_offset, high_watermark, limit)), next_offset)
+
+
+def _messages(
+    records: list[Record], next_offset: int, high_watermark: int, limit: int
+) -> Iterator[log_pb2.ConsumeResponse]:
+    first, size = 0, 0
+    for number, record in enumerate(records):
+        size += _entry_size(record)
+        if size > limit and number > first:
+            yield _message(records[first:number], record.offset, high_watermark)
+            first, size = number, _entry_size(record)
+    if records:
+        yield _message(records[first:], next_offset, high_watermark)
+
+
+def _message(
+    records: list[Record], next_offset: int, high_watermark: int
+) -> log_pb2.ConsumeResponse:
+    return log_pb2.ConsumeResponse(
+        entries=[_entry(record) for record in records],
+        next_offset=next_offset,
+        high_watermark=high_watermark,
+    )
+
+
+def _entry_size(record: Record) -> int:
+    return size_of(record) + ENTRY_BYTES
+
+
+def _entry(record: Record) -> log_pb2.LogEntry:
+    return log_pb2.LogEntry(
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        timestamp=record.timestamp,
+        headers=[log_pb2.Header(key=key, value=value) for key, value in record.headers],
+    )

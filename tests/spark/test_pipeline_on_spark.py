@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from tests.broker_process import BrokerProcess
 from tests.http_client import client_of, ok
+from tests.spark.report_server import listening
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import IsolationLevel, Record, TopicPartition
@@ -98,7 +99,6 @@ def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     with client_of(broker) as http:
         shown = ok(http.get(f"/api/v1/pipelines/{topic}"))
     assert (shown["state"], shown["error"]) == ("stopped", None)
-    assert shown["ui_url"] in first.stderr
     lags = {query["last"]["name"]: query["last"]["lag"] for query in shown["queries"]}
     assert len(lags) == 3
     assert set(lags.values()) == {0}
@@ -106,11 +106,15 @@ def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     assert {report["name"] for report in reports} >= {"flights-dead-letter"}
     assert all(report["lag"] == 0 for report in reports)
     send(client, topic, b'{"carrier": "AA", "delay": 8}')
-    second = run(file, "run", "--available-now", "--master", "local[2]", "--report", "off")
+    with listening() as other:
+        again = ("run", "--available-now", "--master", "local[2]", "--report", other.address)
+        second = run(file, *again)
     assert second.returncode == 0, second.stderr
     assert "rows/s" in second.stderr
+    assert other.told[0]["ui_url"] in second.stderr
+    assert [each["state"] for each in (other.told[0], other.told[-1])] == ["running", "stopped"]
     with client_of(broker) as http:
-        assert ok(http.get(f"/api/v1/pipelines/{topic}")) == shown, "it was told to be silent"
+        assert ok(http.get(f"/api/v1/pipelines/{topic}")) == shown, "another was to be told"
     told = [(row.key, json.loads(row.value or b"")) for row in records(client, f"{topic}.delays")]
     assert sorted(told[:2], key=str) == [
         (b"AA", {"carrier": "AA", "flights": 1, "delay": 4.0}),

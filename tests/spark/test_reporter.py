@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.http_client import client_of, http_address, http_broker, ok
+from tests.spark.report_server import hang_up_on, listening
 
 pytest.importorskip("pyspark", reason="reports come out of Spark")
 
@@ -26,75 +24,6 @@ from strandlog.spark.report_address import ReportAddress, parse_report
 from strandlog.spark.reporter import Reporter
 
 REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 2, "2013-01-01T00:00:00.000Z")
-
-
-class Listening(ThreadingHTTPServer):
-    """A server that writes down what it is told; it may be slow, or refuse."""
-
-    daemon_threads = True
-
-    def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.told: list[dict[str, Any]] = []
-        self.paths: list[str] = []
-        self.times: list[float] = []
-        self.status = 204
-        self.refused = 0
-        self.delay_seconds = 0.0
-        self.connections: list[socket.socket] = []
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        self.connections.append(request)
-        super().finish_request(request, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what some tests are about."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Listening
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(self.server.delay_seconds)
-        status = self.server.status
-        if status == 204:
-            self.server.times.append(time.monotonic())
-            self.server.paths.append(self.path)
-            self.server.told.append(json.loads(body))
-        else:
-            self.server.refused += 1
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Tests are quiet."""
-
-
-@contextmanager
-def listening(port: int = 0) -> Iterator[Listening]:
-    server = Listening(port)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        for connection in server.connections:  # as if the process had ended
-            hang_up_on(connection)
-
-
-def hang_up_on(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has ended already
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(autouse=True)
@@ -142,11 +71,12 @@ def test_what_is_told_is_what_a_broker_takes_and_shows(
             reporter.tell(REPORT._replace(name=f"query {number}", watermark="x" * 300, lag=None))
         path = "/api/v1/pipelines/a%2Fb%20%C3%A9%3F"
         wait_for(lambda: client.get(path).status_code == 200)
+        assert ok(client.get(path))["ui_url"] == "http://127.0.0.1:4040"
         reporter.end("failed", "why: " + "x" * 5000)
         shown = ok(client.get(path))
     assert (shown["name"], shown["state"]) == ("a/b é?", "failed")
     assert shown["error"].startswith("why: x")
-    assert shown["ui_url"] == "http://127.0.0.1:4040"
+    assert shown["ui_url"] is None, "Spark's pages end with it"
     queries = {query["last"]["name"]: query["last"] for query in shown["queries"]}
     assert len(queries) == taken.MOST_QUERIES
     assert queries["orders"] == REPORT._asdict()

@@ -115,6 +115,7 @@ class Reporter:
         with self._changed:
             if self._is_over:
                 return
+            self._ui_url = None  # Spark's pages end with the pipeline
             self.say(state, error)
             self._is_over = True
             thread = self._thread
@@ -166,7 +167,7 @@ class Reporter:
                 lambda: self._is_over or self._has_news or bool(self._untold), beat
             )
             if not self._is_over and not self._is_alive():
-                self._state, self._is_over = "stopped", True
+                self._state, self._ui_url, self._is_over = "stopped", None, True
             return self._is_over
 
     def _pause(self, seconds: float) -> None:

@@ -1,0 +1,81 @@
+"""A server that takes reports, for tests: it writes down what it is told, and can be difficult."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Listening(ThreadingHTTPServer):
+    """A server that writes down what it is told; it may be slow, or refuse."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.told: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.times: list[float] = []
+        self.status = 204
+        self.refused = 0
+        self.delay_seconds = 0.0
+        self.connections: list[socket.socket] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        self.connections.append(request)
+        super().finish_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what some tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Listening
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(self.server.delay_seconds)
+        status = self.server.status
+        if status == 204:
+            self.server.times.append(time.monotonic())
+            self.server.paths.append(self.path)
+            self.server.told.append(json.loads(body))
+        else:
+            self.server.refused += 1
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Tests are quiet."""
+
+
+@contextmanager
+def listening(port: int = 0) -> Iterator[Listening]:
+    server = Listening(port)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        for connection in server.connections:  # as if the process had ended
+            hang_up_on(connection)
+
+
+def hang_up_on(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended already
+        connection.shutdown(socket.SHUT_RDWR)

@@ -60,16 +60,16 @@ function viewOf(parts) {
 
 function lost(page) {
   page.begin("No such page");
-  page.show(h("div", { class: "panel" }, nothing("There is nothing here", "The address leads nowhere.", h("a", { class: "button", href: "#/" }, "To the overview"))));
+  page.show(h("div", { class: "panel" }, nothing("There is nothing here", "The address leads nowhere.", h("a", { class: "button", href: "#/" }, "Go to the overview"))));
 }
 
 const main = document.getElementById("main");
 let current = null;
 
 function open(isFirst) {
-  if (location.hash === "#main") return; // the link that skips the navigation
   const route = parse(location.hash);
   current?.end();
+  for (const left of document.querySelectorAll("dialog[open]")) left.close();
   current = new Page(main, route);
   main.replaceChildren();
   viewOf(route.parts)(current);
@@ -78,6 +78,12 @@ function open(isFirst) {
     scrollTo(0, 0);
     current.heading.focus({ preventScroll: true });
   }
+}
+
+/** Past the navigation. The address stays: it says which page this is. */
+function skip(event) {
+  event.preventDefault();
+  main.focus();
 }
 
 function markPage(name) {
@@ -144,9 +150,9 @@ function typed(event) {
 }
 
 function showKeys() {
-  const keys = [...PAGES.map(([, title, , key]) => [["g", key], title]), [["/"], "Search or filter on this page"], [["t"], "Light or dark"], [["?"], "These keys"], [["Esc"], "Leave a field or a dialog"]];
+  const keys = [...PAGES.map(([, title, , key]) => [["g", key], title]), [["/"], "Search or filter on this page"], [["t"], "Light or dark"], [["?"], "This list"], [["Esc"], "Leave a field, close a dialog"]];
   const rows = keys.map(([pressed, meaning]) => [h("dt", {}, pressed.map((key) => [h("kbd", {}, key), " "])), h("dd", {}, meaning)]);
-  dialog({ title: "Keys", content: h("dl", { class: "pairs-list" }, rows) });
+  dialog({ title: "Keyboard shortcuts", content: h("dl", { class: "pairs-list" }, rows) });
 }
 
 // -- connection -------------------------------------------------------------------------------
@@ -165,6 +171,7 @@ tellConnection();
 live.addEventListener("state", tellConnection);
 live.start();
 document.getElementById("theme").addEventListener("click", switchTheme);
+document.querySelector(".skip").addEventListener("click", skip);
 document.getElementById("keys").addEventListener("click", showKeys);
 document.addEventListener("keydown", typed);
 system.addEventListener("change", () => {

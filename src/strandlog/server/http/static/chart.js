@@ -113,8 +113,8 @@ export class Chart {
 
   trace(each, colour) {
     const { unit, isByName } = this.options;
-    const shared = { name: each.name, y: each.y, hovertemplate: `%{y:.3~s}${unit}<extra>%{fullData.name}</extra>` };
-    if (isByName) return { ...shared, x: each.x, type: "bar", marker: { color: colour } };
+    const shared = { name: plain(each.name), y: each.y, hovertemplate: `%{y:.3~s}${unit}<extra>%{fullData.name}</extra>` };
+    if (isByName) return { ...shared, x: each.x.map(plain), type: "bar", marker: { color: colour } };
     const x = each.x.map((at) => new Date(at));
     return { ...shared, x, type: "scatter", mode: each.y.length === 1 ? "markers" : "lines", line: { color: colour, width: 2, shape: "linear" }, fill: this.series.length <= 2 ? "tozeroy" : "none", fillcolor: colour.replace("rgb(", "rgba(").replace(")", ", 0.10)") };
   }
@@ -141,6 +141,11 @@ export class Chart {
       bargap: 0.35,
     };
   }
+}
+
+/** Text for Plotly, which takes some markup in names for its own. */
+function plain(text) {
+  return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
 function siText(number) {

@@ -53,8 +53,8 @@ export function seconds(number) {
   if (number === null || number === undefined) return NOTHING;
   if (number === 0) return "0 ms";
   if (number < 0.001) return `${(number * 1e6).toFixed(0)} µs`;
-  if (number < 1) return `${(number * 1000).toPrecision(3).replace(/\.0+$/, "")} ms`;
-  return `${number.toPrecision(3)} s`;
+  if (number < 0.9995) return `${(number * 1000).toPrecision(3).replace(/\.0+$/, "")} ms`;
+  return number < 60 ? `${number.toPrecision(3).replace(/\.0+$/, "")} s` : duration(number * 1000);
 }
 
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];

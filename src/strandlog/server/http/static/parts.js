@@ -93,7 +93,7 @@ export class Table {
     this.body = h("tbody");
     this.table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, this.heads)), this.body);
     this.state = h("div", { hidden: true });
-    this.element = h("div", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, this.table), this.state);
+    this.element = h("div", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${label}, table` }, this.table), this.state);
     this.mark();
   }
 
@@ -122,6 +122,7 @@ export class Table {
     this.state.hidden = rows.length > 0;
     if (!rows.length && this.empty) this.state.replaceChildren(this.empty());
     const kept = new Map();
+    const focus = this.focused();
     const elements = this.sorted(rows).map((row) => {
       const key = this.key(row);
       const old = this.shown.get(key) ?? { element: h("tr"), values: [] };
@@ -131,6 +132,15 @@ export class Table {
     });
     this.shown = kept;
     if (!sameChildren(this.body, elements)) this.body.replaceChildren(...elements);
+    giveBack(focus, kept);
+  }
+
+  /** Where the focus is: a cell that is drawn anew or a row that moves would lose it. */
+  focused() {
+    const cell = this.body.contains(document.activeElement) ? document.activeElement.closest("th, td") : null;
+    if (!cell) return null;
+    const found = [...this.shown].find(([, { element }]) => element === cell.parentElement);
+    return found ? { key: found[0], column: cell.cellIndex, element: document.activeElement } : null;
   }
 
   sorted(rows) {
@@ -154,6 +164,13 @@ export class Table {
   }
 }
 
+function giveBack(focus, rows) {
+  if (!focus || document.activeElement === focus.element) return;
+  const cell = rows.get(focus.key)?.element.children[focus.column];
+  const target = focus.element.isConnected ? focus.element : cell?.querySelector("a, button");
+  target?.focus({ preventScroll: true });
+}
+
 function sameChildren(body, elements) {
   return body.children.length === elements.length && elements.every((element, number) => body.children[number] === element);
 }
@@ -168,8 +185,15 @@ function compare(one, other) {
 
 // -- forms and dialogs --------------------------------------------------------------------------
 
+let hints = 0;
+
+/** An input with a title above it. A hint is read out after the title, not as part of it. */
 export function field(title, input, hint) {
-  return h("label", {}, h("span", {}, title), input, hint ? h("span", { class: "hint" }, hint) : null);
+  if (!hint) return h("label", {}, h("span", {}, title), input);
+  const name = `hint-${(hints += 1)}`;
+  input.setAttribute("aria-labelledby", `${name}-title`);
+  input.setAttribute("aria-describedby", name);
+  return h("label", {}, h("span", { id: `${name}-title` }, title), input, h("span", { class: "hint", id: name }, hint));
 }
 
 export function select(name, choices, chosen, more = {}) {
@@ -220,7 +244,7 @@ export class Pairs {
 
   add(first = "", second = "") {
     const inputs = [h("input", { value: first, spellcheck: "false" }), h("input", { value: second, spellcheck: "false" })];
-    const row = h("div", { class: "pair" }, field(this.titles[0], inputs[0]), field(this.titles[1], inputs[1]), h("button", { type: "button", class: "quiet", "aria-label": "Take this one away", onclick: () => row.remove() }, "✕"));
+    const row = h("div", { class: "pair" }, field(this.titles[0], inputs[0]), field(this.titles[1], inputs[1]), h("button", { type: "button", class: "quiet", "aria-label": "Remove", onclick: () => row.remove() }, "✕"));
     row.inputs = inputs;
     this.list.append(row);
     return inputs[0];

@@ -9,7 +9,7 @@ const LOOK_MS = 3000;
 
 export function broker(page) {
   page.begin("Broker");
-  const figures = new Figures({ address: "Kafka", up: "Up for", stall: "Event loop late", fsync: "Fsync", connections: "Connections", problems: "Problems" });
+  const figures = new Figures({ address: "Kafka", up: "Up for", stall: "Event loop delay", fsync: "Fsync", connections: "Connections", problems: "Problems" });
   const problems = panel("Problems");
   const problemList = h("ul");
   problems.append(h("div", { class: "body" }, problemList));
@@ -19,16 +19,16 @@ export function broker(page) {
   const settings = settingTable();
   const search = h("input", { type: "search", placeholder: "Part of a name or of what it does", oninput: () => drawSettings() });
   const onlyGiven = h("input", { type: "checkbox", onchange: () => drawSettings() });
-  const settingsPanel = panel("Settings", h("div", { class: "body fields" }, h("div", { class: "grow" }, field("Filter", search)), h("label", { class: "inline" }, onlyGiven, "Only what was given")), settings.element);
+  const settingsPanel = panel("Settings", h("div", { class: "body fields" }, h("div", { class: "grow" }, field("Filter", search)), h("label", { class: "inline" }, onlyGiven, "Only changed from the default")), settings.element);
   let rows = [];
 
-  get(path("broker", "settings"), page).then((found) => {
-    rows = found.settings;
-    drawSettings();
-  }).catch((problem) => page.signal.aborted || settings.state.replaceChildren(problem.message));
-
-  const load = () => Promise.all([get(path("cluster"), page), get(path("broker"), page)]);
-  page.watch(load, ([cluster, facts]) => {
+  // Settings do not change while the broker runs: they are asked for once.
+  const load = () => Promise.all([get(path("cluster"), page), get(path("broker"), page), rows.length ? null : get(path("broker", "settings"), page)]);
+  page.watch(load, ([cluster, facts, given]) => {
+    if (given) {
+      rows = given.settings;
+      drawSettings();
+    }
     if (!figures.element.isConnected) page.show(figures.element, problems, panel("Requests of Kafka clients", requests.element), h("div", { class: "columns" }, panel("HTTP calls", calls.element), panel("Figures", counts.element)), settingsPanel);
     tellFigures(figures, cluster, facts);
     page.sub.replaceChildren("Data in ", h("code", {}, cluster.data), " · cluster ", h("code", {}, cluster.cluster_id), ` · node ${cluster.node_id} · strandlog ${cluster.version}`);
@@ -50,7 +50,7 @@ export function broker(page) {
 function tellFigures(figures, cluster, { figures: told, times, problems }) {
   figures.set("address", h("span", { class: "address" }, cluster.kafka_address), cluster.is_ready ? badge("Ready", "good") : badge("Not ready", "bad"));
   figures.set("up", duration(cluster.now_ms - cluster.started_ms), new Date(cluster.started_ms).toLocaleString());
-  figures.set("problems", count(problems.length), problems.length ? "see below" : "nothing was found damaged");
+  figures.set("problems", count(problems.length), problems.length ? "see below" : "no damage found");
   figures.set("connections", count(told.connections_open), `${counted(told.requests_in_flight, "request")} in flight`);
   tellTimes(figures, "stall", times.loop_stall_seconds);
   tellTimes(figures, "fsync", times.sync_seconds);
@@ -58,7 +58,7 @@ function tellFigures(figures, cluster, { figures: told, times, problems }) {
 
 function tellTimes(figures, name, times) {
   if (!times) return;
-  figures.set(name, seconds(times.max_seconds), `at most; 99 % below ${seconds(times.most_below_seconds)}`);
+  figures.set(name, seconds(times.max_seconds), `max; p99 ${seconds(times.most_below_seconds)}`);
 }
 
 function timesTable(label) {
@@ -72,9 +72,9 @@ function timesTable(label) {
       { title: "Call", kind: "name", value: (row) => row.api },
       { title: "Count", kind: "number", start: "down", value: (row) => row.times.count, show: (row) => count(row.times.count) },
       time("Mean", "mean_seconds"),
-      time("Half below", "half_below_seconds", "number small-hidden"),
-      time("99 % below", "most_below_seconds"),
-      time("Longest", "max_seconds"),
+      time("Median", "half_below_seconds", "number small-hidden"),
+      time("p99", "most_below_seconds"),
+      time("Max", "max_seconds"),
     ],
   });
 }
@@ -87,7 +87,7 @@ function settingTable() {
     columns: [
       { title: "Setting", kind: "name", value: (row) => row.name },
       { title: "Value", kind: "wide", value: (row) => row.value, show: (row) => settingValue(row.name, row.value) },
-      { title: "From", kind: "wide", value: (row) => row.origin, show: (row) => [badge(row.origin, row.origin === "default" ? "" : "good"), row.where ? h("div", { class: "hint" }, row.where) : null] },
+      { title: "Source", kind: "wide", value: (row) => row.origin, show: (row) => [badge(row.origin, row.origin === "default" ? "" : "good"), row.where ? h("div", { class: "hint" }, row.where) : null] },
       { title: "Default", kind: "soft wide small-hidden", value: (row) => row.default, show: (row) => settingValue(row.name, row.default) },
       { title: "What it does", kind: "soft wide small-hidden", isFixed: true, value: (row) => row.help },
     ],

@@ -17,7 +17,7 @@ export function group(page) {
     crumbs: [["Groups", "#/groups"]],
     actions: [
       h("button", { class: "main", type: "button", onclick: () => last && reset(last, again) }, "Reset offsets"),
-      h("button", { class: "danger", type: "button", onclick: () => forgetGroup(name) }, "Forget"),
+      h("button", { class: "danger", type: "button", onclick: () => forgetGroup(name) }, "Delete group"),
     ],
   });
   const figures = new Figures({ state: "State", lag: "Lag", members: "Members", partitions: "Partitions" });
@@ -28,7 +28,7 @@ export function group(page) {
   let last = null;
 
   const again = page.watch(() => get(path("groups", name), page), (found) => {
-    if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Lag over time", over.element), panel("Lag by partition", by.element)), panel("Positions", positions.element), panel("Members", members.element));
+    if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Lag over time", over.element), panel("Lag by partition", by.element)), panel("Offsets", positions.element), panel("Members", members.element));
     last = found;
     figures.set("state", badge(found.state), found.protocol_name ? `${found.protocol_name}, generation ${found.generation}` : "");
     figures.set("lag", count(found.lag), "records");
@@ -45,7 +45,7 @@ export function group(page) {
 
 function positionTable() {
   return new Table({
-    label: "Positions",
+    label: "Offsets",
     key: (row) => `${row.topic}/${row.partition}`,
     empty: () => nothing("No offsets", "This group has not committed anything yet."),
     columns: [
@@ -54,8 +54,8 @@ function positionTable() {
       { title: "Committed", kind: "number", value: (row) => row.offset, show: (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic)}/records?partition=${row.partition}&from=offset&offset=${Math.min(Math.max(row.offset, row.start_offset), row.end_offset)}`, "aria-label": `Records of ${row.topic}, partition ${row.partition} from offset ${row.offset}` }, count(row.offset)) },
       { title: "End offset", kind: "number", value: (row) => row.end_offset, show: (row) => count(row.end_offset) },
       { title: "Lag, records", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
-      { title: "Committed at", kind: "soft small-hidden", start: "down", value: (row) => row.committed_ms, show: (row) => h("span", { title: new Date(row.committed_ms).toISOString() }, ago(row.committed_ms, Date.now())) },
-      { title: "Read by", kind: "soft wide small-hidden", value: (row) => row.member_id ?? "–" },
+      { title: "Last commit", kind: "soft small-hidden", start: "down", value: (row) => row.committed_ms, show: (row) => h("span", { title: new Date(row.committed_ms).toISOString() }, ago(row.committed_ms, Date.now())) },
+      { title: "Member", kind: "soft wide small-hidden", value: (row) => row.member_id ?? "–" },
     ],
   });
 }
@@ -76,13 +76,13 @@ function memberTable() {
 
 function forgetGroup(name) {
   dialog({
-    title: `Forget ${name}?`,
-    action: "Forget it",
+    title: `Delete group ${name}?`,
+    action: "Delete group",
     isDanger: true,
-    content: [h("p", {}, "Its offsets go. If it comes back, it begins where its client's auto.offset.reset says.")],
+    content: [h("p", {}, "Its committed offsets are deleted. If it comes back, it starts where its client's auto.offset.reset says.")],
     submit: async () => {
       await remove(path("groups", name));
-      toast(`${name} is forgotten`);
+      toast(`${name} deleted`);
       location.hash = "#/groups";
     },
   });

@@ -46,7 +46,7 @@ function groupTable() {
     columns: [
       { title: "Group", kind: "name", value: (row) => row.group, show: (row) => h("a", { href: `#/groups/${encodeURIComponent(row.group)}` }, row.group) },
       { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },
-      { title: "Members", kind: "number", start: "down", value: (row) => row.members },
+      { title: "Members", kind: "number small-hidden", start: "down", value: (row) => row.members },
       { title: "Topics", kind: "wide small-hidden", value: (row) => row.topics.join(", ") || "–" },
       { title: "Lag, records", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
     ],

@@ -15,14 +15,14 @@ const MOST_LINES = 6;
 export function overview(page) {
   page.begin("Overview");
   const trouble = h("div", { class: "banner bad", role: "alert", hidden: true });
-  const figures = new Figures({ in: "In", out: "Out", requests: "Requests", lag: "Lag of all groups", disk: "On disk", size: "Topics" });
+  const figures = new Figures({ in: "In", out: "Out", requests: "Requests", lag: "Consumer lag", disk: "On disk", size: "Topics" });
   const charts = throughput(page);
   const busiest = topicTable();
   const behind = groupTable();
   const first = h("div", { class: "panel", hidden: true });
   const topicsPanel = panel("Busiest topics", busiest.element);
   topicsPanel.head.append(h("a", { href: "#/topics" }, "All topics"));
-  const groupsPanel = panel("Furthest behind", behind.element);
+  const groupsPanel = panel("Highest lag", behind.element);
   groupsPanel.head.append(h("a", { href: "#/groups" }, "All groups"));
   const all = [trouble, figures.element, first, charts.element, h("div", { class: "columns" }, topicsPanel, groupsPanel)];
 
@@ -31,7 +31,7 @@ export function overview(page) {
     if (!figures.element.isConnected) page.show(all);
     tellCluster(page, cluster, figures, trouble);
     const internal = cluster.topics - topics.length;
-    figures.set("size", count(topics.length), [counted(cluster.partitions, "partition"), internal > 0 ? `, with ${count(internal)} internal` : null]);
+    figures.set("size", count(topics.length), [counted(cluster.partitions, "partition"), internal > 0 ? `; ${counted(internal, "internal topic")} besides` : null]);
     const isNew = topics.length === 0;
     if (isNew && first.hidden) first.replaceChildren(welcome(cluster));
     first.hidden = !isNew;
@@ -47,7 +47,7 @@ export function overview(page) {
     const told = live.lastRates;
     if (told?.rates) {
       figures.set("in", byteRate(told.rates.produced_bytes_per_second), rate(told.rates.produced_records_per_second));
-      figures.set("out", byteRate(told.rates.fetched_bytes_per_second), `${bytes(told.fetched_bytes)} since the start`);
+      figures.set("out", byteRate(told.rates.fetched_bytes_per_second), rate(told.rates.fetched_records_per_second));
       figures.set("requests", rate(told.rates.requests_per_second, "req"), counted(told.connections_open, "connection"));
     }
     if (live.lastLag) {
@@ -82,7 +82,7 @@ function tellCluster(page, cluster, figures, trouble) {
 function throughput(page) {
   const traffic = new Chart(page, { label: "Throughput", unit: "B/s", windowMs: WINDOW_MS, empty: "The first figures come in a second" });
   const requests = new Chart(page, { label: "Records and requests", unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "The first figures come in a second" });
-  const lag = new Chart(page, { label: "Lag by group", unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "No group reads here" });
+  const lag = new Chart(page, { label: "Lag by group", unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "No consumer groups yet" });
   const element = h("div", { class: "stack" }, panel("Throughput", traffic.element), h("div", { class: "columns" }, panel("Records and requests", requests.element), panel("Lag by group", lag.element)));
 
   function draw() {
@@ -119,7 +119,7 @@ function topicTable() {
 
 function groupTable() {
   return new Table({
-    label: "Groups that are furthest behind",
+    label: "Groups with the highest lag",
     key: (row) => row.group,
     empty: () => nothing("No groups", "A consumer group shows up here as soon as it commits."),
     columns: [
@@ -134,8 +134,8 @@ function groupTable() {
 function welcome(cluster) {
   return nothing(
     "Nothing in here yet",
-    "Make a topic on this page, or let any Kafka client write to one: it is made on the way.",
-    h("a", { class: "button main", href: "#/topics?new=1" }, "Make a topic"),
+    "Create a topic here, or write to one with any Kafka client: it is created on the way.",
+    h("a", { class: "button main", href: "#/topics?new=1" }, "Create topic"),
     command(`echo hello | strandlog produce greetings -b ${cluster.kafka_address}`),
   );
 }

@@ -3,7 +3,7 @@
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
 import { h } from "../dom.js";
-import { ago, count, duration, rate } from "../format.js";
+import { ago, count, rate, seconds } from "../format.js";
 import { badge, nothing, panel, Table } from "../parts.js";
 import { sparkLink } from "./pipelines.js";
 
@@ -14,13 +14,13 @@ export function pipeline(page) {
   page.begin(name, { crumbs: [["Pipelines", "#/pipelines"]] });
   const failure = h("div", { class: "banner bad", role: "alert", hidden: true });
   const rows = new Chart(page, { label: "Rows per second", unit: "/s", empty: "No micro-batch yet" });
-  const batches = new Chart(page, { label: "Time of a micro-batch", unit: "s", isSmall: true, empty: "No micro-batch yet" });
+  const batches = new Chart(page, { label: "Micro-batch time", unit: "s", isSmall: true, empty: "No micro-batch yet" });
   const lag = new Chart(page, { label: "Lag in records", unit: "", isSmall: true, empty: "No micro-batch yet" });
   const table = queryTable();
 
   page.watch(() => get(path("pipelines", name), page), (found) => {
-    if (!table.element.isConnected) page.show(failure, panel("Queries", table.element), panel("Rows per second", rows.element), h("div", { class: "columns" }, panel("Time of a micro-batch", batches.element), panel("Lag in records", lag.element)));
-    page.sub.replaceChildren(badge(found.state), ` heard of ${ago(found.last_seen_ms, Date.now())} · since ${duration(Date.now() - found.first_seen_ms)} · `, sparkLink(found.ui_url));
+    if (!table.element.isConnected) page.show(failure, panel("Queries", table.element), panel("Rows per second", rows.element), h("div", { class: "columns" }, panel("Micro-batch time", batches.element), panel("Lag in records", lag.element)));
+    page.sub.replaceChildren(badge(found.state), ` last report ${ago(found.last_seen_ms, Date.now())} · first ${ago(found.first_seen_ms, Date.now())} · `, sparkLink(found.ui_url));
     failure.hidden = !found.error;
     failure.textContent = found.error ?? "";
     table.update(found.queries);
@@ -38,16 +38,16 @@ function queryTable() {
   return new Table({
     label: "Queries",
     key: (row) => row.last.name,
-    empty: () => nothing("No query has done a batch yet"),
+    empty: () => nothing("No micro-batch yet"),
     columns: [
       { title: "Query", kind: "name", value: (row) => row.last.name },
       { title: "Batch", kind: "number", value: (row) => row.last.batch_id, show: (row) => count(row.last.batch_id) },
-      { title: "Rows in it", kind: "number", start: "down", value: (row) => row.last.rows, show: (row) => count(row.last.rows) },
+      { title: "Rows in batch", kind: "number", start: "down", value: (row) => row.last.rows, show: (row) => count(row.last.rows) },
       { title: "Rows", kind: "number", start: "down", value: (row) => row.last.rows_per_second, show: (row) => rate(row.last.rows_per_second, "rows") },
-      { title: "Took", kind: "number", start: "down", value: (row) => row.last.batch_ms, show: (row) => duration(row.last.batch_ms) },
+      { title: "Batch time", kind: "number", start: "down", value: (row) => row.last.batch_ms, show: (row) => seconds(row.last.batch_ms / 1000) },
       { title: "Lag, records", kind: "number", start: "down", value: (row) => row.last.lag, show: (row) => count(row.last.lag) },
-      { title: "In state", kind: "number small-hidden", value: (row) => row.last.state_rows, show: (row) => `${count(row.last.state_rows)} rows` },
-      { title: "Too late", kind: "number small-hidden", value: (row) => row.last.late_rows, show: (row) => `${count(row.last.late_rows)} rows` },
+      { title: "State", kind: "number small-hidden", value: (row) => row.last.state_rows, show: (row) => `${count(row.last.state_rows)} rows` },
+      { title: "Late", kind: "number small-hidden", value: (row) => row.last.late_rows, show: (row) => `${count(row.last.late_rows)} rows` },
       { title: "Watermark", kind: "soft small-hidden", value: (row) => row.last.watermark ?? "–" },
     ],
   });

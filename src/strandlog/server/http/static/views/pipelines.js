@@ -2,7 +2,7 @@
 
 import { get, path } from "../api.js";
 import { h } from "../dom.js";
-import { ago, count, duration, rate } from "../format.js";
+import { ago, count, rate, seconds } from "../format.js";
 import { badge, command, nothing, panel, Table } from "../parts.js";
 
 const LOOK_MS = 2000;
@@ -28,15 +28,15 @@ function pipelineTable() {
     label: "Pipelines",
     key: (row) => row.name,
     sort: [0, 1],
-    empty: () => nothing("No pipeline reported lately", "A pipeline that runs on Spark against this broker shows up here by itself.", command("strandlog pipeline run pipeline.toml")),
+    empty: () => nothing("No pipelines", "A pipeline that runs on Spark with this broker shows up here by itself, and stays for ten minutes after its last report.", command("strandlog pipeline run pipeline.toml")),
     columns: [
       { title: "Pipeline", kind: "name", value: (row) => row.name, show: (row) => h("a", { href: `#/pipelines/${encodeURIComponent(row.name)}` }, row.name) },
       { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },
-      { title: "Queries", kind: "number", value: (row) => row.queries.length },
+      { title: "Queries", kind: "number small-hidden", value: (row) => row.queries.length },
       { title: "Rows", kind: "number", start: "down", value: (row) => total(row, (each) => each.rows_per_second), show: (row) => rate(total(row, (each) => each.rows_per_second), "rows") },
-      { title: "Slowest batch", kind: "number", start: "down", value: (row) => Math.max(0, ...row.queries.map(({ last }) => last.batch_ms)), show: (row) => duration(Math.max(0, ...row.queries.map(({ last }) => last.batch_ms))) },
+      { title: "Slowest batch", kind: "number small-hidden", start: "down", value: (row) => Math.max(0, ...row.queries.map(({ last }) => last.batch_ms)), show: (row) => seconds(Math.max(0, ...row.queries.map(({ last }) => last.batch_ms)) / 1000) },
       { title: "Lag, records", kind: "number", start: "down", value: (row) => total(row, (each) => each.lag), show: (row) => count(total(row, (each) => each.lag)) },
-      { title: "Heard of", kind: "soft small-hidden", start: "down", value: (row) => row.last_seen_ms, show: (row) => ago(row.last_seen_ms, Date.now()) },
+      { title: "Last report", kind: "soft small-hidden", start: "down", value: (row) => row.last_seen_ms, show: (row) => ago(row.last_seen_ms, Date.now()) },
       { title: "Spark", isFixed: true, value: (row) => row.ui_url ?? "", show: (row) => sparkLink(row.ui_url) },
     ],
   });

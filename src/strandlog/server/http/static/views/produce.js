@@ -5,8 +5,8 @@ import { h } from "../dom.js";
 import { count, time } from "../format.js";
 import { failed, field, nothing, Pairs, panel, select } from "../parts.js";
 
-const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], ["null", "Null (deletes the key in a compacted topic)"]];
-const ACKS = [["all", "It is on disk"], ["leader", "It is written"], ["none", "Nothing is awaited"]];
+const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], ["null", "Null (a tombstone)"]];
+const ACKS = [["all", "all: it is on disk"], ["leader", "leader: it is written"], ["none", "none: do not wait"]];
 const MOST_SENT = 20;
 
 export function produce(page) {
@@ -26,12 +26,12 @@ export function produce(page) {
   const element = h(
     "form", { class: "form body", novalidate: true, onsubmit: submitted },
     h("div", { class: "row" }, field("Key", key), field("Partition", partition)),
-    h("div", { class: "row" }, field("The value is", form), field("Answer when", acks)),
+    h("div", { class: "row" }, field("Value format", form), field("Acks", acks)),
     field("Value", value), headers.element, wrong, h("div", {}, send),
   );
   const again = () => get(path("topics", name), page).then((found) => {
     for (let each = 0; each < found.summary.partitions; each += 1) partition.append(h("option", { value: String(each) }, String(each)));
-    page.show(h("div", { class: "columns" }, panel(`A record for ${name}`, element), panel("Sent", sentArea)));
+    page.show(h("div", { class: "columns" }, panel(`Record for ${name}`, element), panel("Sent", sentArea)));
     value.value = value.value || '{\n  "hello": "world"\n}';
     value.focus({ preventScroll: true });
   }).catch((problem) => page.signal.aborted || page.show(h("div", { class: "panel" }, failed(problem, again))));
@@ -45,7 +45,7 @@ export function produce(page) {
       try {
         JSON.parse(value.value);
       } catch (error) {
-        words = `This is no JSON: ${error.message}.`;
+        words = `Not JSON: ${error.message}.`;
       }
     }
     value.setAttribute("aria-invalid", String(words !== ""));
@@ -71,8 +71,11 @@ export function produce(page) {
 
   async function submitted(event) {
     event.preventDefault();
-    if (form.value === "json" && !value.value.trim()) wrong.textContent = "There is no JSON here: write some, or send text or null.";
-    if (check() || wrong.textContent) return;
+    if (check()) return;
+    if (form.value === "json" && !value.value.trim()) {
+      wrong.textContent = "There is no JSON here: write some, or choose text or null.";
+      return;
+    }
     send.disabled = true;
     try {
       const body = { records: [record()], acks: acks.value };
@@ -90,7 +93,7 @@ export function produce(page) {
     if (!sent.isConnected) sentArea.replaceChildren(sent);
     const link = place
       ? h("a", { href: `${here}/records?partition=${place.partition}&from=offset&offset=${place.offset}` }, `partition ${place.partition}, offset ${count(place.offset)}`)
-      : "sent; nobody was asked where it went";
+      : "sent; without acks nobody knows the offset";
     sent.prepend(h("li", {}, h("span", { class: "soft" }, `${time(Date.now())} `), link));
     while (sent.children.length > MOST_SENT) sent.lastChild.remove();
   }

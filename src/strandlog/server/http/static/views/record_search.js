@@ -7,6 +7,7 @@ import { field, select } from "../parts.js";
 const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offset"], ["time", "Time"]];
 const WHERE = [["value", "Value"], ["key", "Key"], ["header", "Header"], ["path", "JSON path"]];
 const NEWEST_RECORDS = 100;
+export const SEARCHED_RECORDS = 1000; // of each partition, when the newest are searched
 
 export function searchForm(given, { look, toggleLive }) {
   const partition = select("partition", [["", "All"]], "", { onchange: look });
@@ -18,13 +19,13 @@ export function searchForm(given, { look, toggleLive }) {
   const equals = h("input", { name: "equals", value: given.get("equals") ?? "", spellcheck: "false", placeholder: '"AA" or 12' });
   const live = h("button", { type: "button", "aria-pressed": "false", onclick: toggleLive }, "Live tail");
   const offsetField = field("Offset", offset);
-  const timeField = field("From", time);
+  const timeField = field("Time", time);
   const equalsField = field("Equals", equals);
   const element = h(
-    "form", { class: "fields", onsubmit: submitted, "aria-label": "Which records" },
-    field("Partition", partition), field("Begin at", from), offsetField, timeField,
-    field("Search in", where), h("div", { class: "grow" }, field("For", search)), equalsField,
-    h("button", { class: "main", type: "submit" }, "Look"), live,
+    "form", { class: "fields", onsubmit: submitted, "aria-label": "Search records" },
+    field("Partition", partition), field("Start from", from), offsetField, timeField,
+    field("Search in", where), h("div", { class: "grow" }, field("Search", search)), equalsField,
+    h("button", { class: "main", type: "submit" }, "Search"), live,
   );
 
   function submitted(event) {
@@ -47,7 +48,7 @@ export function searchForm(given, { look, toggleLive }) {
   }
 
   function query() {
-    const begin = { newest: { last: NEWEST_RECORDS }, oldest: {}, offset: { offset: offset.value || 0 }, time: { time_ms: new Date(time.value).getTime() } }[from.value];
+    const begin = { newest: { last: search.value ? SEARCHED_RECORDS : NEWEST_RECORDS }, oldest: {}, offset: { offset: offset.value || 0 }, time: { time_ms: new Date(time.value).getTime() } }[from.value];
     return { partition: partition.value, ...begin, ...filter() };
   }
 
@@ -67,6 +68,10 @@ export function searchForm(given, { look, toggleLive }) {
     partition: () => partition.value,
     isNewest: () => from.value === "newest",
     isSearching: () => search.value !== "",
+    startFromOldest() {
+      from.value = "oldest";
+      choose(true);
+    },
     setPartitions(number) {
       for (let each = 0; each < number; each += 1) partition.append(h("option", { value: String(each) }, String(each)));
       partition.value = given.get("partition") ?? "";

@@ -14,7 +14,7 @@ export class RecordTable {
     this.rows = new Map(); // "partition/offset" → row
     this.body = h("tbody");
     const heads = COLUMNS.map(([title, kind]) => h("th", { scope: "col", class: kind }, title));
-    this.element = h("div", { class: "scroll records", tabindex: "0", role: "region", "aria-label": "Records" }, h("table", { "aria-label": "Records" }, h("thead", {}, h("tr", {}, heads)), this.body));
+    this.element = h("div", { class: "scroll records", tabindex: "0", role: "region", "aria-label": "Records, table" }, h("table", { "aria-label": "Records" }, h("thead", {}, h("tr", {}, heads)), this.body));
   }
 
   get size() {

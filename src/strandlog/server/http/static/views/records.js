@@ -8,7 +8,7 @@ import { h } from "../dom.js";
 import { bytes, count, counted } from "../format.js";
 import { tail } from "../live.js";
 import { failed, loading, nothing, panel } from "../parts.js";
-import { searchForm } from "./record_search.js";
+import { searchForm, SEARCHED_RECORDS } from "./record_search.js";
 import { RecordTable } from "./record_table.js";
 
 const PAGE_RECORDS = 100;
@@ -80,10 +80,10 @@ export function records(page) {
     table.add(isNewestFirst ? [...found.records].reverse() : found.records, false);
     drawTable();
     foot.hidden = more.hidden = found.is_at_end || isNewestFirst;
-    more.textContent = table.size ? "Show more" : "Look further";
-    const looked = `looked at ${counted(found.looked_at_records, "record")}, ${bytes(found.looked_at_bytes)}, in ${found.took_ms} ms`;
+    more.textContent = table.size ? "Show more" : "Search further";
+    const looked = `searched ${counted(found.looked_at_records, "record")}, ${bytes(found.looked_at_bytes)}, in ${found.took_ms} ms`;
     const trouble = found.problems.length ? `; ${found.problems[0]}` : "";
-    status.textContent = `${counted(table.size, "record")} shown; ${looked}${found.is_at_end && !isNewestFirst ? "; this is the end" : ""}${trouble}`;
+    status.textContent = `${counted(table.size, "record")} shown; ${looked}${found.is_at_end && !isNewestFirst ? "; end of the topic" : ""}${trouble}`;
   }
 
   function drawTable() {
@@ -92,8 +92,9 @@ export function records(page) {
       return;
     }
     if (endLive) area.replaceChildren(nothing("Waiting for records", "What is written to the topic from now on appears here."));
-    else if (form.isSearching()) area.replaceChildren(nothing("Nothing found", "No record that was looked at passes the search."));
-    else area.replaceChildren(nothing("No records here", "Write some with any Kafka client, or on this page.", h("a", { class: "button", href: `${here}/produce` }, "Produce")));
+    else if (form.isSearching() && form.isNewest()) area.replaceChildren(nothing("Nothing found", `None of the newest ${count(SEARCHED_RECORDS)} records of each partition matches.`, h("button", { type: "button", onclick: form.startFromOldest }, "Search from the oldest")));
+    else if (form.isSearching()) area.replaceChildren(nothing("Nothing found", "None of the records searched so far matches."));
+    else area.replaceChildren(nothing("No records", "Write some with any Kafka client, or here.", h("a", { class: "button", href: `${here}/produce` }, "Produce")));
   }
 
   // -- live -------------------------------------------------------------------------------------
@@ -107,6 +108,7 @@ export function records(page) {
     looking?.abort();
     foot.hidden = true;
     skipped = 0;
+    if (!form.isNewest()) table.clear(); // the newest go on top: nothing older belongs below them
     const query = { topic: name, partition: form.partition(), ...form.filter(), limit: LIVE_RECORDS, interval_ms: LIVE_MS, show_bytes: PREVIEW_BYTES };
     endLive = tail(query, { records: takeLive, problem: endedLive, state: (state) => tellLive(state) });
     form.setLive(true);

@@ -5,7 +5,7 @@ import { h, toast } from "../dom.js";
 import { count, counted, fieldTime } from "../format.js";
 import { dialog, field, nothing, select, Table } from "../parts.js";
 
-const PLACES = [["earliest", "The beginning"], ["latest", "The end"], ["offset", "An offset"], ["time", "A time"]];
+const PLACES = [["earliest", "Earliest"], ["latest", "Latest"], ["offset", "Offset"], ["time", "Time"]];
 
 export function reset(group, changed) {
   const topics = [...new Set(group.positions.map((each) => each.topic))];
@@ -22,11 +22,11 @@ export function reset(group, changed) {
   const preview = h("button", { type: "button", onclick: look }, "Preview");
   const members = group.members.length;
   const content = [
-    members ? h("p", { class: "banner" }, `${counted(members, "member")} read with this group now. Stop them first: they would go on from where they are.`) : null,
-    h("div", { class: "row" }, topics.length ? field("Topic", topic) : null, field(topics.length ? "Other topic" : "Topic", other), field("Move to", place), offsetField, timeField),
+    members ? h("p", { class: "banner" }, `This group has ${counted(members, "member")}. Stop them first: they would go on from where they are.`) : null,
+    h("div", { class: "row" }, topics.length ? field("Topic", topic) : null, field(topics.length ? "Other topic" : "Topic", other), field("Reset to", place), offsetField, timeField),
     h("div", { class: "actions" }, preview), summary, result,
   ];
-  const shown = dialog({ title: `Reset the offsets of ${group.group}`, action: "Move it", content, submit: apply, isBroad: true });
+  const shown = dialog({ title: `Reset the offsets of ${group.group}`, action: "Reset offsets", content, submit: apply, isBroad: true });
   choose();
 
   function choose() {
@@ -37,7 +37,7 @@ export function reset(group, changed) {
 
   function stale() {
     shown.done.disabled = true;
-    summary.textContent = "Look at what would change first.";
+    summary.textContent = "Preview what would change first.";
     result.hidden = true;
   }
 
@@ -58,7 +58,7 @@ export function reset(group, changed) {
       table.update(found.changes);
       result.hidden = found.changes.length === 0;
       const lag = found.changes.reduce((sum, each) => sum + each.lag_after, 0);
-      summary.textContent = `${counted(moved.length, "partition")} of ${count(found.changes.length)} would move; lag after it: ${counted(lag, "record")}.`;
+      summary.textContent = `${counted(moved.length, "partition")} of ${count(found.changes.length)} would move; lag after that: ${counted(lag, "record")}.`;
       shown.done.disabled = found.members > 0 || moved.length === 0;
     } catch (problem) {
       shown.wrong.textContent = problem.message;
@@ -81,9 +81,9 @@ function changeTable() {
       { title: "Topic", kind: "name", value: (row) => row.topic },
       { title: "Partition", kind: "number", value: (row) => row.partition },
       { title: "Now", kind: "number", value: (row) => row.before, show: (row) => count(row.before) },
-      { title: "Then", kind: "number", value: (row) => row.after, show: (row) => count(row.after) },
+      { title: "After", kind: "number", value: (row) => row.after, show: (row) => count(row.after) },
       { title: "Moves by", kind: "number", value: (row) => row.after - (row.before ?? row.after), show: (row) => signed(row.before === null ? null : row.after - row.before) },
-      { title: "Lag then", kind: "number", value: (row) => row.lag_after, show: (row) => count(row.lag_after) },
+      { title: "Lag after", kind: "number", value: (row) => row.lag_after, show: (row) => count(row.lag_after) },
     ],
   });
 }

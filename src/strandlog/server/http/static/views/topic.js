@@ -25,18 +25,18 @@ export function topic(page) {
       h("button", { class: "danger", type: "button", onclick: () => deleteTopic(name, last) }, "Delete"),
     ],
   });
-  const figures = new Figures({ records: "Records", size: "Size", in: "In", partitions: "Partitions", kept: "Kept for" });
+  const figures = new Figures({ records: "Records", size: "Size", in: "In", partitions: "Partitions", kept: "Retention" });
   const chart = new Chart(page, { label: `Records into ${name}`, unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "The first figures come in a few seconds" });
   const partitions = partitionTable(here);
   const settings = settingTable(name, () => again());
   const onlyOwn = h("input", { type: "checkbox", onchange: () => drawSettings() });
   const readers = readerTable();
   const settingsPanel = panel("Settings", settings.element);
-  settingsPanel.head.append(h("label", { class: "inline" }, onlyOwn, "Only what differs from the default"));
+  settingsPanel.head.append(h("label", { class: "inline" }, onlyOwn, "Only changed from the default"));
   let last = null;
 
   const again = page.watch(() => get(path("topics", name), page), (found) => {
-    if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Records in", chart.element), panel("Read by", readers.element)), panel("Partitions", partitions.element), settingsPanel);
+    if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Records in", chart.element), panel("Consumer groups", readers.element)), panel("Partitions", partitions.element), settingsPanel);
     last = found;
     tellFigures(figures, found);
     partitions.update(found.partitions);
@@ -64,7 +64,7 @@ function tellFigures(figures, { summary }) {
   figures.set("size", bytes(summary.size_bytes), counted(summary.segments, "segment"));
   figures.set("in", rate(summary.produced_records_per_second, "rec"), byteRate(summary.produced_bytes_per_second));
   figures.set("partitions", count(summary.partitions), summary.is_internal ? "internal" : "");
-  figures.set("kept", retention(summary.retention_ms, summary.retention_bytes), `clean-up: ${summary.cleanup_policy}`);
+  figures.set("kept", retention(summary.retention_ms, summary.retention_bytes), `cleanup: ${summary.cleanup_policy}`);
 }
 
 /** A group by its name, and what the live stream knows of it. */
@@ -76,12 +76,12 @@ function readerTable() {
   return new Table({
     label: "Groups that read this topic",
     key: (row) => row.group,
-    empty: () => nothing("Nobody yet", "A group shows up here as soon as it commits an offset."),
+    empty: () => nothing("No consumer groups yet", "A group shows up here as soon as it commits an offset."),
     columns: [
       { title: "Group", kind: "name", value: (row) => row.group, show: (row) => h("a", { href: `#/groups/${encodeURIComponent(row.group)}` }, row.group) },
       { title: "State", value: (row) => row.state, show: (row) => (row.state ? badge(row.state) : "–") },
       { title: "Members", kind: "number", start: "down", value: (row) => row.members },
-      { title: "Lag in all its topics", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
+      { title: "Lag, all topics", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
     ],
   });
 }
@@ -95,7 +95,7 @@ function partitionTable(here) {
       { title: "Partition", value: (row) => row.partition, show: (row) => h("a", { href: `${here}/records?partition=${row.partition}`, "aria-label": `Records of partition ${row.partition}` }, String(row.partition)) },
       { title: "First offset", kind: "number", value: (row) => row.start_offset, show: (row) => count(row.start_offset) },
       { title: "End offset", kind: "number", value: (row) => row.end_offset, show: (row) => count(row.end_offset) },
-      { title: "Stable end", kind: "number small-hidden", value: (row) => row.last_stable_offset, show: (row) => count(row.last_stable_offset) },
+      { title: "Last stable offset", kind: "number small-hidden", value: (row) => row.last_stable_offset, show: (row) => count(row.last_stable_offset) },
       { title: "Records", kind: "number", start: "down", value: (row) => row.end_offset - row.start_offset, show: (row) => count(row.end_offset - row.start_offset) },
       { title: "Size", kind: "number", start: "down", value: (row) => row.size_bytes, show: (row) => bytes(row.size_bytes) },
       { title: "Segments", kind: "number", start: "down", value: (row) => row.segments },
@@ -108,12 +108,12 @@ function settingTable(topicName, changed) {
   return new Table({
     label: "Settings",
     key: (row) => row.name,
-    empty: () => nothing("All as by default", "Nothing is set for this topic or by the broker."),
+    empty: () => nothing("All at the default", "Nothing is set for this topic or by the broker."),
     columns: [
       { title: "Setting", kind: "name", value: (row) => row.name, show: (row) => h("span", { title: row.help }, row.name) },
       { title: "Value", kind: "wide", value: (row) => row.value, show: (row) => settingValue(row.name, row.value) },
-      { title: "From", value: (row) => row.origin, show: (row) => badge(row.origin, row.origin === "topic" ? "good" : row.origin === "broker" ? "warn" : "") },
-      { title: "Without it", kind: "wide soft small-hidden", value: (row) => row.default, show: (row) => settingValue(row.name, row.default) },
+      { title: "Source", value: (row) => row.origin, show: (row) => badge(row.origin, row.origin === "topic" ? "good" : row.origin === "broker" ? "warn" : "") },
+      { title: "Default", kind: "wide soft small-hidden", value: (row) => row.default, show: (row) => settingValue(row.name, row.default) },
       { title: "What it does", kind: "soft wide small-hidden", isFixed: true, value: (row) => row.help },
       { title: "Change", isFixed: true, value: (row) => [row.value, row.origin], show: (row) => h("button", { type: "button", class: "quiet", "aria-label": `Change ${row.name}`, onclick: () => change(topicName, row, changed) }, "Change") },
     ],
@@ -125,15 +125,15 @@ function change(topicName, row, changed) {
   const back = h("input", { type: "checkbox", name: "back", onchange: () => (input.disabled = back.checked) });
   dialog({
     title: row.name,
-    action: "Change it",
+    action: "Save",
     content: [
       h("p", { class: "soft" }, row.help),
       field("Value", input, `${row.kind}${row.allowed ? `: ${row.allowed}` : ""}`),
-      row.origin === "topic" ? h("label", { class: "inline" }, back, `Back to ${row.default || "nothing"}, as without it`) : null,
+      row.origin === "topic" ? h("label", { class: "inline" }, back, `Reset to the default: ${row.default || "nothing"}`) : null,
     ],
     submit: async () => {
       await patch(path("topics", topicName), { config: { [row.name]: back.checked ? null : input.value } });
-      toast(`${row.name} is changed`);
+      toast(`${row.name} changed`);
       changed();
     },
   });
@@ -145,8 +145,8 @@ function grow(name, last, changed) {
   const input = h("input", { name: "partitions", type: "number", min: String(now + 1), value: String(now + 1) });
   dialog({
     title: `Add partitions to ${name}`,
-    action: "Add them",
-    content: [field("Partitions then", input, `It has ${now} now, and never fewer later. Keys may go to other partitions than before.`)],
+    action: "Add",
+    content: [field("New number of partitions", input, `It has ${now} now; partitions cannot be taken away again. Keys may go to other partitions than before.`)],
     submit: async () => {
       await post(path("topics", name, "partitions"), { partitions: Number(input.value) });
       toast(`${name} has ${counted(Number(input.value), "partition")}`);
@@ -160,13 +160,13 @@ function deleteTopic(name, last) {
   const size = last ? ` ${counted(last.summary.offsets, "record")}, ${bytes(last.summary.size_bytes)}.` : "";
   dialog({
     title: `Delete ${name}?`,
-    action: "Delete it for good",
+    action: "Delete topic",
     isDanger: true,
-    content: [h("p", {}, `Everything in it goes, and cannot be brought back.${size}`), field(`Type ${name} to go on`, input)],
+    content: [h("p", {}, `All its records are deleted and cannot be brought back.${size}`), field(`Type ${name} to confirm`, input)],
     submit: async () => {
-      if (input.value !== name) throw new Error("That is not its name.");
+      if (input.value !== name) throw new Error(`That is not the name: type ${name}.`);
       await remove(path("topics", name));
-      toast(`${name} is deleted`);
+      toast(`${name} deleted`);
       location.hash = "#/topics";
     },
   });

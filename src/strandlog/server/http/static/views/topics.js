@@ -12,11 +12,11 @@ export function topics(page) {
   const stars = new Set(JSON.parse(localStorage.getItem(STARS) ?? "[]"));
   const search = h("input", { type: "search", placeholder: "Part of a name", value: page.route.query.get("filter") ?? "", oninput: draw });
   const internal = h("input", { type: "checkbox", onchange: () => again() });
-  const make = h("button", { class: "main", type: "button", onclick: createTopic }, "Make a topic");
+  const make = h("button", { class: "main", type: "button", onclick: createTopic }, "Create topic");
   page.begin("Topics", { actions: [make] });
   const table = topicTable(stars, star);
   const listed = panel("Topics", table.element);
-  const tools = h("div", { class: "fields" }, h("div", { class: "grow" }, field("Filter", search)), h("label", { class: "inline" }, internal, "Internal topics, too"));
+  const tools = h("div", { class: "fields" }, h("div", { class: "grow" }, field("Filter", search)), h("label", { class: "inline" }, internal, "Show internal topics"));
   let found = [];
 
   const again = page.watch(() => get(path("topics"), { ...page, query: { internal: internal.checked } }), (answer) => {
@@ -30,7 +30,7 @@ export function topics(page) {
     const rows = found.filter((row) => row.name.toLowerCase().includes(part));
     table.empty = found.length
       ? () => nothing("No such topic", `None of ${counted(found.length, "topic")} has “${search.value}” in its name.`)
-      : () => nothing("No topics yet", "Make one here, or write to one with any Kafka client.", h("button", { class: "main", type: "button", onclick: createTopic }, "Make a topic"));
+      : () => nothing("No topics yet", "Create one here, or write to one with any Kafka client.", h("button", { class: "main", type: "button", onclick: createTopic }, "Create topic"));
     listed.note.textContent = rows.length === found.length ? counted(found.length, "topic") : `${count(rows.length)} of ${counted(found.length, "topic")}`;
     table.update(rows);
   }
@@ -41,7 +41,10 @@ export function topics(page) {
     draw();
   }
 
-  if (page.route.query.has("new")) createTopic();
+  if (page.route.query.has("new")) {
+    history.replaceState(null, "", "#/topics"); // a reload does not ask again
+    createTopic();
+  }
 }
 
 function topicTable(stars, star) {
@@ -58,29 +61,29 @@ function topicTable(stars, star) {
       { title: "Size", kind: "number", start: "down", value: (row) => row.size_bytes, show: (row) => bytes(row.size_bytes) },
       { title: "Records in", kind: "number", start: "down", value: (row) => row.produced_records_per_second, show: (row) => rate(row.produced_records_per_second, "rec") },
       { title: "Bytes in", kind: "number", start: "down", value: (row) => row.produced_bytes_per_second, show: (row) => byteRate(row.produced_bytes_per_second) },
-      { title: "Clean-up", kind: "soft small-hidden", value: (row) => row.cleanup_policy },
-      { title: "Kept for", kind: "soft small-hidden", value: (row) => row.retention_ms, show: (row) => retention(row.retention_ms, row.retention_bytes) },
-      { title: "Look", isFixed: true, value: () => "", show: (row) => h("a", { href: `${address(row)}/records`, "aria-label": `Records of ${row.name}` }, "Records") },
+      { title: "Cleanup policy", kind: "soft small-hidden", value: (row) => row.cleanup_policy },
+      { title: "Retention", kind: "soft small-hidden", value: (row) => row.retention_ms, show: (row) => retention(row.retention_ms, row.retention_bytes) },
+      { title: "Browse", isFixed: true, value: () => "", show: (row) => h("a", { href: `${address(row)}/records`, "aria-label": `Records of ${row.name}` }, "Records") },
     ],
   });
 }
 
 const DAY_MS = 86_400_000;
-const KEEP = [["", "As the broker does"], [String(DAY_MS / 24), "1 hour"], [String(DAY_MS), "1 day"], [String(7 * DAY_MS), "7 days"], [String(30 * DAY_MS), "30 days"], ["-1", "Forever"]];
-const CLEANING = [["", "As the broker does"], ["delete", "delete: old records go"], ["compact", "compact: the newest of each key stays"], ["compact,delete", "both"]];
+const KEEP = [["", "Broker default"], [String(DAY_MS / 24), "1 hour"], [String(DAY_MS), "1 day"], [String(7 * DAY_MS), "7 days"], [String(30 * DAY_MS), "30 days"], ["-1", "Forever"]];
+const CLEANING = [["", "Broker default"], ["delete", "delete: drop old records"], ["compact", "compact: keep the newest of each key"], ["compact,delete", "compact and delete"]];
 
 function createTopic() {
   const name = h("input", { name: "topic", required: true, autocomplete: "off", spellcheck: "false" });
-  const partitions = h("input", { name: "partitions", type: "number", min: "1", placeholder: "As the broker does" });
+  const partitions = h("input", { name: "partitions", type: "number", min: "1", placeholder: "Broker default" });
   const keep = select("retention", KEEP, "");
   const cleaning = select("cleanup", CLEANING, "");
   const others = new Pairs({ name: "Other settings", first: "Setting", second: "Value", add: "Add a setting" });
   dialog({
-    title: "Make a topic",
-    action: "Make it",
+    title: "Create topic",
+    action: "Create",
     content: [
       field("Name", name, "Letters, digits, dots, dashes and underscores."),
-      h("div", { class: "row" }, field("Partitions", partitions), field("Keep records for", keep), field("Clean-up", cleaning)),
+      h("div", { class: "row" }, field("Partitions", partitions), field("Retention", keep), field("Cleanup policy", cleaning)),
       others.element,
     ],
     submit: async () => {
@@ -90,7 +93,7 @@ function createTopic() {
       const body = { name: name.value.trim(), config };
       if (partitions.value) body.partitions = Number(partitions.value);
       await post(path("topics"), body);
-      toast(`Topic ${body.name} is made`);
+      toast(`Topic ${body.name} created`);
       location.hash = `#/topics/${encodeURIComponent(body.name)}`;
     },
   });

@@ -30,6 +30,7 @@ import cramjam
 from strandlog.errors import CorruptRecordError, DecompressedTooLargeError, UnsupportedCodecError
 
 Bytes = bytes | bytearray | memoryview
+UnpackInto = Callable[[Bytes, memoryview], int]
 
 DEFAULT_DECOMPRESSED_LIMIT_BYTES: Final = 128 * 1024 * 1024
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
@@ -107,6 +108,23 @@ def decompress(codec: Codec, data: Bytes, limit_bytes: int) -> bytes | memoryvie
             return _unpack_growing(cramjam.zstd.decompress_into, data, limit_bytes, declared)
 
 
+def decompress_into(codec: Codec, data: Bytes, room: memoryview) -> int | None:
+    """Unpack to the beginning of `room`; how many bytes that were, None if they do not fit."""
+    match codec:
+        case Codec.LZ4:
+            return _unpack_into(cramjam.lz4.decompress_into, data, room)
+        case Codec.ZSTD:
+            if _zstd_content_size(data) > len(room):
+                return None
+            return _unpack_into(cramjam.zstd.decompress_into, data, room)
+    try:
+        unpacked = decompress(codec, data, len(room))
+    except DecompressedTooLargeError:
+        return None
+    room[: len(unpacked)] = unpacked
+    return len(unpacked)
+
+
 def max_compressed_size(codec: Codec, size_bytes: int) -> int:
     """No input of `size_bytes` packs to more than this."""
     if codec is Codec.NONE:
@@ -180,20 +198,27 @@ def _unpack_snappy_block(block: memoryview, room: int, limit_bytes: int) -> byte
 
 
 def _unpack_growing(
-    unpack_into: Callable[[Bytes, bytearray], int], data: Bytes, limit_bytes: int, hint: int
+    unpack_into: UnpackInto, data: Bytes, limit_bytes: int, hint: int
 ) -> memoryview:
     """Unpack into a fixed buffer, four times larger on each try, up to the limit."""
     size = min(max(_FIRST_GUESS_BYTES, hint or _GROWTH * len(data)), limit_bytes)
     while True:
-        unpacked = bytearray(size)
-        try:
-            return memoryview(unpacked)[: unpack_into(data, unpacked)]
-        except cramjam.DecompressionError as error:
-            if str(error) != _BUFFER_IS_FULL:
-                raise CorruptRecordError(str(error)) from None
+        unpacked = memoryview(bytearray(size))
+        written = _unpack_into(unpack_into, data, unpacked)
+        if written is not None:
+            return unpacked[:written]
         if size >= limit_bytes:
             raise DecompressedTooLargeError(limit_bytes)
         size = min(size * _GROWTH, limit_bytes)
+
+
+def _unpack_into(unpack_into: UnpackInto, data: Bytes, room: memoryview) -> int | None:
+    try:
+        return unpack_into(data, room)
+    except cramjam.DecompressionError as error:
+        if str(error) != _BUFFER_IS_FULL:
+            raise CorruptRecordError(str(error)) from None
+    return None
 
 
 def _zstd_content_size(frame: Bytes) -> int:

@@ -23,8 +23,9 @@ from strandlog.record import decoding_kernels as kernels
 from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader
-from strandlog.record.codecs import Bytes, Codec, decompress
+from strandlog.record.codecs import Bytes, Codec
 from strandlog.record.column_schema import HEADER, ColumnLayout
+from strandlog.record.column_unpacking import UnpackedBatches
 from strandlog.record.decoding_kernels import Ints32, Ints64
 from strandlog.record.varint import MAX_INT64
 
@@ -63,6 +64,7 @@ class DecodedColumns:
         self._limit_bytes = min(limit_bytes, MAX_GROUP_BYTES)
         self._target_rows = max(target_rows, 1)
         self._target_bytes = min(target_bytes, MAX_GROUP_BYTES)
+        self._unpacked = UnpackedBatches(self._target_bytes, self._limit_bytes)
         self._batches = self._decode()
 
     def __iter__(self) -> Iterator[Any]:
@@ -74,23 +76,26 @@ class DecodedColumns:
 
     def _decode(self) -> Iterator[Any]:
         group = _Group(self._data, self._start_offset)
+        unpacked = self._unpacked
         views = iter_batches(self._data)
         while True:
             try:
                 view = next(views, None)
-                payload = None if view is None else self._payload(view)
+                size = None if view is None else self._payload_bytes(view)
             except DataError:
                 yield from self._decoded(group)
                 raise
             if view is None or view.header.base_offset >= self._end_offset:
                 break
             header = view.header
-            if payload is not None:
-                size = len(payload)
+            if size is not None:
+                is_unpacked = header.codec is not Codec.NONE
                 if group.views and not self._has_room(group, header.record_count, size):
                     yield from self._decoded(group)
                     group = _Group(self._data, group.next_offset)
-                group.add(view, payload)
+                    unpacked.keep_last(size if is_unpacked else 0)
+                start = unpacked.used_bytes - size if is_unpacked else view.position + HEADER_SIZE
+                group.add(view, start, size, is_unpacked)
             group.next_offset = header.next_offset
         if view is not None:
             group.next_offset = self._end_offset
@@ -102,8 +107,9 @@ class DecodedColumns:
             and group.size_bytes + size_bytes <= self._target_bytes
         )
 
-    def _payload(self, view: BatchView) -> Bytes | None:
-        """The records of a batch, unpacked; None if it has none for this reader."""
+    def _payload_bytes(self, view: BatchView) -> int | None:
+        """How many bytes the records of a batch take, now unpacked; None if it has none for this
+        reader."""
         header = view.header
         if header.base_offset >= self._end_offset:
             return None
@@ -114,16 +120,17 @@ class DecodedColumns:
             return None
         if header.next_offset <= self._start_offset:
             return None
-        payload: Bytes = view.data()[HEADER_SIZE:]
+        size = header.size_bytes - HEADER_SIZE
         if header.codec is not Codec.NONE:
+            packed = view.data()[HEADER_SIZE:]
             try:
-                payload = decompress(header.codec, payload, self._limit_bytes)
+                size = self._unpacked.unpack(header.codec, packed)
             except CorruptRecordError as error:
                 raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from None
         least_bytes = header.record_count * kernels.MIN_RECORD_BYTES
-        if not 0 < least_bytes <= len(payload):
+        if not 0 < least_bytes <= size:
             raise self._damage(view)
-        return payload
+        return size
 
     def _damage(self, view: BatchView) -> CorruptRecordError:
         """What is wrong with a batch, in words."""
@@ -138,7 +145,7 @@ class DecodedColumns:
         if not group.views:
             self._reach(group.next_offset)
             return
-        rows = group.parse(self._start_offset, self._end_offset)
+        rows = group.parse(self._unpacked.array(), self._start_offset, self._end_offset)
         if rows.count:
             batch = rows.record_batch(self._layout)
             for start in range(0, rows.count, self._target_rows):
@@ -172,25 +179,16 @@ class _Group:
         self.size_bytes = 0
         self.next_offset = next_offset
         self._plan: list[tuple[int, ...]] = []
-        self._pieces: list[Bytes] = []
-        self._unpacked_bytes = 0
 
-    def add(self, view: BatchView, payload: Bytes) -> None:
-        """Take in the batch with these records, unpacked."""
+    def add(self, view: BatchView, start: int, size: int, is_unpacked: bool) -> None:
+        """Take in a batch whose records are here: unpacked, or in the bytes as they came."""
         header = view.header
-        is_unpacked = header.codec is not Codec.NONE
-        if is_unpacked:
-            start = self._unpacked_bytes
-            self._pieces.append(payload)
-            self._unpacked_bytes += len(payload)
-        else:
-            start = view.position + HEADER_SIZE
         is_append_time = int(header.timestamp_type)
         self._plan.append(
             (
                 is_unpacked,
                 start,
-                start + len(payload),
+                start + size,
                 header.record_count,
                 header.base_offset,
                 header.last_offset_delta,
@@ -200,12 +198,10 @@ class _Group:
         )
         self.views.append(view)
         self.row_count += header.record_count
-        self.size_bytes += len(payload)
+        self.size_bytes += size
 
-    def parse(self, start_offset: int, end_offset: int) -> _Rows:
+    def parse(self, unpacked: kernels.Bytes, start_offset: int, end_offset: int) -> _Rows:
         """The rows of all batches, up to the first that is damaged."""
-        pieces = self._pieces
-        unpacked = readonly_bytes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         plan = np.array(self._plan, np.int64)
         return _Rows(self.direct, unpacked, plan, self.row_count, start_offset, end_offset)
 

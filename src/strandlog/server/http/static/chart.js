@@ -2,6 +2,7 @@
 // chart is wanted. Where there is none, a chart says what to install.
 
 import { h } from "./dom.js";
+import { seconds, short } from "./format.js";
 import { nothing } from "./parts.js";
 
 const PLOTLY = "/console/plotly.min.js";
@@ -104,7 +105,7 @@ export class Chart {
     const { unit, label } = this.options;
     const traces = this.series.map((each, number) => this.trace(each, theme.series[number % SERIES]));
     await Plotly.react(this.host, traces, this.layout(theme), CONFIG);
-    const now = this.series.filter((each) => each.y.length).slice(0, SERIES).map((each) => `${each.name} ${siText(each.y.at(-1))}${unit}`);
+    const now = this.series.filter((each) => each.y.length).slice(0, SERIES).map((each) => `${each.name} ${inWords(each.y.at(-1), unit)}`);
     this.host.setAttribute("aria-label", `${label}: ${now.join(", ") || this.options.empty}`);
     const last = this.host.querySelector(":scope > .state");
     if (this.series.some((each) => each.y.length)) last?.remove();
@@ -113,7 +114,8 @@ export class Chart {
 
   trace(each, colour) {
     const { unit, isByName } = this.options;
-    const shared = { name: plain(each.name), y: each.y, hovertemplate: `%{y:.3~s}${unit}<extra>%{fullData.name}</extra>` };
+    const text = each.y.map((value) => inWords(value, unit));
+    const shared = { name: plain(each.name), y: each.y, text, textposition: "none", hovertemplate: "%{text}<extra>%{fullData.name}</extra>" };
     if (isByName) return { ...shared, x: each.x.map(plain), type: "bar", marker: { color: colour } };
     const x = each.x.map((at) => new Date(at));
     return { ...shared, x, type: "scatter", mode: each.y.length === 1 ? "markers" : "lines", line: { color: colour, width: 2, shape: "linear" }, fill: this.series.length <= 2 ? "tozeroy" : "none", fillcolor: colour.replace("rgb(", "rgba(").replace(")", ", 0.10)") };
@@ -126,7 +128,8 @@ export class Chart {
     const now = Math.max(Date.now(), ...times);
     // It begins with a minute and grows: a line at the edge of an empty field tells little.
     const from = Math.max(now - windowMs, Math.min(now - SHORTEST_MS, ...times));
-    const isFlat = this.series.every((each) => each.y.every((value) => !value));
+    const largest = this.series.reduce((most, each) => each.y.reduce((one, other) => Math.max(one, other), most), 0);
+    const isFlat = largest === 0;
     return {
       margin: { l: 56, r: 16, t: 8, b: 32 },
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -137,7 +140,7 @@ export class Chart {
       hovermode: isByName ? "closest" : "x unified",
       hoverlabel: { bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.strong } },
       xaxis: isByName ? { ...axis, type: "category" } : { ...axis, type: "date", ...(windowMs ? { range: [new Date(from), new Date(now)] } : {}), tickformat: "%H:%M:%S", nticks: 6, showgrid: false },
-      yaxis: { ...axis, rangemode: "tozero", tickformat: "~s", ticksuffix: unit, nticks: 5, ...(isFlat ? { range: [0, 1], nticks: 2 } : {}) },
+      yaxis: { ...axis, rangemode: "tozero", ticksuffix: unit, ...ticks(largest, unit), ...(isFlat ? { range: [0, 1], nticks: 2 } : {}) },
       bargap: 0.35,
     };
   }
@@ -148,6 +151,15 @@ function plain(text) {
   return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
-function siText(number) {
-  return number >= 1000 ? `${(number / 1000).toFixed(1)} k` : `${Math.round(number * 10) / 10} `;
+/** A figure with its unit: 1.23 kB/s, 12 B/s, 300/s, 80 ms. */
+function inWords(number, unit) {
+  if (unit === "s") return seconds(number);
+  const text = short(number);
+  return /[A-Z]$/i.test(text) || unit.startsWith("/") ? `${text}${unit}` : `${text} ${unit}`.trim();
+}
+
+/** Half a record is no thousandth of one: small figures stand as they are. */
+function ticks(largest, unit) {
+  if (unit === "s" || largest >= 10) return { tickformat: "~s", nticks: 5 };
+  return largest <= 4 && unit === "" ? { tickformat: "d", dtick: 1 } : { tickformat: "~g", nticks: 5 };
 }

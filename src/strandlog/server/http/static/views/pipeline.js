@@ -20,7 +20,7 @@ export function pipeline(page) {
 
   page.watch(() => get(path("pipelines", name), page), (found) => {
     if (!table.element.isConnected) page.show(failure, panel("Queries", table.element), panel("Rows per second", rows.element), h("div", { class: "columns" }, panel("Micro-batch time", batches.element), panel("Lag in records", lag.element)));
-    page.sub.replaceChildren(badge(found.state), ` last report ${ago(found.last_seen_ms, Date.now())} · first ${ago(found.first_seen_ms, Date.now())} · `, sparkLink(found.ui_url));
+    page.sub.replaceChildren(badge(found.state), ` last report ${ago(found.last_seen_ms, Date.now())} · first ${ago(found.first_seen_ms, Date.now())}`, ...(found.ui_url ? [" · ", sparkLink(found.ui_url)] : []));
     failure.hidden = !found.error;
     failure.textContent = found.error ?? "";
     table.update(found.queries);

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types contracts check crash fuzz soak bench bench-spark grpc peers clean
+.PHONY: help setup demo test lint types contracts check crash fuzz soak bench bench-spark bench-console screenshots grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -16,6 +16,8 @@ help:
 	@echo "make fuzz    random and damaged requests against a broker, for some minutes"
 	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
 	@echo "make bench   figures of this machine, as a table and as JSON (Spark alone: make bench-spark)"
+	@echo "make bench-console  what an open console costs a producer (needs Chromium)"
+	@echo "make screenshots    pictures of the console for the guide, out of two minutes of traffic"
 	@echo "make grpc    make the gRPC modules anew out of proto/"
 	@echo "make peers   fetch clients of other languages for tests/compat (needs npm, Java, Maven)"
 
@@ -63,6 +65,12 @@ bench: setup
 
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark
+
+bench-console: setup
+	$(BIN)/python -m benchmarks.console
+
+screenshots: setup
+	PICTURES=docs/images PICTURE_SECONDS=120 $(BIN)/python -m pytest tests/console/test_pictures.py
 
 grpc: setup
 	$(BIN)/python tools/gen_grpc.py

@@ -26,6 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tests.quick_java import QUICK_JAVA
+
 from strandlog.spark.java import java_home
 
 PATIENCE_SECONDS = 180  # a JVM on a busy machine takes its time
@@ -56,6 +58,7 @@ class SparkCluster:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.cores": "1",
             "spark.executor.memory": f"{self._memory_mb}m",
+            "spark.executor.extraJavaOptions": QUICK_JAVA,
             # Tasks wait until every worker has an executor: else the first one takes them all.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE_SECONDS}s",

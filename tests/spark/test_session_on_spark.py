@@ -41,3 +41,9 @@ def test_queries_that_start_at_once_do_not_make_tasks_unreadable(
         assert sum(progress["numInputRows"] for progress in query.recentProgress) == 100
     # The race is rare; what makes it possible is a name that a starting query adds.
     assert _variables(spark) == before
+
+
+def test_java_does_not_check_each_access_to_arrow_twice(spark: Any) -> None:
+    arrow = spark._jvm.org.apache.arrow
+    assert not arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED
+    assert not arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker_process import BrokerProcess
 from tests.http_client import client_of, http_address, http_broker, ok
 from tests.spark.report_server import hang_up_on, listening
 
@@ -20,7 +22,7 @@ from strandlog.errors import UnreachableError
 from strandlog.server.http import pipeline_reports as taken
 from strandlog.spark import reporter as module
 from strandlog.spark.progress import QueryReport
-from strandlog.spark.report_address import ReportAddress, parse_report
+from strandlog.spark.report_address import ReportAddress, address_finder, parse_report
 from strandlog.spark.reporter import Reporter
 
 REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 2, "2013-01-01T00:00:00.000Z")
@@ -224,6 +226,30 @@ def test_a_broker_that_comes_back_at_another_port_is_told_everything_again(
     finally:
         reporter.end("stopped")
     assert len(warnings(caplog)) == 1
+
+
+def test_a_broker_that_was_killed_shows_the_pipeline_again_when_it_is_back(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", doors=("--no-grpc", "--http-port", "0"))
+    broker.start()
+    reporter = Reporter("flights", address_finder(None, broker.address, {}))
+
+    def queries() -> list[str]:
+        with client_of(broker) as client:
+            found = client.get("/api/v1/pipelines/flights")
+        shown = found.json()["queries"] if found.status_code == 200 else []
+        return [query["last"]["name"] for query in shown]
+
+    try:
+        reporter.tell(REPORT)
+        reporter.tell(REPORT._replace(name="other"))
+        wait_for(lambda: queries() == ["orders", "other"])
+        broker.stop(signal.SIGKILL)
+        broker.start()  # on the same port for Kafka, and another one for HTTP
+        reporter.tell(REPORT)
+        wait_for(lambda: queries() == ["orders", "other"])
+    finally:
+        reporter.end("stopped")
+        assert broker.stop() == 0
 
 
 def test_a_connection_that_was_closed_meanwhile_is_no_trouble(

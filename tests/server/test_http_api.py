@@ -24,6 +24,7 @@ from strandlog.server.http.pipeline_reports import (
     MOST_POINTS,
     MOST_QUERIES,
     SILENCE_MS,
+    WORRY_MS,
     PipelineProgress,
     Pipelines,
     QueryProgress,
@@ -419,6 +420,19 @@ def test_reports_are_bounded_and_forgotten() -> None:
     clock.advance(SILENCE_MS + 1)
     pipelines.report("new", PipelineProgress())
     assert [each.name for each in pipelines.all()] == ["new"]
+
+
+def test_a_pipeline_that_was_killed_does_not_run_for_ever() -> None:
+    clock = FakeClock()
+    pipelines = Pipelines(clock)
+    pipelines.report("killed", PipelineProgress())
+    pipelines.report("done", PipelineProgress(state="stopped"))
+    clock.advance(WORRY_MS)
+    assert [each.state for each in pipelines.all()] == ["stopped", "running"]
+    clock.advance(1)
+    assert [each.state for each in pipelines.all()] == ["stopped", "silent"]
+    pipelines.report("killed", PipelineProgress())
+    assert [each.state for each in pipelines.all()] == ["stopped", "running"], "it is back"
 
 
 # -- the document --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Pipelines that report in: what Spark queries elsewhere say of themselves.
 
-A pipeline sends its progress now and then; the last reports of each query are kept in memory, and
-nothing is kept of a pipeline that was silent for `SILENCE_MS`. Everything is bounded, for anybody
+A pipeline sends its progress now and then, and a word when there is none. One that runs and was not
+heard of for `WORRY_MS` is shown as silent: it was killed, or cannot reach us. The last reports of
+each query are kept in memory, and nothing of a pipeline that was silent for `SILENCE_MS`. Everything is bounded, for anybody
 may report: so many pipelines, queries and points, texts of so many characters. When there is no
 room, the pipeline that was silent for longest makes some.
 """
@@ -20,6 +21,7 @@ MOST_PIPELINES = 64
 MOST_QUERIES = 32
 MOST_POINTS = 240
 MOST_NAME_CHARACTERS = 200
+WORRY_MS = 30_000
 SILENCE_MS = 10 * 60_000
 
 Name = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS)]
@@ -28,6 +30,7 @@ Figure = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Rate = Annotated[float, Meta(ge=0, le=1e18)]
 Address = Annotated[str, Meta(max_length=500, pattern="^https?://[^\\s]+$")]
 State = Literal["running", "stopped", "failed"]
+ShownState = Literal["running", "silent", "stopped", "failed"]
 
 
 class QueryProgress(Struct, forbid_unknown_fields=True):
@@ -73,7 +76,7 @@ class PipelineShown(Struct):
     """A pipeline."""
 
     name: str
-    state: State
+    state: ShownState
     error: str | None
     ui_url: str | None
     first_seen_ms: int
@@ -139,9 +142,12 @@ class Pipelines:
 
     def _shown(self, name: str, *, has_points: bool) -> PipelineShown:
         found = self._pipelines[name]
+        state: ShownState = found.last.state
+        if state == "running" and self._clock.now_ms() - found.last_seen_ms > WORRY_MS:
+            state = "silent"
         return PipelineShown(
             name,
-            found.last.state,
+            state,
             found.last.error,
             found.last.ui_url,
             found.first_seen_ms,

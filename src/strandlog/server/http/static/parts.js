@@ -32,7 +32,7 @@ export class Figures {
 
 const STATES = {
   Stable: "good", Empty: "", Dead: "bad", PreparingRebalance: "warn", CompletingRebalance: "warn",
-  running: "good", stopped: "", failed: "bad",
+  running: "good", silent: "warn", stopped: "", failed: "bad",
 };
 
 export function badge(text, kind = STATES[text] ?? "") {

@@ -2,9 +2,10 @@
 
 A pipeline sends its progress now and then, and a word when there is none. One that runs and was not
 heard of for `WORRY_MS` is shown as silent: it was killed, or cannot reach us. The last reports of
-each query are kept in memory, and nothing of a pipeline that was silent for `SILENCE_MS`. Everything is bounded, for anybody
-may report: so many pipelines, queries and points, texts of so many characters. When there is no
-room, the pipeline that was silent for longest makes some.
+each query are kept in memory, and nothing of a pipeline that was silent for `SILENCE_MS`.
+
+Everything is bounded, for anybody may report: so many pipelines, queries and points, texts of so
+many characters. When there is no room, the pipeline that was silent for longest makes some.
 """
 
 from __future__ import annotations

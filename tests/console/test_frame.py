@@ -143,3 +143,28 @@ def test_the_navigation_is_at_the_bottom_of_a_phone(phone: Tab) -> None:
     assert box is not None and box["y"] > 700
     links.get_by_role("link", name="Groups").click()
     expect(phone.heading()).to_have_text("Groups")
+
+
+FIGURES = {
+    "seconds(0.00025)": "250 µs",
+    "seconds(0.0102)": "10.2 ms",
+    "seconds(0.9999)": "1 s",  # not 1.00e+3 ms
+    "seconds(1.234)": "1.23 s",
+    "seconds(4000)": "1 h 6 min",  # not 4.00e+3 s
+    "bytes(999)": "999 B",
+    "bytes(1234567)": "1.23 MB",
+    "rate(1234.5)": "1.23 k records/s",
+    "count(1234567)": "1,234,567",
+    "count(null)": "\N{EN DASH}",
+    "duration(-1)": "forever",
+    "duration(90061000)": "1 d 1 h",
+}
+
+
+def test_figures_stand_as_people_read_them(tab: Tab) -> None:
+    tab.open()
+    calls = ", ".join(f"format.{call}" for call in FIGURES)
+    script = (
+        f"async () => {{ const format = await import('/console/format.js'); return [{calls}] }}"
+    )
+    assert tab.page.evaluate(script) == list(FIGURES.values())

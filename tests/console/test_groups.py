@@ -140,3 +140,14 @@ def test_markup_in_the_name_of_a_group_is_drawn_by_the_chart(
             expect(tab.heading()).to_have_text(HOSTILE)
             expect(tab.figure("Members")).to_contain_text("1")
     assert tab.page.locator("main img, main b").count() == 0
+
+
+def test_a_lag_of_one_is_drawn_in_thousandths(tab: Tab, api: httpx.Client, orders: str) -> None:
+    commit(api, "nearly", orders, 10)
+    send(api, orders, {"value": "one more"})
+    tab.open("#/groups/nearly")
+    for title in ("Lag over time", "Lag by partition"):
+        ticks = tab.panel(title).locator(".ytick text")
+        expect(ticks.first).to_be_attached()
+        expect(ticks.filter(has_text="1")).to_have_count(1)
+        expect(ticks.filter(has_text="m")).to_have_count(0)

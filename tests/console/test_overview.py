@@ -110,3 +110,12 @@ def test_a_broker_that_is_away_is_told_and_found_again(browser: Browser, tmp_pat
     finally:
         if running.process is not None:
             running.stop()
+
+
+def test_settings_are_never_shown_when_the_first_try_failed(tab: Tab) -> None:
+    tab.expect_trouble("ERR_FAILED")
+    tab.page.route("**/api/v1/broker/settings", lambda route: route.abort(), times=1)
+    tab.page.goto(f"{tab.address}/#/broker")
+    expect(tab.page.get_by_role("alert")).to_contain_text("Is it running?")
+    tab.click("Try again")
+    expect(tab.row("Settings", "message.max.bytes").first).to_be_visible()

@@ -259,3 +259,17 @@ def test_a_live_tail_of_a_deleted_topic_says_so(tab: Tab, api: httpx.Client) -> 
     assert api.delete("/api/v1/topics/gone").status_code in (200, 204)
     expect(status).to_contain_text("gone")
     expect(tab.page.get_by_role("button", name="Live tail")).to_be_visible()
+
+
+def test_old_records_stand_below_live_ones(
+    tab: Tab, api: httpx.Client, broker: BrokerProcess
+) -> None:
+    make(api, "mixed")
+    produce(broker, "mixed", b"old")
+    tab.open("#/topics/mixed/records?from=oldest")
+    expect(rows(tab)).to_have_count(1)
+    tab.click("Live tail")
+    expect(tab.panel("Records").get_by_role("status")).to_contain_text("Live; 0 records")
+    produce(broker, "mixed", b"new")
+    expect(rows(tab)).to_have_count(1)
+    expect(rows(tab)).to_contain_text("new")

@@ -9,7 +9,9 @@
 A browser here takes processor time from broker and producer, which a browser on another machine
 would not: console / alone tells both together, console / elsewhere only what this broker does for
 its console, and stream / alone only its live stream. The states take turns; a figure is the median
-of the rounds, each compared within itself.
+of the rounds, each compared within itself. Next to the time on the clock stands the broker's own
+processor time, which is the same whatever else the machine does: for a record, and for a second in
+which nobody produces.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from playwright.sync_api import Page, Playwright, expect, sync_playwright
 
 from benchmarks.measure import Row, print_table, write_json
+from benchmarks.processor_time import look
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PARTITIONS = 4
 GOAL = 0.95
 SETTLED_SECONDS = 2.0
+RESTING_SECONDS = 10.0
 LOADS = {"100 B": (b"x" * 100, 2_000_000), "1 KB": (b"x" * 1000, 600_000)}
 COMPARED = {
     "live stream / alone": ("stream", "alone"),
@@ -46,6 +50,7 @@ COMPARED = {
     "console, browser at idle priority / alone": ("idle priority", "alone"),
     "console, browser on this machine / alone": ("console", "alone"),
 }
+SPENT = {"live stream": "stream", "console": "console"}
 # Reads what comes and throws it away.
 _READ = """
 import socket, sys
@@ -61,6 +66,11 @@ class Doors(NamedTuple):
 
     kafka: str
     http: str
+    pid: int
+
+    def spent_seconds(self) -> float:
+        """The processor time that it has used so far."""
+        return look()[self.pid].own / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -71,7 +81,7 @@ def running_broker(folder: Path) -> Iterator[Doors]:
         assert process.stdout is not None
         told = dict(word.split("=", 1) for word in process.stdout.readline().split()[1:])
         try:
-            yield Doors(told["kafka"], told["http"])
+            yield Doors(told["kafka"], told["http"], process.pid)
         finally:
             os.kill(process.pid, signal.SIGTERM)
             process.wait(timeout=60)
@@ -150,8 +160,15 @@ def with_idle_priority(executable: str, folder: Path) -> str:
 State = Callable[[], AbstractContextManager[None]]
 
 
+class Round(NamedTuple):
+    """One measurement."""
+
+    rate: float
+    broker_seconds: float
+
+
 def measured(watched: Doors, states: dict[str, State], rounds: int) -> list[Row]:
-    rates: dict[tuple[str, str], list[float]] = {}
+    found: dict[tuple[str, str], list[Round]] = {}
     for number in range(rounds):
         names = list(states)
         for name in names[number % len(names) :] + names[: number % len(names)]:
@@ -159,20 +176,43 @@ def measured(watched: Doors, states: dict[str, State], rounds: int) -> list[Row]
                 time.sleep(SETTLED_SECONDS)
                 for size, (value, count) in LOADS.items():
                     topic = f"{name}-{size}-{number}".replace(" ", "-")
+                    before = watched.spent_seconds()
                     rate = produce_rate(watched.kafka, topic, value, count)
-                    rates.setdefault((name, size), []).append(rate)
+                    spent = watched.spent_seconds() - before
+                    found.setdefault((name, size), []).append(Round(rate, spent))
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     rows = []
     for size in LOADS:
         for name in states:
-            median = statistics.median(rates[name, size])
+            median = statistics.median(each.rate for each in found[name, size])
             rows.append(Row(f"produce {size}, {name}", median, "records/s"))
         for title, (one, other) in COMPARED.items():
-            pairs = zip(rates[one, size], rates[other, size], strict=True)
-            ratios = sorted(mine / theirs for mine, theirs in pairs)
-            note = f"from {ratios[0]:.2f} to {ratios[-1]:.2f}"
-            middle = statistics.median(ratios)
-            rows.append(Row(f"produce {size}, {title}", middle, "ratio", GOAL, note=note))
+            pairs = zip(found[one, size], found[other, size], strict=True)
+            ratios = [mine.rate / theirs.rate for mine, theirs in pairs]
+            rows.append(_ratio_row(f"produce {size}, {title}", ratios))
+        for title, name in SPENT.items():
+            pairs = zip(found["alone", size], found[name, size], strict=True)
+            ratios = [mine.broker_seconds / theirs.broker_seconds for mine, theirs in pairs]
+            rows.append(_ratio_row(f"produce {size}, broker's time, alone / {title}", ratios))
+    return rows
+
+
+def _ratio_row(name: str, ratios: list[float]) -> Row:
+    note = f"from {min(ratios):.2f} to {max(ratios):.2f}"
+    return Row(name, statistics.median(ratios), "ratio", GOAL, note=note)
+
+
+def resting_rows(watched: Doors, states: dict[str, State]) -> list[Row]:
+    """What the broker does while nobody produces."""
+    rows = []
+    for name in ("alone", "stream", "console"):
+        with states[name]():
+            time.sleep(SETTLED_SECONDS)
+            before = watched.spent_seconds()
+            time.sleep(RESTING_SECONDS)
+            spent = watched.spent_seconds() - before
+        share = spent / RESTING_SECONDS * 1000
+        rows.append(Row(f"broker's time, nobody produces, {name}", share, "ms/s"))
     return rows
 
 
@@ -199,7 +239,7 @@ def main() -> int:
             "idle priority": lambda: looking(polite, watched.http),
             "elsewhere": lambda: looking(page, idle.http),
         }
-        rows = measured(watched, states, options.rounds)
+        rows = [*resting_rows(watched, states), *measured(watched, states, options.rounds)]
     print_table(rows)
     write_json(rows, options.json)
     return 0

@@ -148,9 +148,6 @@ def _said(arguments: ServeArguments, server: ServerSettings) -> dict[str, Chosen
 
 def serve(arguments: ServeArguments) -> None:
     """Serve until SIGTERM or SIGINT."""
-    # kio offers itself to hypothesis where that is installed. A broker draws no examples, and
-    # loading it would take longer than everything else: let it count as missing in this process.
-    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     try:
         import uvloop  # noqa: PLC0415 - an extra
 

@@ -28,6 +28,7 @@ from strandlog.errors import (
     UnreachableError,
 )
 from strandlog.model import TopicPartition
+from strandlog.protocol.kafka.schemas import kio
 from strandlog.protocol.kafka.versions import METADATA
 
 Result = TypeVar("Result")
@@ -57,12 +58,11 @@ class PassingError(UnreachableError):
 
 def refusal(code: int, about: str, text: str | None = None) -> StrandlogError:
     """The error for a code of Kafka's; a `PassingError` when another attempt may succeed."""
-    from kio.schema.errors import ErrorCode  # noqa: PLC0415 - slow to load, see messages.py
-
-    known = code in {each.value for each in ErrorCode}
-    name = ErrorCode(code).name.upper() if known else f"code {code}"
+    codes = kio("schema.errors").ErrorCode
+    known = code in {each.value for each in codes}
+    name = codes(code).name.upper() if known else f"code {code}"
     message = f"{about}: {text or name}"
-    if known and ErrorCode(code).retriable:
+    if known and codes(code).retriable:
         return PassingError(message, code)
     return error_for_code(code, message)
 

@@ -37,7 +37,16 @@ from uuid import UUID
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import read_unsigned_varint, skip_tagged_fields
-from strandlog.protocol.kafka.schemas import FIXED, INT16, INT32, element_of, is_entity, unwrap
+from strandlog.protocol.kafka.schemas import (
+    FIXED,
+    INT16,
+    INT32,
+    element_of,
+    is_entity,
+    request_schema,
+    response_schema,
+    unwrap,
+)
 
 Reader = Callable[[memoryview, int], Any]
 
@@ -48,17 +57,13 @@ _ZERO_UUID = bytes(16)
 @cache
 def request_reader(api_key: int, version: int) -> Reader:
     """The reader of one version of a request."""
-    from kio.index import load_request_schema  # noqa: PLC0415 - slow to load, see messages.py
-
-    return _reader(load_request_schema(api_key, version))
+    return _reader(request_schema(api_key, version))
 
 
 @cache
 def response_reader(api_key: int, version: int) -> Reader:
     """The reader of one version of a response."""
-    from kio.index import load_response_schema  # noqa: PLC0415 - slow to load, see messages.py
-
-    return _reader(load_response_schema(api_key, version))
+    return _reader(response_schema(api_key, version))
 
 
 def _reader(schema: Any) -> Reader:

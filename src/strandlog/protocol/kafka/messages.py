@@ -4,9 +4,9 @@
 for newer ones with `getattr` and a default (message_reader.py). `encoder` takes plain dictionaries
 with every field that any version knows, and picks: what the version does not have is left out, what
 the dictionary does not have gets the schema's default. The writer of a version is compiled once,
-when it is first needed; so is kio, for loading it takes longer than everything else that a broker
-does before it listens. `warm_up` does both ahead of time. A broker parses requests and encodes
-responses; `parse_response` and `request_encoder` are the same for a client.
+when it is first needed; so is kio, whose schemas take longer to load than everything else that a
+broker does before it listens. `warm_up` does both ahead of time. A broker parses requests and
+encodes responses; `parse_response` and `request_encoder` are the same for a client.
 
 Times are plain milliseconds, errors plain codes, uuids are `uuid.UUID` or None, as they are in the
 dictionaries. An array may be given as `bytes`: what `array_encoder` made of it before.
@@ -24,7 +24,15 @@ from typing import Any
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS, unsigned_varint
 from strandlog.protocol.kafka.message_reader import request_reader, response_reader
-from strandlog.protocol.kafka.schemas import FIXED, element_of, is_entity, unwrap
+from strandlog.protocol.kafka.schemas import (
+    FIXED,
+    element_of,
+    is_entity,
+    kio,
+    request_schema,
+    response_schema,
+    unwrap,
+)
 from strandlog.protocol.kafka.versions import APIS
 
 Writer = Callable[[Any, list[bytes]], None]
@@ -54,8 +62,7 @@ def parse_response(api_key: int, version: int, frame: memoryview, position: int)
 
 def warm_up() -> None:
     """Load what the first request would have to wait for. From any thread."""
-    import kio.index  # noqa: F401, PLC0415 - see above
-
+    kio("index")
     for api in APIS:
         request_reader(api.key, api.last)
         encoder(api.key, api.last)
@@ -64,17 +71,13 @@ def warm_up() -> None:
 @cache
 def encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
     """What turns a dictionary into the body of a response."""
-    from kio.index import load_response_schema  # noqa: PLC0415 - see above
-
-    return _encoder(load_response_schema(api_key, version))
+    return _encoder(response_schema(api_key, version))
 
 
 @cache
 def request_encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
     """What turns a dictionary into the body of a request."""
-    from kio.index import load_request_schema  # noqa: PLC0415 - see above
-
-    return _encoder(load_request_schema(api_key, version))
+    return _encoder(request_schema(api_key, version))
 
 
 def _encoder(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
@@ -91,9 +94,7 @@ def _encoder(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
 @cache
 def array_encoder(api_key: int, version: int, *path: str) -> Callable[[Sequence[Any]], bytes]:
     """What turns an array inside a response into bytes that may be used many times."""
-    from kio.index import load_response_schema  # noqa: PLC0415 - see above
-
-    schema: Any = load_response_schema(api_key, version)
+    schema: Any = response_schema(api_key, version)
     for name in path:
         [found] = [field for field in fields(schema) if field.name == name]
         flexible, schema = schema.__flexible__, element_of(unwrap(found.type)[0])

@@ -2,11 +2,12 @@
 
     python -m benchmarks.spark [--rounds N] [--only WORDS] [--json FILE]
 
-The same broker, the same topics, the same Spark, the same number of cores, a session for each
-contender, and both sessions stay alive: rounds go in turns, so that whatever else the machine does
-disturbs all alike. The first round warms up and does not count; of the others the best one counts.
-Beside it are told the median, and the processor time of all processes together, the broker's too:
-where the machine is busy with other things, that is the figure to trust.
+The same broker, the same topics, the same Spark, the same number of cores, the same options for
+Java (those of `strandlog.spark.session`), a session for each contender, and both sessions stay
+alive: rounds go in turns, so that whatever else the machine does disturbs all alike. The first
+round warms up and does not count; of the others the best one counts. Beside it are told the median,
+and the processor time of all processes together, the broker's too: where the machine is busy with
+other things, that is the figure to trust.
 
     broker      ours over the wire
     path        ours, out of the folder that the broker owns; there is no such way to write
@@ -40,6 +41,7 @@ from benchmarks.spark_job import MARK
 from benchmarks.wire import running_broker
 from strandlog.client.wire.client import WireClient
 from strandlog.spark.java import java_home
+from strandlog.spark.session import ARROW_UNCHECKED
 
 JOB = Path(__file__).parent / "spark_job.py"
 STOP_SECONDS = 60
@@ -56,9 +58,10 @@ class Session:
         java = java_home()
         if java is not None:
             environment["JAVA_HOME"] = java
+        job = {"jars": jars, "folder": str(folder), "java": ARROW_UNCHECKED}
         with (folder / "stderr").open("w") as log:
             self._process = subprocess.Popen(
-                [python, str(JOB), json.dumps({"jars": jars, "folder": str(folder)})],
+                [python, str(JOB), json.dumps(job)],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

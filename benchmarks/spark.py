@@ -5,7 +5,8 @@
 The same broker, the same topics, the same Spark, the same number of cores, the same options for
 Java (those of `strandlog.spark.session`), a session for each contender, and both sessions stay
 alive: rounds go in turns, so that whatever else the machine does disturbs all alike. The first
-round warms up and does not count; of the others the best one counts. Beside it are told the median,
+round of a case warms up and does not count, nor do some rounds before the first case, until Java
+has compiled what all cases use; of the others the best one counts. Beside it are told the median,
 and the processor time of all processes together, the broker's too: where the machine is busy with
 other things, that is the figure to trust.
 
@@ -45,6 +46,7 @@ from strandlog.spark.session import ARROW_UNCHECKED
 
 JOB = Path(__file__).parent / "spark_job.py"
 STOP_SECONDS = 60
+WARM_UP_ROUNDS = 3
 THEIRS = "connector"
 
 
@@ -210,6 +212,8 @@ def spark_rows(folder: Path, rounds: int = 3, only: str = "") -> list[Row]:
             else:
                 said = f"is that of Spark {CONNECTOR.version}, in a session of the same Spark"
             print(f"the connector {said}", file=sys.stderr)
+            for case in cases[:1]:
+                measure(case, sessions, WARM_UP_ROUNDS)
             for case in cases:
                 print(f"measuring {case.name} …", file=sys.stderr, flush=True)
                 found = measure(case, sessions, rounds)

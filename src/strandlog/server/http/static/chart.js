@@ -1,5 +1,8 @@
 // Charts, drawn by Plotly.js out of the installed plotly package, which is loaded when the first
 // chart is wanted. Where there is none, a chart says what to install.
+//
+// Drawing is most of what an open console costs its machine: so a chart is drawn every two seconds
+// at most, and only while it can be seen.
 
 import { h } from "./dom.js";
 import { seconds, short } from "./format.js";
@@ -8,6 +11,8 @@ import { nothing } from "./parts.js";
 const PLOTLY = "/console/plotly.min.js";
 const SERIES = 6;
 const SHORTEST_MS = 60_000;
+const REDRAW_MS = 2000;
+const NEARLY_SEEN = "200px";
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: "reset", showTips: false };
 
 let plotly = null;
@@ -37,8 +42,15 @@ function withoutMapStyles() {
   return () => delete document.getElementById;
 }
 
+let palette = null;
+
 /** The colours of the theme, as numbers: Plotly does not know variables. */
 function colours() {
+  palette ??= readColours();
+  return palette;
+}
+
+function readColours() {
   const probe = h("span", { hidden: true });
   document.body.append(probe);
   const of = (name) => {
@@ -57,8 +69,13 @@ const charts = new Set();
 
 /** Draw all again, in other colours. */
 export function recolour() {
+  palette = null;
   for (const chart of charts) chart.draw();
 }
+
+const seen = new IntersectionObserver((changes) => {
+  for (const { target, isIntersecting } of changes) target.chart.see(isIntersecting);
+}, { rootMargin: NEARLY_SEEN });
 
 /**
  * A chart in a panel. `update([{name, x, y, kind}])` draws it; x are times in ms unless
@@ -69,26 +86,42 @@ export class Chart {
     this.options = { label, unit, windowMs, isByName, empty };
     this.host = h("div", { class: isSmall ? "chart small" : "chart", role: "img", "aria-label": label });
     this.element = this.host;
+    this.host.chart = this;
     this.series = null;
     this.isDrawing = false;
+    this.isSeen = false;
+    this.drawnAt = -REDRAW_MS;
+    this.timer = null;
     charts.add(this);
+    seen.observe(this.host);
     page.on(page.signal, "abort", () => this.end());
   }
 
   end() {
     charts.delete(this);
+    seen.unobserve(this.host);
+    clearTimeout(this.timer);
     this.isOver = true;
     if (this.host.classList.contains("js-plotly-plot")) window.Plotly.purge(this.host);
   }
 
   update(series) {
     this.series = series;
-    this.draw();
+    this.timer ??= setTimeout(() => this.draw(), this.drawnAt + REDRAW_MS - performance.now());
+  }
+
+  see(isSeen) {
+    const wasSeen = this.isSeen;
+    this.isSeen = isSeen;
+    if (isSeen && !wasSeen) this.draw();
   }
 
   async draw() {
-    if (this.isDrawing || !this.series || this.isOver) return;
+    clearTimeout(this.timer);
+    this.timer = null;
+    if (this.isDrawing || !this.series || !this.isSeen || this.isOver) return;
     this.isDrawing = true;
+    this.drawnAt = performance.now();
     try {
       const Plotly = await load();
       if (!this.isOver && this.host.isConnected) await this.drawn(Plotly);
@@ -123,7 +156,7 @@ export class Chart {
 
   layout(theme) {
     const { unit, windowMs, isByName } = this.options;
-    const axis = { color: theme.ink, gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.line, fixedrange: true, automargin: true };
+    const axis = { color: theme.ink, gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.line, fixedrange: true, automargin: isByName };
     const times = isByName ? [] : this.series.flatMap((each) => (each.x.length ? [each.x[0], each.x.at(-1)] : []));
     const now = Math.max(Date.now(), ...times);
     // It begins with a minute and grows: a line at the edge of an empty field tells little.
@@ -131,7 +164,7 @@ export class Chart {
     const largest = this.series.reduce((most, each) => each.y.reduce((one, other) => Math.max(one, other), most), 0);
     const isFlat = largest === 0;
     return {
-      margin: { l: 56, r: 16, t: 8, b: 32 },
+      margin: { l: 72, r: 16, t: 8, b: 32 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: theme.ink },

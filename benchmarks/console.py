@@ -31,15 +31,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from playwright.sync_api import Page, Playwright, expect, sync_playwright
 
 from benchmarks.measure import Row, print_table, write_json
 from benchmarks.processor_time import look
+from benchmarks.wire import PARTITIONS, new_producer, produce_seconds
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-PARTITIONS = 4
 GOAL = 0.95
 SETTLED_SECONDS = 2.0
 RESTING_SECONDS = 10.0
@@ -95,26 +94,9 @@ def produce_rate(address: str, topic: str, value: bytes, count: int) -> float:
     settings = {"file.delete.delay.ms": "0"}
     new = NewTopic(topic, PARTITIONS, 1, config=settings)
     admin.create_topics([new])[topic].result(timeout=30)
-    producer = Producer(
-        {
-            "bootstrap.servers": address,
-            "acks": "1",
-            "linger.ms": 5,
-            "batch.num.messages": 10_000,
-            "queue.buffering.max.messages": 2_000_000,
-            "queue.buffering.max.kbytes": 1_000_000,
-        }
-    )
-    for number in range(PARTITIONS):  # connect, learn the topic
-        producer.produce(topic, value, partition=number)
-    assert producer.flush(60) == 0
-    started = time.perf_counter()
-    for number in range(count):
-        producer.produce(topic, value, partition=number % PARTITIONS)
-        if not number % 10_000:
-            producer.poll(0)
-    assert producer.flush(120) == 0
-    took = time.perf_counter() - started
+    producer = new_producer({"bootstrap.servers": address}, acks="1")
+    produce_seconds(producer, topic, value, PARTITIONS)  # connect, learn the topic
+    took = produce_seconds(producer, topic, value, count)
     admin.delete_topics([topic])[topic].result(timeout=30)
     return count / took
 

@@ -50,7 +50,7 @@ def _create(address: str, name: str, partitions: int = PARTITIONS) -> None:
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=30)
 
 
-def _producer(target: dict[str, Any], **config: Any) -> Producer:
+def new_producer(target: dict[str, Any], **config: Any) -> Producer:
     return Producer(
         {
             **target,
@@ -63,7 +63,7 @@ def _producer(target: dict[str, Any], **config: Any) -> Producer:
     )
 
 
-def _produce_seconds(producer: Producer, topic: str, value: bytes, count: int) -> float:
+def produce_seconds(producer: Producer, topic: str, value: bytes, count: int) -> float:
     started = time.perf_counter()
     for number in range(count):
         producer.produce(topic, value, partition=number % PARTITIONS)
@@ -87,15 +87,15 @@ for number in range(pieces):
 def _storing_seconds(folder: Path, value: bytes, count: int) -> float:
     """The mock again, while another process writes the same bytes to a file and leaves them to the
     kernel: what a broker that keeps its records could do at best on this machine."""
-    producer = _producer({"test.mock.num.brokers": 1}, acks="1")
-    _produce_seconds(producer, "stored", value, PARTITIONS)
+    producer = new_producer({"test.mock.num.brokers": 1}, acks="1")
+    produce_seconds(producer, "stored", value, PARTITIONS)
     command = [sys.executable, "-c", _WRITE, str(folder / "raw"), str(count * len(value))]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as writer:
         assert writer.stdin is not None
         time.sleep(0.2)  # until it waits
         started = time.perf_counter()
         writer.stdin.close()
-        _produce_seconds(producer, "stored", value, count)
+        produce_seconds(producer, "stored", value, count)
         writer.wait()
         return time.perf_counter() - started
 
@@ -114,13 +114,13 @@ def produce_rows(address: str, unsynced: str, folder: Path) -> list[Row]:
         storing = 0.0
         for _ in range(3):
             for name, producer in (
-                ("mock", _producer({"test.mock.num.brokers": 1}, acks="1")),
-                ("acks=1", _producer(ours, acks="1")),
-                ("acks=all", _producer(ours, acks="all")),
-                ("acks=1, page_cache", _producer({"bootstrap.servers": unsynced}, acks="1")),
+                ("mock", new_producer({"test.mock.num.brokers": 1}, acks="1")),
+                ("acks=1", new_producer(ours, acks="1")),
+                ("acks=all", new_producer(ours, acks="all")),
+                ("acks=1, page_cache", new_producer({"bootstrap.servers": unsynced}, acks="1")),
             ):
-                _produce_seconds(producer, topic, value, PARTITIONS)  # connect, learn the topic
-                took = _produce_seconds(producer, topic, value, count)
+                produce_seconds(producer, topic, value, PARTITIONS)  # connect, learn the topic
+                took = produce_seconds(producer, topic, value, count)
                 best[name] = max(best[name], count / took)
             storing = max(storing, count / _storing_seconds(folder, value, count))
         rows += [
@@ -145,7 +145,7 @@ def consume_rows(address: str) -> list[Row]:
     """1 KB records, through librdkafka and at the socket."""
     topic, count, value = "consume", 300_000, b"x" * 1000
     _create(address, topic)
-    _produce_seconds(_producer({"bootstrap.servers": address}), topic, value, count)
+    produce_seconds(new_producer({"bootstrap.servers": address}), topic, value, count)
     best = 0.0
     for number in range(3):
         consumer = Consumer(

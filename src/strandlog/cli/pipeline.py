@@ -33,7 +33,7 @@ from strandlog.cli.output import counted, print_json, print_table, talk, text
 from strandlog.cli.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.clock import pause
 from strandlog.errors import ConfigurationError, MissingExtraError
-from strandlog.spark.options import SINK, parse_options
+from strandlog.spark.options import client_options
 from strandlog.spark.pipeline_file import PipelineFile, Problem
 from strandlog.spark.pipeline_tables import Pipeline
 from strandlog.spark.report_address import OFF, address_finder
@@ -215,8 +215,7 @@ def _reporter(pipeline: Pipeline) -> Reporter:
     """What tells the broker, or whoever is named, how the pipeline is doing."""
     client: Mapping[str, str] = {}
     if pipeline.bootstrap is not None:
-        given = {"bootstrap.servers": pipeline.bootstrap, "topic": "x", **pipeline.options}
-        client = parse_options(SINK, given).client
+        client = client_options(pipeline.bootstrap, pipeline.options)
     return Reporter(pipeline.name, address_finder(pipeline.report, pipeline.bootstrap, client))
 
 

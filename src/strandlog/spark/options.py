@@ -321,6 +321,11 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
     return options
 
 
+def client_options(bootstrap: str, given: Mapping[str, str]) -> Mapping[str, str]:
+    """What the options of a whole pipeline say to the client."""
+    return parse_options(SINK, {"bootstrap.servers": bootstrap, "topic": "x", **given}).client
+
+
 def _option(lowered: str) -> Option | None:
     known = ALIASES.get(lowered, lowered).lower()
     return _BY_NAME.get(known) or _BY_NAME.get(known.removeprefix(PREFIX))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import TopicExistsError, TopicNotFoundError
-from strandlog.spark.options import SINK, parse_options
+from strandlog.spark.options import client_options
 from strandlog.spark.pipeline_tables import Pipeline
 
 
@@ -22,8 +22,8 @@ def prepare_topics(pipeline: Pipeline) -> list[str]:
     for source in pipeline.sources:
         if source.dead_letter is not None:
             wanted.setdefault(source.dead_letter, None)
-    given = {"bootstrap.servers": pipeline.bootstrap, "topic": "x", **pipeline.options}
-    with WireClient(pipeline.bootstrap, parse_options(SINK, given).client) as client:
+    settings = client_options(pipeline.bootstrap, pipeline.options)
+    with WireClient(pipeline.bootstrap, settings) as client:
         read = {source.topic: source.name for source in pipeline.sources}
         existing = client.topics([*wanted, *read])
         for topic, name in read.items():

@@ -78,31 +78,30 @@ const seen = new IntersectionObserver((changes) => {
 }, { rootMargin: NEARLY_SEEN });
 
 /**
- * A chart in a panel. `update([{name, x, y, kind}])` draws it; x are times in ms unless
+ * A chart in a panel. `update([{name, x, y}])` draws it; x are times in ms unless
  * `isByName`. `unit` stands behind the figures ("B/s"), which get k, M and G before it.
  */
 export class Chart {
   constructor(page, { label, unit, windowMs = null, isByName = false, isSmall = false, empty = "Nothing yet" }) {
     this.options = { label, unit, windowMs, isByName, empty };
-    this.host = h("div", { class: isSmall ? "chart small" : "chart", role: "img", "aria-label": label });
-    this.element = this.host;
-    this.host.chart = this;
+    this.element = h("div", { class: isSmall ? "chart small" : "chart", role: "img", "aria-label": label });
+    this.element.chart = this;
     this.series = null;
     this.isDrawing = false;
     this.isSeen = false;
     this.drawnAt = -REDRAW_MS;
     this.timer = null;
     charts.add(this);
-    seen.observe(this.host);
+    seen.observe(this.element);
     page.on(page.signal, "abort", () => this.end());
   }
 
   end() {
     charts.delete(this);
-    seen.unobserve(this.host);
+    seen.unobserve(this.element);
     clearTimeout(this.timer);
     this.isOver = true;
-    if (this.host.classList.contains("js-plotly-plot")) window.Plotly.purge(this.host);
+    if (this.element.classList.contains("js-plotly-plot")) window.Plotly.purge(this.element);
   }
 
   update(series) {
@@ -124,9 +123,9 @@ export class Chart {
     this.drawnAt = performance.now();
     try {
       const Plotly = await load();
-      if (!this.isOver && this.host.isConnected) await this.drawn(Plotly);
+      if (!this.isOver && this.element.isConnected) await this.drawn(Plotly);
     } catch (error) {
-      this.host.replaceChildren(nothing("No charts", `${error.message}: pip install 'strandlog[console]'`));
+      this.element.replaceChildren(nothing("No charts", `${error.message}: pip install 'strandlog[console]'`));
       this.isOver = true;
     } finally {
       this.isDrawing = false;
@@ -137,12 +136,12 @@ export class Chart {
     const theme = colours();
     const { unit, label } = this.options;
     const traces = this.series.map((each, number) => this.trace(each, theme.series[number % SERIES]));
-    await Plotly.react(this.host, traces, this.layout(theme), CONFIG);
+    await Plotly.react(this.element, traces, this.layout(theme), CONFIG);
     const now = this.series.filter((each) => each.y.length).slice(0, SERIES).map((each) => `${each.name} ${inWords(each.y.at(-1), unit)}`);
-    this.host.setAttribute("aria-label", `${label}: ${now.join(", ") || this.options.empty}`);
-    const last = this.host.querySelector(":scope > .state");
+    this.element.setAttribute("aria-label", `${label}: ${now.join(", ") || this.options.empty}`);
+    const last = this.element.querySelector(":scope > .state");
     if (this.series.some((each) => each.y.length)) last?.remove();
-    else if (!last) this.host.append(h("div", { class: "state" }, h("p", {}, this.options.empty)));
+    else if (!last) this.element.append(h("div", { class: "state" }, h("p", {}, this.options.empty)));
   }
 
   trace(each, colour) {

@@ -13,6 +13,11 @@ export function counted(number, word, plural = `${word}s`) {
   return `${count(number)} ${number === 1 ? word : plural}`;
 }
 
+/** "3 topics", or "2 of 3 topics" when not all are shown. */
+export function someOf(shown, all, word) {
+  return shown === all ? counted(all, word) : `${count(shown)} of ${counted(all, word)}`;
+}
+
 const STEPS = ["", "k", "M", "G", "T", "P"];
 
 function scaled(number) {

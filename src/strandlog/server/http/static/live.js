@@ -8,6 +8,7 @@ import { withQuery } from "./api.js";
 export const WINDOW_MS = 5 * 60_000;
 const KEPT = "strandlog.live";
 const MOST_GROUPS = 50;
+const MOST_LINES = 6;
 
 class Live extends EventTarget {
   constructor() {
@@ -86,6 +87,15 @@ class Live extends EventTarget {
     this.dispatchEvent(new Event("lag"));
   }
 
+  /** The groups that are or were furthest behind, or one, as lines of a chart. */
+  lagLines(only = null) {
+    return [...this.lag]
+      .filter(([group]) => only === null || group === only)
+      .map(([group, points]) => ({ name: group, x: points.map((point) => point.at), y: points.map((point) => point.lag) }))
+      .sort((one, other) => Math.max(0, ...other.y) - Math.max(0, ...one.y))
+      .slice(0, MOST_LINES);
+  }
+
   keep() {
     try {
       sessionStorage.setItem(KEPT, JSON.stringify({ rates: this.rates, lag: [...this.lag] }));
@@ -103,7 +113,8 @@ class Live extends EventTarget {
   }
 }
 
-function forget(points, now) {
+/** Let go what is too old of points, oldest first. */
+export function forget(points, now) {
   while (points.length && points[0].at < now - WINDOW_MS) points.shift();
 }
 

@@ -201,6 +201,11 @@ export function select(name, choices, chosen, more = {}) {
   return h("select", { name, ...more }, options);
 }
 
+/** Partitions to choose from, behind what can be chosen already. */
+export function offerPartitions(element, number) {
+  for (let each = 0; each < number; each += 1) element.append(h("option", { value: String(each) }, String(each)));
+}
+
 let dialogs = 0;
 
 /**
@@ -252,9 +257,5 @@ export class Pairs {
 
   get values() {
     return [...this.list.children].map((row) => row.inputs.map((input) => input.value)).filter(([name]) => name !== "");
-  }
-
-  clear() {
-    this.list.replaceChildren();
   }
 }

@@ -10,7 +10,7 @@ const MOST_JSON = 300_000; // characters that are laid out and coloured
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|[{}[\],:]|\s+/gy;
 const HEX_COLUMNS = 16;
 
-export function isJson(text) {
+function isJson(text) {
   if (!/^\s*[[{]/.test(text)) return false;
   try {
     JSON.parse(text);
@@ -39,7 +39,7 @@ function coloured(token, isKey) {
 }
 
 /** JSON text with one thing a line, as nodes; null when it cannot be laid out. */
-export function pretty(text) {
+function pretty(text) {
   const found = text.length <= MOST_JSON ? tokens(text) : null;
   if (!found) return null;
   const out = [];
@@ -63,7 +63,7 @@ export function pretty(text) {
 }
 
 /** Bytes as offset, hexadecimal and text, sixteen a line. */
-export function hex(data) {
+function hex(data) {
   const lines = [];
   for (let at = 0; at < data.length; at += HEX_COLUMNS) {
     const part = [...data.subarray(at, at + HEX_COLUMNS)];

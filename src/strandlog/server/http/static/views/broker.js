@@ -2,7 +2,7 @@
 
 import { get, path } from "../api.js";
 import { h } from "../dom.js";
-import { bytes, count, counted, duration, seconds } from "../format.js";
+import { bytes, count, counted, duration, seconds, someOf } from "../format.js";
 import { badge, field, Figures, nothing, panel, settingValue, Table } from "../parts.js";
 
 const LOOK_MS = 3000;
@@ -43,7 +43,7 @@ export function broker(page) {
     const part = search.value.trim().toLowerCase();
     const shown = rows.filter((row) => (!onlyGiven.checked || row.origin !== "default") && `${row.name} ${row.help}`.toLowerCase().includes(part));
     settings.update(shown);
-    settingsPanel.note.textContent = shown.length === rows.length ? counted(rows.length, "setting") : `${count(shown.length)} of ${counted(rows.length, "setting")}`;
+    settingsPanel.note.textContent = someOf(shown.length, rows.length, "setting");
   }
 }
 

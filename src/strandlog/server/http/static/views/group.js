@@ -2,11 +2,11 @@
 
 import { get, path, remove } from "../api.js";
 import { Chart } from "../chart.js";
+import { linkColumn, topicAddress } from "../columns.js";
 import { h, toast } from "../dom.js";
 import { ago, count, counted } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
 import { badge, dialog, Figures, nothing, panel, Table } from "../parts.js";
-import { lagLines } from "./overview.js";
 import { reset } from "./reset.js";
 
 const LOOK_MS = 2000;
@@ -36,11 +36,11 @@ export function group(page) {
     figures.set("partitions", count(found.positions.length), counted(new Set(found.positions.map((each) => each.topic)).size, "topic"));
     positions.update(found.positions);
     members.update(found.members);
-    over.update(lagLines(name));
+    over.update(live.lagLines(name));
     const worst = [...found.positions].sort((one, other) => other.lag - one.lag).slice(0, 40).sort((one, other) => one.topic.localeCompare(other.topic) || one.partition - other.partition);
     by.update([{ name: "lag", x: worst.map((each) => `${each.topic}-${each.partition}`), y: worst.map((each) => each.lag) }]);
   }, LOOK_MS);
-  page.on(live, "lag", () => last && over.update(lagLines(name)));
+  page.on(live, "lag", () => last && over.update(live.lagLines(name)));
 }
 
 function positionTable() {
@@ -49,9 +49,9 @@ function positionTable() {
     key: (row) => `${row.topic}/${row.partition}`,
     empty: () => nothing("No offsets", "This group has not committed anything yet."),
     columns: [
-      { title: "Topic", kind: "name", value: (row) => row.topic, show: (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic) },
+      linkColumn("Topic", (row) => row.topic, topicAddress),
       { title: "Partition", kind: "number", value: (row) => row.partition },
-      { title: "Committed", kind: "number", value: (row) => row.offset, show: (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic)}/records?partition=${row.partition}&from=offset&offset=${Math.min(Math.max(row.offset, row.start_offset), row.end_offset)}`, "aria-label": `Records of ${row.topic}, partition ${row.partition} from offset ${row.offset}` }, count(row.offset)) },
+      { title: "Committed", kind: "number", value: (row) => row.offset, show: (row) => h("a", { href: `${topicAddress(row.topic)}/records?partition=${row.partition}&from=offset&offset=${Math.min(Math.max(row.offset, row.start_offset), row.end_offset)}`, "aria-label": `Records of ${row.topic}, partition ${row.partition} from offset ${row.offset}` }, count(row.offset)) },
       { title: "End offset", kind: "number", value: (row) => row.end_offset, show: (row) => count(row.end_offset) },
       { title: "Lag, records", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
       { title: "Last commit", kind: "soft small-hidden", start: "down", value: (row) => row.committed_ms, show: (row) => h("span", { title: new Date(row.committed_ms).toISOString() }, ago(row.committed_ms, Date.now())) },

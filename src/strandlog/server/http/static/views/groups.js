@@ -2,11 +2,11 @@
 
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
+import { groupColumns } from "../columns.js";
 import { h } from "../dom.js";
-import { count, counted } from "../format.js";
+import { counted, someOf } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
-import { badge, field, nothing, panel, Table } from "../parts.js";
-import { lagLines } from "./overview.js";
+import { field, nothing, panel, Table } from "../parts.js";
 
 const LOOK_MS = 3000;
 
@@ -23,9 +23,9 @@ export function groups(page) {
     if (!listed.isConnected) page.show(panel("Lag by group", chart.element), tools, listed);
     found = answer.groups;
     draw();
-    chart.update(lagLines());
+    chart.update(live.lagLines());
   }, LOOK_MS);
-  page.on(live, "lag", () => chart.update(lagLines()));
+  page.on(live, "lag", () => chart.update(live.lagLines()));
 
   function draw() {
     const part = search.value.trim().toLowerCase();
@@ -33,22 +33,21 @@ export function groups(page) {
     table.empty = found.length
       ? () => nothing("No such group", `None of ${counted(found.length, "group")} has “${search.value}” in its name or topics.`)
       : () => nothing("No groups yet", "A consumer with a group.id shows up here as soon as it joins or commits.");
-    listed.note.textContent = rows.length === found.length ? counted(found.length, "group") : `${count(rows.length)} of ${counted(found.length, "group")}`;
+    listed.note.textContent = someOf(rows.length, found.length, "group");
     table.update(rows);
   }
 }
 
 function groupTable() {
+  const [group, state, members, lag] = groupColumns("Lag, records");
   return new Table({
     label: "Groups",
     key: (row) => row.group,
     sort: [4, -1],
     columns: [
-      { title: "Group", kind: "name", value: (row) => row.group, show: (row) => h("a", { href: `#/groups/${encodeURIComponent(row.group)}` }, row.group) },
-      { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },
-      { title: "Members", kind: "number small-hidden", start: "down", value: (row) => row.members },
+      group, state, { ...members, kind: "number small-hidden" },
       { title: "Topics", kind: "wide small-hidden", value: (row) => row.topics.join(", ") || "–" },
-      { title: "Lag, records", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
+      lag,
     ],
   });
 }

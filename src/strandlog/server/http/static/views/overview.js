@@ -2,6 +2,7 @@
 
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
+import { groupColumns, linkColumn, topicAddress } from "../columns.js";
 import { h } from "../dom.js";
 import { byteRate, bytes, count, counted, duration, rate } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
@@ -10,7 +11,6 @@ import { badge, command, Figures, meter, nothing, panel, Table } from "../parts.
 const LOOK_MS = 3000;
 const MOST_TOPICS = 8;
 const MOST_GROUPS = 8;
-const MOST_LINES = 6;
 
 export function overview(page) {
   page.begin("Overview");
@@ -40,16 +40,20 @@ export function overview(page) {
     topicsPanel.note.textContent = topics.length > MOST_TOPICS ? `${MOST_TOPICS} of ${count(topics.length)}` : "";
     busiest.update(topics.slice(0, MOST_TOPICS));
     charts.draw();
-    tellLive();
+    tellRates();
+    tellLag();
   }, LOOK_MS);
 
-  function tellLive() {
+  function tellRates() {
     const told = live.lastRates;
     if (told?.rates) {
       figures.set("in", byteRate(told.rates.produced_bytes_per_second), rate(told.rates.produced_records_per_second));
       figures.set("out", byteRate(told.rates.fetched_bytes_per_second), rate(told.rates.fetched_records_per_second));
       figures.set("requests", rate(told.rates.requests_per_second, "req"), counted(told.connections_open, "connection"));
     }
+  }
+
+  function tellLag() {
     if (live.lastLag) {
       const { groups } = live.lastLag;
       const sum = groups.reduce((total, each) => total + each.lag, 0);
@@ -60,10 +64,10 @@ export function overview(page) {
   }
 
   page.on(live, "rates", () => {
-    tellLive();
+    tellRates();
     charts.draw();
   });
-  page.on(live, "lag", tellLive);
+  page.on(live, "lag", tellLag);
 }
 
 function tellCluster(page, cluster, figures, trouble) {
@@ -90,18 +94,9 @@ function throughput(page) {
     const line = (name, key) => ({ name, x, y: live.rates.map((point) => point[key]) });
     traffic.update([line("in", "bytesIn"), line("out", "bytesOut")]);
     requests.update([line("records in", "recordsIn"), line("requests", "requests")]);
-    lag.update(lagLines());
+    lag.update(live.lagLines());
   }
   return { element, draw };
-}
-
-/** The groups that are or were furthest behind. */
-export function lagLines(only = null) {
-  return [...live.lag]
-    .filter(([group]) => only === null || group === only)
-    .map(([group, points]) => ({ name: group, x: points.map((point) => point.at), y: points.map((point) => point.lag) }))
-    .sort((one, other) => Math.max(0, ...other.y) - Math.max(0, ...one.y))
-    .slice(0, MOST_LINES);
 }
 
 function topicTable() {
@@ -109,7 +104,7 @@ function topicTable() {
     label: "Busiest topics",
     key: (row) => row.name,
     columns: [
-      { title: "Topic", kind: "name", value: (row) => row.name, show: (row) => h("a", { href: `#/topics/${encodeURIComponent(row.name)}` }, row.name) },
+      linkColumn("Topic", (row) => row.name, topicAddress),
       { title: "In", kind: "number", start: "down", value: (row) => row.produced_bytes_per_second, show: (row) => byteRate(row.produced_bytes_per_second) },
       { title: "Records", kind: "number", start: "down", value: (row) => row.offsets, show: (row) => count(row.offsets) },
       { title: "Size", kind: "number", start: "down", value: (row) => row.size_bytes, show: (row) => bytes(row.size_bytes) },
@@ -122,12 +117,7 @@ function groupTable() {
     label: "Groups with the highest lag",
     key: (row) => row.group,
     empty: () => nothing("No groups", "A consumer group shows up here as soon as it commits."),
-    columns: [
-      { title: "Group", kind: "name", value: (row) => row.group, show: (row) => h("a", { href: `#/groups/${encodeURIComponent(row.group)}` }, row.group) },
-      { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },
-      { title: "Members", kind: "number", start: "down", value: (row) => row.members },
-      { title: "Lag", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
-    ],
+    columns: groupColumns("Lag"),
   });
 }
 

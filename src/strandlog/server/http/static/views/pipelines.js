@@ -1,6 +1,7 @@
 // Pipelines on Spark that report in.
 
 import { get, path } from "../api.js";
+import { linkColumn, pipelineAddress } from "../columns.js";
 import { h } from "../dom.js";
 import { ago, count, rate, seconds } from "../format.js";
 import { badge, command, nothing, panel, Table } from "../parts.js";
@@ -30,7 +31,7 @@ function pipelineTable() {
     sort: [0, 1],
     empty: () => nothing("No pipelines", "A pipeline that runs on Spark with this broker shows up here by itself, and stays for ten minutes after its last report.", command("strandlog pipeline run pipeline.toml")),
     columns: [
-      { title: "Pipeline", kind: "name", value: (row) => row.name, show: (row) => h("a", { href: `#/pipelines/${encodeURIComponent(row.name)}` }, row.name) },
+      linkColumn("Pipeline", (row) => row.name, pipelineAddress),
       { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },
       { title: "Queries", kind: "number small-hidden", value: (row) => row.queries.length },
       { title: "Rows", kind: "number", start: "down", value: (row) => total(row, (each) => each.rows_per_second), show: (row) => rate(total(row, (each) => each.rows_per_second), "rows") },

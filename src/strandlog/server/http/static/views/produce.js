@@ -1,9 +1,10 @@
 // Write a record by hand.
 
 import { get, path, post } from "../api.js";
+import { topicAddress } from "../columns.js";
 import { h } from "../dom.js";
 import { count, time } from "../format.js";
-import { failed, field, nothing, Pairs, panel, select } from "../parts.js";
+import { failed, field, nothing, offerPartitions, Pairs, panel, select } from "../parts.js";
 
 const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], ["null", "Null (a tombstone)"]];
 const ACKS = [["all", "all: it is on disk"], ["leader", "leader: it is written"], ["none", "none: do not wait"]];
@@ -11,7 +12,7 @@ const MOST_SENT = 20;
 
 export function produce(page) {
   const name = page.route.parts[1];
-  const here = `#/topics/${encodeURIComponent(name)}`;
+  const here = topicAddress(name);
   page.begin("Produce", { crumbs: [["Topics", "#/topics"], [name, here]], actions: [h("a", { class: "button", href: `${here}/records?live=1` }, "Live tail")] });
   const partition = select("partition", [["", "By key"]], "");
   const acks = select("acks", ACKS, "all");
@@ -30,7 +31,7 @@ export function produce(page) {
     field("Value", value), headers.element, wrong, h("div", {}, send),
   );
   const again = () => get(path("topics", name), page).then((found) => {
-    for (let each = 0; each < found.summary.partitions; each += 1) partition.append(h("option", { value: String(each) }, String(each)));
+    offerPartitions(partition, found.summary.partitions);
     page.show(h("div", { class: "columns" }, panel(`Record for ${name}`, element), panel("Sent", sentArea)));
     value.value = value.value || '{\n  "hello": "world"\n}';
     value.focus({ preventScroll: true });

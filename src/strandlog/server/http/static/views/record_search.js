@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { fieldTime } from "../format.js";
-import { field, select } from "../parts.js";
+import { field, offerPartitions, select } from "../parts.js";
 
 const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offset"], ["time", "Time"]];
 const WHERE = [["value", "Value"], ["key", "Key"], ["header", "Header"], ["path", "JSON path"]];
@@ -73,7 +73,7 @@ export function searchForm(given, { look, toggleLive }) {
       choose(true);
     },
     setPartitions(number) {
-      for (let each = 0; each < number; each += 1) partition.append(h("option", { value: String(each) }, String(each)));
+      offerPartitions(partition, number);
       partition.value = given.get("partition") ?? "";
       if (partition.selectedIndex < 0) partition.value = "";
     },

@@ -4,6 +4,7 @@
 // keeps what it fetched, up to MOST_KEPT records, when it is paused too.
 
 import { get, path } from "../api.js";
+import { topicAddress } from "../columns.js";
 import { h } from "../dom.js";
 import { bytes, count, counted } from "../format.js";
 import { tail } from "../live.js";
@@ -19,7 +20,7 @@ const LIVE_RECORDS = 100;
 
 export function records(page) {
   const name = page.route.parts[1];
-  const here = `#/topics/${encodeURIComponent(name)}`;
+  const here = topicAddress(name);
   page.begin("Records", {
     crumbs: [["Topics", "#/topics"], [name, here]],
     actions: [h("a", { class: "button", href: `${here}/produce` }, "Produce")],
@@ -61,8 +62,8 @@ export function records(page) {
     const mine = looking;
     more.disabled = true;
     try {
-      const query = { ...form.query(), ...(cursor ? { ...form.filter(), partition: form.partition(), cursor } : {}), limit: PAGE_RECORDS, show: "plain", show_bytes: PREVIEW_BYTES };
-      if (cursor) for (const way of ["offset", "time_ms", "last"]) delete query[way];
+      const place = cursor ? { partition: form.partition(), ...form.filter(), cursor } : form.query();
+      const query = { ...place, limit: PAGE_RECORDS, show: "plain", show_bytes: PREVIEW_BYTES };
       const found = await get(path("topics", name, "records"), { query, signal: AbortSignal.any([mine.signal, page.signal]) });
       take(found);
     } catch (problem) {

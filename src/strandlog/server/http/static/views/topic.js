@@ -2,20 +2,20 @@
 
 import { get, patch, path, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
+import { groupColumns, topicAddress } from "../columns.js";
 import { h, toast } from "../dom.js";
 import { byteRate, bytes, count, counted, rate, retention } from "../format.js";
-import { live } from "../live.js";
+import { forget, live, WINDOW_MS } from "../live.js";
 import { badge, dialog, field, Figures, nothing, panel, settingValue, Table } from "../parts.js";
 
 const LOOK_MS = 2000;
-const WINDOW_MS = 5 * 60_000;
 
 // What was seen of each topic, for when its page is opened again.
 const seen = new Map();
 
 export function topic(page) {
   const name = page.route.parts[1];
-  const here = `#/topics/${encodeURIComponent(name)}`;
+  const here = topicAddress(name);
   page.begin(name, {
     crumbs: [["Topics", "#/topics"]],
     actions: [
@@ -53,10 +53,10 @@ export function topic(page) {
 function noted(name, value) {
   const points = seen.get(name) ?? [];
   const now = Date.now();
-  if (value !== null) points.push([now, value]);
-  while (points.length && points[0][0] < now - WINDOW_MS) points.shift();
+  if (value !== null) points.push({ at: now, value });
+  forget(points, now);
   seen.set(name, points);
-  return { x: points.map(([at]) => at), y: points.map(([, each]) => each) };
+  return { x: points.map((point) => point.at), y: points.map((point) => point.value) };
 }
 
 function tellFigures(figures, { summary }) {
@@ -77,12 +77,7 @@ function readerTable() {
     label: "Groups that read this topic",
     key: (row) => row.group,
     empty: () => nothing("No consumer groups yet", "A group shows up here as soon as it commits an offset."),
-    columns: [
-      { title: "Group", kind: "name", value: (row) => row.group, show: (row) => h("a", { href: `#/groups/${encodeURIComponent(row.group)}` }, row.group) },
-      { title: "State", value: (row) => row.state, show: (row) => (row.state ? badge(row.state) : "–") },
-      { title: "Members", kind: "number", start: "down", value: (row) => row.members },
-      { title: "Lag, all topics", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
-    ],
+    columns: groupColumns("Lag, all topics"),
   });
 }
 

@@ -1,8 +1,9 @@
 // All topics: how large, how busy, how long they keep what they have.
 
 import { get, path, post } from "../api.js";
+import { linkColumn, topicAddress } from "../columns.js";
 import { h, toast } from "../dom.js";
-import { byteRate, bytes, count, counted, rate, retention } from "../format.js";
+import { byteRate, bytes, count, counted, rate, retention, someOf } from "../format.js";
 import { dialog, field, nothing, Pairs, panel, select, Table } from "../parts.js";
 
 const LOOK_MS = 3000;
@@ -31,7 +32,7 @@ export function topics(page) {
     table.empty = found.length
       ? () => nothing("No such topic", `None of ${counted(found.length, "topic")} has “${search.value}” in its name.`)
       : () => nothing("No topics yet", "Create one here, or write to one with any Kafka client.", h("button", { class: "main", type: "button", onclick: createTopic }, "Create topic"));
-    listed.note.textContent = rows.length === found.length ? counted(found.length, "topic") : `${count(rows.length)} of ${counted(found.length, "topic")}`;
+    listed.note.textContent = someOf(rows.length, found.length, "topic");
     table.update(rows);
   }
 
@@ -48,14 +49,13 @@ export function topics(page) {
 }
 
 function topicTable(stars, star) {
-  const address = (row) => `#/topics/${encodeURIComponent(row.name)}`;
   return new Table({
     label: "Topics",
     key: (row) => row.name,
     sort: [0, 1],
     columns: [
       { title: "★", value: (row) => (stars.has(row.name) ? `0${row.name}` : `1${row.name}`), isFixed: false, show: (row) => h("button", { type: "button", class: "quiet star", "aria-pressed": String(stars.has(row.name)), "aria-label": `Keep ${row.name} on top`, onclick: () => star(row.name) }, stars.has(row.name) ? "★" : "☆") },
-      { title: "Topic", kind: "name", value: (row) => row.name, show: (row) => h("a", { href: address(row) }, row.name) },
+      linkColumn("Topic", (row) => row.name, topicAddress),
       { title: "Partitions", kind: "number small-hidden", start: "down", value: (row) => row.partitions },
       { title: "Records", kind: "number", start: "down", value: (row) => row.offsets, show: (row) => count(row.offsets) },
       { title: "Size", kind: "number", start: "down", value: (row) => row.size_bytes, show: (row) => bytes(row.size_bytes) },
@@ -63,7 +63,7 @@ function topicTable(stars, star) {
       { title: "Bytes in", kind: "number", start: "down", value: (row) => row.produced_bytes_per_second, show: (row) => byteRate(row.produced_bytes_per_second) },
       { title: "Cleanup policy", kind: "soft small-hidden", value: (row) => row.cleanup_policy },
       { title: "Retention", kind: "soft small-hidden", value: (row) => row.retention_ms, show: (row) => retention(row.retention_ms, row.retention_bytes) },
-      { title: "Browse", isFixed: true, value: () => "", show: (row) => h("a", { href: `${address(row)}/records`, "aria-label": `Records of ${row.name}` }, "Records") },
+      { title: "Browse", isFixed: true, value: () => "", show: (row) => h("a", { href: `${topicAddress(row.name)}/records`, "aria-label": `Records of ${row.name}` }, "Records") },
     ],
   });
 }
@@ -94,7 +94,7 @@ function createTopic() {
       if (partitions.value) body.partitions = Number(partitions.value);
       await post(path("topics"), body);
       toast(`Topic ${body.name} created`);
-      location.hash = `#/topics/${encodeURIComponent(body.name)}`;
+      location.hash = topicAddress(body.name);
     },
   });
 }

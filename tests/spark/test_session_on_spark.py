@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from pyspark.accumulators import _start_update_server
 from tests.broker_process import BrokerProcess
 from tests.spark.conftest import fill
 
 from strandlog.client.wire.client import WireClient
+from strandlog.spark.session import take_hang_ups_in_silence
 
 
 def _variables(spark: Any) -> set[str]:
@@ -47,3 +54,26 @@ def test_java_does_not_check_each_access_to_arrow_twice(spark: Any) -> None:
     arrow = spark._jvm.org.apache.arrow
     assert not arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED
     assert not arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED
+
+
+def _hang_up_in_the_middle(server: Any, said: bytes, seen: Any) -> str:
+    """What is printed when Java says this and goes away, and another comes and is served."""
+    address = server.server_address
+    with socket.create_connection(address, timeout=30) as java:
+        java.sendall(said)
+    with socket.create_connection(address, timeout=30) as java:
+        java.sendall(b"secret" + struct.pack("!i", 0))
+        assert java.recv(1) == b"\x01"
+    time.sleep(0.1)  # the second one hung up as well
+    return str(seen.readouterr().err)
+
+
+def test_a_query_that_is_stopped_prints_no_traceback_of_accumulators(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = _start_update_server("secret", False)
+    assert "EOFError" in _hang_up_in_the_middle(server, b"secret", capsys), "what it is about"
+    take_hang_ups_in_silence(SimpleNamespace(_accumulatorServer=server))
+    assert _hang_up_in_the_middle(server, b"secret", capsys) == ""
+    assert "not correct" in _hang_up_in_the_middle(server, b"wrong!", capsys)
+    server.shutdown()

@@ -19,6 +19,7 @@ from strandlog.spark.java import java_home
 from strandlog.spark.report_address import parse_report
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 # Rows come from Python as Arrow. Java's Arrow looks before each access whether it may, and Spark
@@ -79,6 +80,8 @@ def session(
     for name, value in {**DEFAULTS, **local, **(conf or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    if running is None:
+        take_hang_ups_in_silence(spark.sparkContext)
     register(spark)
     from strandlog.spark.progress import watch  # noqa: PLC0415 - needs pyspark
 
@@ -95,6 +98,21 @@ def _prepare_environment() -> None:
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
+
+
+def take_hang_ups_in_silence(context: SparkContext) -> None:
+    """Java hangs up on Python's server of accumulators when a query is stopped while it talks to
+    it, and comes again when it has something to say. The server would print a traceback."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    tell = server.handle_error
+
+    def handle_error(request: object, address: object) -> None:
+        if not isinstance(sys.exception(), (EOFError, ConnectionError)):
+            tell(request, address)
+
+    server.handle_error = handle_error
 
 
 def register(spark: SparkSession) -> None:

@@ -91,3 +91,14 @@ def test_what_was_lost_is_named(earliest: dict[TopicPartition, int], expected: l
 def test_a_loss_says_which_offsets() -> None:
     assert str(Loss(A, 5, 7)) == "offsets 5 to 6 of a-0 are gone"
     assert "a-0 is gone" in str(Loss(A, 5, None))
+
+
+def test_tasks_are_cut_where_the_index_says_unless_their_size_was_asked_for() -> None:
+    def cut(whole: OffsetRange, pieces: int) -> list[int]:
+        return [whole.start + number for number in range(1, pieces)]
+
+    whole = [OffsetRange(A, 0, 1_000_000)]
+    tasks = split(whole, min_tasks=3, max_records=None, cores=1, cut=cut)
+    assert [(task.start, task.end) for task in tasks] == [(0, 1), (1, 2), (2, 1_000_000)]
+    tasks = split(whole, min_tasks=3, max_records=500_000, cores=1, cut=cut)
+    assert max(task.size for task in tasks) <= 500_000

@@ -175,6 +175,13 @@ class FolderSource:
         with self._looking_at(tp) as view:
             return view.find_timestamp(timestamp_ms)
 
+    def even_cuts(
+        self, tp: TopicPartition, start_offset: int, end_offset: int, pieces: int
+    ) -> list[int]:
+        """Where to cut a range of offsets into pieces of about as many bytes each."""
+        with self._looking_at(tp) as view:
+            return view.even_cuts(start_offset, end_offset, pieces)
+
     @contextlib.contextmanager
     def _looking_at(self, tp: TopicPartition) -> Iterator[PartitionView]:
         """The partition; a folder that goes away under a guest is a topic that was deleted."""

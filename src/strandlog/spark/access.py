@@ -12,6 +12,7 @@ pickle; it does not.
     read              the raw batches of a range, piece by piece
     commit_offsets    what a query has done, for whoever looks at its group
     record_bytes      about how large a record of each partition is
+    cut               where to cut a range into that many pieces, one for a task
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class LogAccess(Protocol):
     def record_bytes(
         self, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, float]: ...
+    def cut(self, wanted: OffsetRange, pieces: int) -> list[int]: ...
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
     def close(self) -> None: ...
 

@@ -9,7 +9,7 @@ from strandlog.errors import InvalidSettingError, TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.spark.access import Bounds, RawPiece, chosen
 from strandlog.spark.options import Options
-from strandlog.spark.planning import OffsetRange
+from strandlog.spark.planning import OffsetRange, evenly
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder_view import FolderView
 from strandlog.storage.txn_index import AbortedTransaction
@@ -74,6 +74,11 @@ class FolderAccess:
             tp: self._folder.view(tp).size_bytes / max(1, bound.latest - bound.earliest)
             for tp, bound in bounds.items()
         }
+
+    def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
+        """At batches that the index knows; by offsets where those are too few."""
+        cuts = self._source.even_cuts(*wanted, pieces)
+        return cuts if len(cuts) == pieces - 1 else evenly(wanted, pieces)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         del offsets

@@ -9,13 +9,16 @@
 
 The rules of splitting and limiting are those of Spark's Kafka source, so that its users find what
 they know. Not so the default: without `minPartitions` a range is split for as many tasks as Spark
-runs at once, as long as each of them gets SMALLEST_TASK_RECORDS.
+runs at once, as long as each of them gets SMALLEST_TASK_RECORDS. And whoever sees the index of a
+partition, as those who read its folder do, can say where to cut it, so that tasks have about as
+many bytes each and share no batch; otherwise they have about as many offsets each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from strandlog.model import TopicPartition
@@ -33,6 +36,10 @@ class OffsetRange(NamedTuple):
     @property
     def size(self) -> int:
         return self.end - self.start
+
+
+# A range and how many pieces are wanted → where to cut it, ascending.
+Cut = Callable[[OffsetRange, int], list[int]]
 
 
 class Loss(NamedTuple):
@@ -76,10 +83,20 @@ def limited(
     return found
 
 
+def evenly(whole: OffsetRange, pieces: int) -> list[int]:
+    """Cuts that leave nearly as many offsets in each piece."""
+    return [whole.start + whole.size * number // pieces for number in range(1, pieces)]
+
+
 def split(
-    ranges: Iterable[OffsetRange], *, min_tasks: int | None, max_records: int | None, cores: int
+    ranges: Iterable[OffsetRange],
+    *,
+    min_tasks: int | None,
+    max_records: int | None,
+    cores: int,
+    cut: Cut = evenly,
 ) -> list[OffsetRange]:
-    """The ranges as tasks."""
+    """The ranges as tasks. What `max_records` asks for is exact, so that `cut` is not asked."""
     parts = [part for each in ranges for part in _split_by_size(each, max_records)]
     total = sum(part.size for part in parts)
     wanted = min_tasks
@@ -87,16 +104,18 @@ def split(
         wanted = min(cores, total // SMALLEST_TASK_RECORDS)
     if wanted is None or len(parts) >= wanted or not total:
         return parts
-    return _split_proportionally(parts, wanted, total)
+    return _split_proportionally(parts, wanted, total, evenly if max_records else cut)
 
 
 def _split_by_size(whole: OffsetRange, max_records: int | None) -> list[OffsetRange]:
     if max_records is None or whole.size <= max_records:
         return [whole]
-    return _divided(whole, math.ceil(whole.size / max_records))
+    return _divided(whole, evenly(whole, math.ceil(whole.size / max_records)))
 
 
-def _split_proportionally(parts: list[OffsetRange], wanted: int, total: int) -> list[OffsetRange]:
+def _split_proportionally(
+    parts: list[OffsetRange], wanted: int, total: int, cut: Cut
+) -> list[OffsetRange]:
     """Large ranges into pieces in proportion to their size; those that are smaller than a fair
     share stay whole, and the others share what is left."""
     small = [part for part in parts if part.size * wanted < total]
@@ -106,18 +125,13 @@ def _split_proportionally(parts: list[OffsetRange], wanted: int, total: int) -> 
     found = list(small)
     for part in large:
         pieces = max(1, round(part.size / left_total * left_tasks))
-        found += _divided(part, min(pieces, part.size))
+        found += _divided(part, cut(part, min(pieces, part.size)))
     return sorted(found)
 
 
-def _divided(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
-    """Into that many of nearly equal size."""
-    edges = [whole.start + whole.size * number // pieces for number in range(pieces + 1)]
-    return [
-        OffsetRange(whole.tp, edges[number], edges[number + 1])
-        for number in range(pieces)
-        if edges[number] < edges[number + 1]
-    ]
+def _divided(whole: OffsetRange, cuts: list[int]) -> list[OffsetRange]:
+    edges = pairwise([whole.start, *cuts, whole.end])
+    return [OffsetRange(whole.tp, start, end) for start, end in edges if start < end]
 
 
 def lost(start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, int]) -> list[Loss]:

@@ -65,12 +65,13 @@ class RangeReader:
         self._decoder = decoder
         self._cores = cores
 
-    def tasks(self, ranges: list[OffsetRange]) -> list[InputPartition]:
+    def tasks(self, ranges: list[OffsetRange], access: LogAccess) -> list[InputPartition]:
         parts = split(
             ranges,
             min_tasks=self.options["minPartitions"],
             max_records=self.options["maxRecordsPerPartition"],
             cores=self._cores,
+            cut=access.cut,
         )
         return [RangePartition(part) for part in parts]
 
@@ -128,10 +129,10 @@ class BatchReader(DataSourceReader):
         with closing(open_access(options)) as access:
             bounds = access.bounds()
             start, end = starting(options, access, bounds), ending(options, access, bounds)
-        earliest = {tp: bound.earliest for tp, bound in bounds.items()}
-        check_losses(lost(start, earliest), options)
-        start = {tp: max(offset, earliest[tp]) for tp, offset in start.items()}
-        return self._reader.tasks(ranges_between(start, end))
+            earliest = {tp: bound.earliest for tp, bound in bounds.items()}
+            check_losses(lost(start, earliest), options)
+            start = {tp: max(offset, earliest[tp]) for tp, offset in start.items()}
+            return self._reader.tasks(ranges_between(start, end), access)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read_partition(partition)
@@ -241,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for each in wanted
             if each.tp in earliest and earliest[each.tp] < each.end
         ]
-        return self._reader.tasks(readable)
+        return self._reader.tasks(readable, self._opened())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read_partition(partition)

@@ -20,7 +20,7 @@ from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.spark.access import Bounds, RawPiece, chosen
 from strandlog.spark.options import Options
-from strandlog.spark.planning import OffsetRange
+from strandlog.spark.planning import OffsetRange, evenly
 
 # What a record takes when nothing was read yet; corrected as soon as something was.
 ASSUMED_RECORD_BYTES = 500.0
@@ -127,6 +127,10 @@ class WireAccess:
                 if piece.next_offset > middle:
                     found[tp] = len(piece.data) / (piece.next_offset - middle)
         return found
+
+    def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
+        """A cluster shows no index."""
+        return evenly(wanted, pieces)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._client.commit_offsets(group, offsets)

@@ -10,6 +10,7 @@ A guest writes nothing: an index that is missing or wrong is made anew in memory
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TypeVar
@@ -21,6 +22,7 @@ from strandlog.record.batch_header import BatchHeader
 from strandlog.storage import paths
 from strandlog.storage.batch_walk import Source, walk, windowed
 from strandlog.storage.checkpoint import read_offsets
+from strandlog.storage.even_pieces import Stretch, even_cuts, stretch_of
 from strandlog.storage.files import DIRECTORY, Buffer, Files
 from strandlog.storage.log_dir import check_layout
 from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
@@ -158,15 +160,55 @@ class PartitionView:
             maps = self._cache.get(segment)
             return maps.source, maps.lookup(segment, offset)
         # The last segment may still be cut by its owner's next start: it is read, never mapped.
-        try:
-            entries = self._files.read(segment.stem + paths.INDEX_SUFFIX)
-        except FileNotFoundError:
-            entries = b""
-        whole = len(entries) - len(entries) % OFFSET_ENTRY.size
-        entry = search_offset(entries[:whole], segment.base_offset, offset)
+        entries = self._entries(segment, is_last=True)
+        entry = search_offset(entries, segment.base_offset, offset)
         if entry is not None and not 0 < entry.position < segment.size_bytes:
             entry = None
         return self._reader(segment), entry
+
+    def _entries(self, segment: Segment, *, is_last: bool) -> Buffer:
+        """The offset index."""
+        if not is_last:
+            return self._cache.get(segment).index
+        try:
+            entries = self._files.read(segment.stem + paths.INDEX_SUFFIX)
+        except FileNotFoundError:
+            return b""
+        return entries[: len(entries) - len(entries) % OFFSET_ENTRY.size]
+
+    def even_cuts(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
+        """Where to cut a range into pieces of about as many bytes each (even_pieces.py)."""
+        return self._retrying(lambda: self._even_cuts(start_offset, end_offset, pieces))
+
+    def _even_cuts(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
+        stretches: list[Stretch] = []
+        for number, segment in enumerate(self._segments):
+            is_last = number + 1 == len(self._segments)
+            behind = None if is_last else self._segments[number + 1].base_offset
+            is_before = behind is not None and behind <= start_offset
+            if is_before or segment.base_offset >= end_offset:
+                continue
+            # Of the last one we may not read everything, so its size says little.
+            end = None if behind is not None and behind <= end_offset else end_offset
+            entries = self._entries(segment, is_last=is_last)
+            if is_last:
+                entries = bytes(entries) + self._unsaved_entries(segment, entries, end_offset)
+            size_bytes, base_offset = segment.size_bytes, segment.base_offset
+            stretches.append(stretch_of(base_offset, entries, size_bytes, start_offset, end))
+        cuts = even_cuts(stretches, pieces)
+        return [offset for offset in cuts if start_offset < offset < end_offset]
+
+    def _unsaved_entries(self, segment: Segment, saved: Buffer, end_offset: int) -> bytes:
+        """What the owner of the folder has of the index in memory: the log tells it again."""
+        last = search_offset(saved, segment.base_offset, end_offset)
+        position = 0 if last is None else last.position
+        found = bytearray()
+        for at, header in self._whole_batches(segment, position):
+            if header.base_offset >= end_offset:
+                break
+            if at > position:
+                found += OFFSET_ENTRY.pack(header.last_offset - segment.base_offset, at)
+        return bytes(found)
 
     def _reader(self, segment: Segment) -> Source:
         path, files = segment.log_path, self._files
@@ -189,16 +231,20 @@ class PartitionView:
         is_last = segment is self._segments[-1]
         if not is_last and segment.end_offset <= from_offset:
             return
-        position, next_offset = 0, segment.base_offset
+        position = 0
         if from_offset > segment.base_offset:
             _, entry = self._source_and_entry(segment, from_offset, is_last=is_last)
             if entry is not None:
-                position, next_offset = entry.position, segment.base_offset
-        try:
-            yield from self._walk(segment, position, next_offset)
-        except CorruptSegmentError:
-            if not is_last:
-                raise
+                position = entry.position
+        if is_last:
+            yield from self._whole_batches(segment, position)
+        else:
+            yield from self._walk(segment, position, segment.base_offset)
+
+    def _whole_batches(self, segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Of the last segment, up to where the owner is writing, or died."""
+        with contextlib.suppress(CorruptSegmentError):
+            yield from self._walk(segment, position, segment.base_offset)
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time. Walks the headers of every segment."""

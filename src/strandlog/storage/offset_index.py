@@ -17,6 +17,7 @@ from strandlog.storage.sparse_index import SparseIndex, count_at_or_below
 
 ENTRY = struct.Struct(">ii")
 _OFFSET = 0
+_POSITION = 1
 
 
 class IndexEntry(NamedTuple):
@@ -29,6 +30,15 @@ class IndexEntry(NamedTuple):
 def search(entries: Buffer, base_offset: int, target_offset: int) -> IndexEntry | None:
     """The last entry at or below the target, or None when there is none."""
     count = count_at_or_below(entries, ENTRY, _OFFSET, target_offset - base_offset)
+    return _last_of(entries, count, base_offset)
+
+
+def search_position(entries: Buffer, base_offset: int, position: int) -> IndexEntry | None:
+    """The last entry that begins at or before a position, or None when there is none."""
+    return _last_of(entries, count_at_or_below(entries, ENTRY, _POSITION, position), base_offset)
+
+
+def _last_of(entries: Buffer, count: int, base_offset: int) -> IndexEntry | None:
     if not count:
         return None
     relative, position = ENTRY.unpack_from(entries, (count - 1) * ENTRY.size)

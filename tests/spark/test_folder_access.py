@@ -1,0 +1,50 @@
+"""A folder as the source sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import strandlog
+from strandlog.model import TopicPartition
+from strandlog.spark.folder_access import FolderAccess
+from strandlog.spark.options import BATCH, parse_options
+from strandlog.spark.planning import OffsetRange
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[strandlog.Log]:
+    with strandlog.open(tmp_path) as log:
+        log.create_topic("t", 1)
+        yield log
+
+
+@pytest.fixture
+def access(tmp_path: Path, log: strandlog.Log) -> Iterator[FolderAccess]:
+    options = parse_options(BATCH, {"path": str(tmp_path), "subscribe": "t"})
+    with closing(FolderAccess(options)) as access:
+        yield access
+
+
+def test_one_partition_feeds_many_tasks_with_as_many_bytes_each(
+    log: strandlog.Log, access: FolderAccess
+) -> None:
+    producer = log.producer()
+    sizes = [10] * 3000 + [2000] * 300
+    for start in range(0, len(sizes), 10):
+        producer.send_batch("t", [b"x" * size for size in sizes[start : start + 10]])
+    [cut] = access.cut(OffsetRange(TP, 0, len(sizes)), 2)
+    assert cut % 10 == 0, "that is where a batch begins"
+    assert sum(sizes[:cut]) == pytest.approx(sum(sizes[cut:]), rel=0.25)
+
+
+def test_a_batch_that_no_index_divides_is_cut_by_offsets(
+    log: strandlog.Log, access: FolderAccess
+) -> None:
+    log.producer().send_batch("t", [b"x"] * 1000)
+    assert access.cut(OffsetRange(TP, 0, 1000), 4) == [250, 500, 750]

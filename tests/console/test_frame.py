@@ -50,6 +50,19 @@ def test_letters_lead_to_pages_and_the_heading_has_the_focus(tab: Tab) -> None:
         expect(current).to_have_text(title)
 
 
+def test_one_who_goes_on_soon_gets_there_too(tab: Tab) -> None:
+    """The first "g" ran out while the second one was waiting for its letter, and took it along."""
+    tab.open()
+    tab.page.keyboard.press("g")
+    tab.page.keyboard.press("b")
+    expect(tab.heading()).to_have_text("Broker")
+    tab.page.wait_for_timeout(900)
+    tab.page.keyboard.press("g")
+    tab.page.wait_for_timeout(700)
+    tab.page.keyboard.press("o")
+    expect(tab.heading()).to_have_text("Overview")
+
+
 def test_letters_in_a_field_are_only_letters(tab: Tab) -> None:
     tab.open("#/topics")
     search = tab.page.get_by_label("Filter")

@@ -124,7 +124,8 @@ function switchTheme() {
 
 // -- keys -------------------------------------------------------------------------------------
 
-let isGoing = false;
+const GO_MS = 1500; // for the second key, from when the first one was seen to when it is pressed
+let goSeenMs = -Infinity;
 
 function typed(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
@@ -133,10 +134,9 @@ function typed(event) {
     return;
   }
   const target = PAGES.find(([, , , key]) => key === event.key);
-  if (isGoing && target) location.hash = target[2];
+  if (event.timeStamp < goSeenMs + GO_MS && target) location.hash = target[2];
   else if (event.key === "g") {
-    isGoing = true;
-    setTimeout(() => (isGoing = false), 1200);
+    goSeenMs = performance.now();
     return;
   } else if (event.key === "/") {
     const search = main.querySelector("input[type=search]");
@@ -146,7 +146,7 @@ function typed(event) {
     }
   } else if (event.key === "t") switchTheme();
   else if (event.key === "?") showKeys();
-  isGoing = false;
+  goSeenMs = -Infinity;
 }
 
 function showKeys() {

@@ -86,3 +86,10 @@ def test_a_follower_sees_what_the_owner_appends(beside: CommandLine, tmp_path: P
     with beside.popen("consume", "t", "-o", "end", "-f", "%s\\n", "-n", "100") as process:
         out, err = process.communicate(timeout=60)
     assert (len(out.splitlines()), err) == (100, b"")
+
+
+def test_a_folder_with_an_owner_names_it_and_no_call_of_the_library(beside: CommandLine) -> None:
+    said = beside("topic", "create", "another", "-d", str(beside.data), code=1).err
+    assert f"{beside.data} is owned by process " in said
+    assert "-b HOST:PORT" in said
+    assert "strandlog.read" not in said

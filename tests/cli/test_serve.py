@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cli.command_line import CommandLine
 
@@ -86,3 +87,27 @@ def test_a_port_that_is_taken_says_what_to_do(cli: CommandLine) -> None:
         port = taken.getsockname()[1]
         found = cli("serve", str(cli.data), "--port", str(port), code=1)
     assert "address already in use; stop what listens there, or choose another" in found.err
+    assert "stopped:" not in found.err, "it was never ready: there is nothing to sum up"
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port", "--http-port"])
+def test_port_99999_is_refused_and_not_taken_for_34463(cli: CommandLine, option: str) -> None:
+    found = cli("serve", str(cli.data), option, "99999", code=2)
+    assert option in found.err
+    assert "65535" in found.err
+    assert not cli.data.exists()
+
+
+def test_an_advertised_port_that_no_machine_has_is_refused(cli: CommandLine) -> None:
+    found = cli("serve", str(cli.data), "--port", "0", "--advertise", "here:99999", code=1)
+    assert "--advertise='here:99999' is not allowed: HOST:PORT" in found.err
+
+
+def test_every_wrong_setting_has_a_line_of_its_own(cli: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("log.retenton.ms=1\nnum.partitions=abc\n")
+    found = cli("serve", str(cli.data), "--config", str(file), code=1)
+    assert [line.partition(": ")[0] for line in found.err.splitlines()] == ["error", "error"]
+    assert found.err.splitlines()[1].endswith(
+        "num.partitions='abc' is not allowed: a number, at least 1, at most 2147483647"
+    )

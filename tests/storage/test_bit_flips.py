@@ -35,7 +35,8 @@ from strandlog.storage.partition_reads import find_timestamp, read
 from strandlog.testing import FakeClock, SimulatedFiles
 
 SETTINGS = small_settings(segment_bytes=700, index_interval_bytes=120)
-RATIO = {".index": 3, ".timeindex": 5, ".snapshot": 7}  # every n-th bit is tried
+# Every n-th bit is tried. A damaged recovery point costs a recovery of everything.
+RATIO = {".index": 3, ".timeindex": 5, ".snapshot": 7, "recovery-point": 7}
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ def test_a_bit_of_what_can_be_made_again_hides_nothing(suffix: str, how: str) ->
     paths = sorted(path for path in specimen.disk.contents() if path.endswith(suffix))
     assert paths
     for path in paths:
-        for bit in range(0, 8 * specimen.disk.size(path), RATIO.get(suffix, 1)):
+        for bit in range(0, 8 * specimen.disk.size(path), RATIO[suffix]):
             disk = specimen.disk.after_kill()
             disk.flip_bit(path, bit)
             log_dir, log = opened(disk)

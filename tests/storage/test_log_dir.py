@@ -79,7 +79,7 @@ def test_a_folder_with_other_things_in_it_is_refused_and_not_touched() -> None:
     files.make_dir(DATA)
     files.append_to("data/holiday.jpg", b"...")
     before = files.contents()
-    with pytest.raises(UnknownLayoutError, match=r"holiday\.jpg"):
+    with pytest.raises(UnknownLayoutError, match=r"it holds 'holiday\.jpg'; use an empty"):
         open_dir(files)
     assert files.contents() == before
 

@@ -19,6 +19,7 @@ from strandlog.cli.config_sources import ConfigFile, SetOptions, checked_pairs
 from strandlog.cli.options import CONTEXT, MARKUP
 from strandlog.cli.serving import ServeArguments
 from strandlog.cli.serving import serve as serve_folder
+from strandlog.config.server_settings import MAX_PORT
 
 app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=MARKUP)
 
@@ -32,14 +33,23 @@ def serve(
         str | None, typer.Option(help="Listen on this address.", show_default="127.0.0.1")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Kafka's port; 0 takes a free one.", show_default="9092")
+        int | None,
+        typer.Option(
+            help="Kafka's port; 0 takes a free one.", show_default="9092", min=0, max=MAX_PORT
+        ),
     ] = None,
     grpc_port: Annotated[
-        int | None, typer.Option(help="gRPC's port; 0 takes a free one.", show_default="9094")
+        int | None,
+        typer.Option(
+            help="gRPC's port; 0 takes a free one.", show_default="9094", min=-1, max=MAX_PORT
+        ),
     ] = None,
     no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Do without gRPC.")] = False,
     http_port: Annotated[
-        int | None, typer.Option(help="HTTP's port; 0 takes a free one.", show_default="9095")
+        int | None,
+        typer.Option(
+            help="HTTP's port; 0 takes a free one.", show_default="9095", min=-1, max=MAX_PORT
+        ),
     ] = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Do without HTTP.")] = False,
     advertise: Annotated[

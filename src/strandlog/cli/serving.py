@@ -20,7 +20,7 @@ from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair, read_co
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.configuration import Chosen
 from strandlog.config.origin import Origin
-from strandlog.config.server_settings import SERVER_SETTINGS, ServerSettings
+from strandlog.config.server_settings import MAX_PORT, SERVER_SETTINGS, ServerSettings
 from strandlog.config.setting import Value
 from strandlog.errors import InvalidSettingError, MissingExtraError
 
@@ -44,7 +44,8 @@ class ServeArguments:
 
 
 def _plain_port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    # A socket would take 99999 for 34463, without a word.
+    if not (text.isascii() and text.isdigit()) or int(text) > MAX_PORT:
         raise ValueError(text)
     return int(text)
 
@@ -94,7 +95,7 @@ def parse_plain(words: Sequence[str]) -> ServeArguments | None:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or int(port) > MAX_PORT:
         raise InvalidSettingError("--advertise", text, "HOST:PORT")
     return host.strip("[]"), int(port)
 

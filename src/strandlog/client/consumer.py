@@ -35,6 +35,7 @@ from strandlog.client.choices import (
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.cursor import NO_POSITION, Cursor
 from strandlog.client.membership import Membership
+from strandlog.client.record_items import checked_timestamp
 from strandlog.client.record_source import (
     ConsumerHost,
     Decode,
@@ -338,7 +339,7 @@ class Consumer(Closing):
         with self._guard:
             self._log.make_visible(list(self._cursors))
             for cursor in self._cursors.values():
-                found = self._source.find_timestamp(cursor.tp, timestamp_ms)
+                found = self._source.find_timestamp(cursor.tp, checked_timestamp(timestamp_ms))
                 end = self._source.readable_end(cursor.tp)
                 cursor.seek(end if found is None else found.offset)
 

@@ -31,6 +31,7 @@ from strandlog.client.choices import (
     checked_assignors,
 )
 from strandlog.client.closing import Closing
+from strandlog.client.record_items import checked_timestamp
 from strandlog.client.remote_errors import (
     AUTO_OFFSET_RESET,
     PARTITION_EOF,
@@ -345,7 +346,8 @@ class RemoteConsumer(Closing):
     def seek_to_time(self, timestamp_ms: int) -> None:
         """Read all partitions on from the first record at or after a time."""
         self._settle()
-        self._progress.move(self._log.offsets_at(self._progress.positions, timestamp_ms))
+        time_ms = checked_timestamp(timestamp_ms)
+        self._progress.move(self._log.offsets_at(self._progress.positions, time_ms))
 
     def _own(self, topic: str, partition: int) -> TopicPartition:
         self._settle()

@@ -22,6 +22,7 @@ from strandlog.errors import InvalidSettingError
 
 PLAINTEXT = "PLAINTEXT"
 EVERY_ADDRESS = "0.0.0.0"
+MAX_PORT = 65535
 _LISTENER = re.compile(r"([A-Za-z0-9_]+)://(\[[0-9A-Fa-f:.%]*\]|[^:/\[\]]*):(\d{1,5})")
 
 SERVER_SETTINGS = SettingTable(
@@ -62,7 +63,7 @@ SERVER_SETTINGS = SettingTable(
             kind="int",
             default=9094,
             minimum=-1,
-            maximum=65535,
+            maximum=MAX_PORT,
             dynamic=False,
             help="Where gRPC clients are served; 0 takes a free port, -1 does without.",
         ),
@@ -71,7 +72,7 @@ SERVER_SETTINGS = SettingTable(
             kind="int",
             default=9095,
             minimum=-1,
-            maximum=65535,
+            maximum=MAX_PORT,
             dynamic=False,
             help="Where HTTP clients are served; 0 takes a free port, -1 does without.",
         ),
@@ -165,7 +166,7 @@ def _one_listener(name: str, values: Mapping[str, str]) -> Address:
     found: list[Address] = []
     for text in _listed(values[name]):
         match = _LISTENER.fullmatch(text)
-        if match is None or int(match[3]) > 65535:
+        if match is None or int(match[3]) > MAX_PORT:
             raise InvalidSettingError(name, text, "PLAINTEXT://HOST:PORT")
         label = match[1]
         if label in controllers:

@@ -112,6 +112,7 @@ class Server:
         self._side_doors = SideDoors()
         self._syncer: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._was_ready = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 
     async def start(self) -> str:
@@ -134,6 +135,7 @@ class Server:
         kafka = f"{host}:{port}"
         others = await self._side_doors.open(self._wishes(kafka), host)
         self.core.side_ports = self._side_doors.ports
+        self._was_ready = True
         return f"ready kafka={kafka}{others} data={options.data}"
 
     def _wishes(self, kafka: str) -> list[DoorWish]:
@@ -287,7 +289,8 @@ class Server:
         self._heartbeat.stop()
         if self._alarm is not None:
             self._alarm.cancel()
-        logger.info("stopped: %s", self._summary())
+        if self._was_ready:  # a broker that never served has nothing to sum up, but an error
+            logger.info("stopped: %s", self._summary())
         self.broker.close()
 
     async def _drain(self) -> None:

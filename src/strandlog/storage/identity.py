@@ -86,10 +86,8 @@ def check_layout(files: Files, folder: str) -> None:
     if META_PROPERTIES not in names and _COPY not in names:
         foreign = sorted(set(names) - _HARMLESS_NAMES)
         if foreign:
-            raise UnknownLayoutError(
-                folder,
-                f"it holds {foreign[0]!r} and {len(foreign) - 1} other things; use an empty folder",
-            )
+            more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+            raise UnknownLayoutError(folder, f"it holds {foreign[0]!r}{more}; use an empty folder")
         return
     text = _intact_text(files, folder) or _read(files, join(folder, META_PROPERTIES))
     _check_properties(folder, parse_properties(text), is_intact=_is_intact(text))

@@ -149,7 +149,7 @@ def test_what_was_decided_is_completed_that_way() -> None:
 
 
 def test_each_init_raises_the_epoch_and_forgets_the_transaction() -> None:
-    again = initialised(in_state(S.COMPLETE_ABORT), 5_000, None, NOW_MS)
+    again = initialised(in_state(S.COMPLETE_ABORT), ME, 5_000, None, NOW_MS)
     assert again.identity == (7, 4)
     assert (again.state, again.timeout_ms, again.partitions) == (S.EMPTY, 5_000, frozenset())
     assert (again.started_ms, again.last_epoch) == (NOT_STARTED, 3)
@@ -162,11 +162,11 @@ def test_the_last_epoch_is_kept_for_an_abort_by_us(epoch: int, is_out: bool) -> 
     transaction = in_state(S.COMPLETE_COMMIT, epoch=epoch)
     assert is_out_of_epochs(transaction) is is_out
     if is_out:
-        again = initialised(transaction, 1, 99, NOW_MS)
+        again = initialised(transaction, transaction.identity, 1, 99, NOW_MS)
         assert again.identity == (99, 0)
         assert again.last_epoch == NO_PRODUCER_EPOCH
     else:
-        assert initialised(transaction, 1, None, NOW_MS).epoch == epoch + 1
+        assert initialised(transaction, ME, 1, None, NOW_MS).epoch == epoch + 1
 
 
 def test_a_producer_with_the_largest_epoch_can_be_fenced_off() -> None:
@@ -204,18 +204,26 @@ def test_no_epoch_is_not_the_epoch_before_the_first() -> None:
 
 
 def test_a_retry_of_init_counts_until_the_new_epoch_is_used() -> None:
-    again = initialised(in_state(S.EMPTY), 1, None, NOW_MS)
+    again = initialised(in_state(S.EMPTY), ME, 1, None, NOW_MS)
     assert not may_be_initialised_by(again, ME)
     begun = with_partitions(again, [P0], NOW_MS)
     with pytest.raises(ProducerFencedError):
         may_be_initialised_by(begun, ME)
 
 
+def test_a_zombie_is_not_handed_the_identity_of_the_process_that_replaced_it() -> None:
+    """It shows the epoch before the current one, as one does who did not hear the answer."""
+    replaced = initialised(in_state(S.EMPTY), ProducerIdentity(), 1, None, NOW_MS)
+    assert replaced.identity == (7, 4)
+    with pytest.raises(ProducerFencedError):
+        may_be_initialised_by(replaced, ME)
+
+
 def test_a_producer_that_timed_out_may_come_back_once() -> None:
     aborted = completed(fenced(in_state(S.ONGOING), NOW_MS), NOW_MS)
     assert aborted.identity == (7, 4)
     assert not may_be_initialised_by(aborted, ME)  # it gets the new epoch as it is
-    taken_over = initialised(aborted, 1, None, NOW_MS)
+    taken_over = initialised(aborted, ProducerIdentity(), 1, None, NOW_MS)
     with pytest.raises(ProducerFencedError):  # unless a newer producer was quicker
         may_be_initialised_by(taken_over, ME)
 

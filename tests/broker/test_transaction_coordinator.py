@@ -230,6 +230,14 @@ def test_an_answer_that_was_lost_is_given_again(bench: TransactionBench) -> None
         bench.init(given=first)
 
 
+def test_a_zombie_that_asks_for_an_epoch_stays_fenced_off(bench: TransactionBench) -> None:
+    zombie = bench.producer()
+    owner = bench.producer()  # another process, which knows of no epoch
+    with pytest.raises(ProducerFencedError):
+        bench.init(given=zombie)
+    bench.done(lambda: bench.add(owner, T0))
+
+
 def test_two_names_never_share_a_producer_id(bench: TransactionBench) -> None:
     ids = [bench.producer(f"tx{number}").producer_id for number in range(4)]
     again = bench.after_crash()

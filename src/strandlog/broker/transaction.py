@@ -127,18 +127,22 @@ def may_be_initialised_by(transaction: Transaction, given: ProducerIdentity) -> 
 
 
 def initialised(
-    transaction: Transaction, timeout_ms: int, new_producer_id: int | None, now_ms: int
+    transaction: Transaction,
+    given: ProducerIdentity,
+    timeout_ms: int,
+    new_producer_id: int | None,
+    now_ms: int,
 ) -> Transaction:
     """With the next epoch, ready for a first transaction; or with a new id when it is out of
-    epochs."""
+    epochs. The epoch before may ask again only if it was shown: else a new process has asked, and
+    the one that holds it is a zombie."""
+    last_epoch = NO_PRODUCER_EPOCH
     if new_producer_id is None:
-        producer_id, epoch, last_epoch = (
-            transaction.producer_id,
-            transaction.epoch + 1,
-            transaction.epoch,
-        )
+        producer_id, epoch = transaction.producer_id, transaction.epoch + 1
+        if given == transaction.identity:
+            last_epoch = transaction.epoch
     else:
-        producer_id, epoch, last_epoch = new_producer_id, 0, NO_PRODUCER_EPOCH
+        producer_id, epoch = new_producer_id, 0
     return Transaction(
         transaction.transactional_id,
         producer_id,

@@ -191,7 +191,7 @@ class TransactionCoordinator:
             return
         else:
             new_id = self._effects.new_producer_id() if is_out_of_epochs(transaction) else None
-            changed = initialised(transaction, timeout_ms, new_id, now_ms)
+            changed = initialised(transaction, given, timeout_ms, new_id, now_ms)
         self._keep(changed, lambda: pending.complete(changed.identity), pending.fail)
 
     def _init_again(self, name: str, timeout_ms: int, pending: Pending[ProducerIdentity]) -> None:

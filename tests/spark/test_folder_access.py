@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import strandlog
+from strandlog.errors import UnknownLayoutError
 from strandlog.model import TopicPartition
 from strandlog.spark.folder_access import FolderAccess
 from strandlog.spark.options import BATCH, parse_options
@@ -48,3 +49,9 @@ def test_a_batch_that_no_index_divides_is_cut_by_offsets(
 ) -> None:
     log.producer().send_batch("t", [b"x"] * 1000)
     assert access.cut(OffsetRange(TP, 0, 1000), 4) == [250, 500, 750]
+
+
+def test_a_folder_that_is_not_there_is_told_by_its_whole_name(tmp_path: Path) -> None:
+    options = parse_options(BATCH, {"path": str(tmp_path / "nowhere"), "subscribe": "t"})
+    with pytest.raises(UnknownLayoutError, match=r"/nowhere is not .*: there is no such folder"):
+        FolderAccess(options)

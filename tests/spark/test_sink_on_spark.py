@@ -173,6 +173,14 @@ def test_a_named_batch_is_written_once(spark: Any, broker: BrokerProcess, topic:
     assert len(read(spark, broker, topic)) == 100
 
 
+def test_a_topic_that_does_not_exist_is_made_as_by_sparks_own_connector(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
+) -> None:
+    fill(client, topic, 50)
+    copy(spark, broker, topic, f"{topic}-made-by-a-stream", checkpoint)
+    assert len(read(spark, broker, f"{topic}-made-by-a-stream")) == 50
+
+
 def test_tasks_without_rows_have_nothing_to_commit(
     spark: Any, broker: BrokerProcess, topic: str
 ) -> None:

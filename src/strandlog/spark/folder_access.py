@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from strandlog.client.files import FolderSource
-from strandlog.errors import InvalidSettingError, TopicNotFoundError
+from strandlog.errors import InvalidSettingError, TopicNotFoundError, UnknownLayoutError
 from strandlog.model import TopicPartition
 from strandlog.spark.access import Bounds, RawPiece, chosen
 from strandlog.spark.options import Options
@@ -23,7 +24,10 @@ class FolderAccess:
     def __init__(self, options: Options) -> None:
         self._options = options
         files = DiskFiles()
-        self._folder = FolderView(files, options["path"])
+        path = os.path.abspath(options["path"])
+        if not files.exists(path):
+            raise UnknownLayoutError(path, "there is no such folder")
+        self._folder = FolderView(files, path)
         self._source = FolderSource(self._folder, files)
 
     def partitions(self) -> list[TopicPartition]:

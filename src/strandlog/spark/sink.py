@@ -33,6 +33,7 @@ from strandlog.record.codecs import codec_named
 from strandlog.spark.commit_log import CommitLog, StagedTransaction
 from strandlog.spark.options import Options
 from strandlog.spark.task_writer import BATCH_BYTES, TaskWriter
+from strandlog.spark.telling import in_one_line
 from strandlog.spark.worker_memory import settling
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class BatchSink:
     def client(self) -> WireClient:
         return WireClient(self.options["bootstrap.servers"], self.options.client)
 
+    @in_one_line()
     @settling()
     def write(self, place: TaskPlace, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows."""

@@ -1,17 +1,18 @@
 """What one task writes: Arrow batches in, Kafka batches out, straight to the leaders.
 
 Rows find their partition as records of any Kafka producer do: by the column `partition`, else by
-the hash of the key, else in turn. Rows of one partition keep their order.
+the hash of the key, else in turn. Rows of one partition keep their order. A topic that does not
+exist is made by the broker, if it makes topics by itself, as for any Kafka producer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
-from strandlog.errors import DataError, TopicNotFoundError
+from strandlog.errors import DataError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import Codec
 from strandlog.record.columns import encode_columns, group_rows, ready_rows, route_rows
@@ -123,10 +124,7 @@ class TaskWriter:
 
     def _partition_count(self, topic: str) -> int:
         if topic not in self._counts:
-            found: Mapping[str, Any] = self._client.topics([topic])
-            if topic not in found:
-                raise TopicNotFoundError(topic)
-            self._counts[topic] = found[topic].partition_count
+            self._counts[topic] = self._client.topic_to_write(topic).partition_count
         return self._counts[topic]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.broker_process import BrokerProcess
@@ -35,6 +36,7 @@ from strandlog.model import OffsetAndMetadata, TopicPartition
 # What a driver does that was told three values and knows nothing else.
 DRIVER = """
 import sys
+from pathlib import Path
 from strandlog.client.wire.client import WireClient
 address, name, producer_id, epoch, commit = sys.argv[1:]
 with WireClient(address) as client:
@@ -210,3 +212,25 @@ def test_a_topic_that_exists_is_not_made_again(client: WireClient, tp: TopicPart
     assert client.topics([tp.topic])[tp.topic].partition_count == 3
     assert client.topics()[tp.topic].topic_id is not None
     assert client.find_coordinator(group="g") == client.find_coordinator(transactional_id="t")
+
+
+def test_a_topic_to_write_is_made_by_a_broker_that_makes_topics_by_itself(
+    client: WireClient, tp: TopicPartition
+) -> None:
+    assert client.topic_to_write(tp.topic).partition_count == 3, "one that is there stays"
+    name = f"{tp.topic}-made-by-writing"
+    assert client.topics([name]) == {}
+    assert client.topic_to_write(name).partition_count == 1
+    assert list(client.topics([name])) == [name]
+
+
+def test_a_topic_that_the_broker_does_not_make_is_not_found(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, {"auto.create.topics.enable": "false"})
+    broker.start()
+    try:
+        with WireClient(broker.address) as client:
+            with pytest.raises(TopicNotFoundError, match="topic 'mistyped' does not exist"):
+                client.topic_to_write("mistyped")
+            assert client.topics() == {}
+    finally:
+        broker.stop()

@@ -28,7 +28,15 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import NoReturn, Self
 
-from strandlog.client.wire.cluster import Cluster, PassingError, TopicMetadata, refusal
+from strandlog.client.wire.cluster import (
+    LEADER_NOT_AVAILABLE,
+    NO_LEADER,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Cluster,
+    PassingError,
+    TopicMetadata,
+    refusal,
+)
 from strandlog.client.wire.connection import Buffer
 from strandlog.client.wire.coordinating import (
     GROUP,
@@ -55,7 +63,7 @@ from strandlog.model import (
 from strandlog.protocol.kafka.client_path import FetchAsk
 
 CREATE_TOPICS = 19
-LEADER_NOT_AVAILABLE = 5
+TOPIC_IS_MADE_WITHIN_MS = 5_000
 
 
 class WireClient:
@@ -105,6 +113,27 @@ class WireClient:
         """What the cluster says of all topics, or of those of some names that there are."""
         wanted = None if names is None else list(names)
         return self._cluster.attempts(lambda: self._cluster.read_metadata(wanted))
+
+    def topic_to_write(self, name: str) -> TopicMetadata:
+        """A topic that is about to be written: the broker makes it if it makes topics by itself.
+
+        `TopicNotFoundError` when it has not done so after a while, which is all that can be told
+        of a broker that does not.
+        """
+        found = self.topics([name])
+        if name in found:
+            return found[name]
+
+        def attempt() -> TopicMetadata:
+            made = self._cluster.read_metadata([name], may_create=True).get(name)
+            if made is None or not made.leaders or NO_LEADER in made.leaders:
+                raise PassingError(f"topic {name!r} is not there yet", UNKNOWN_TOPIC_OR_PARTITION)
+            return made
+
+        try:
+            return self._cluster.attempts(attempt, TOPIC_IS_MADE_WITHIN_MS)
+        except TopicNotFoundError:
+            raise TopicNotFoundError(name) from None
 
     def partitions(self, topics: Iterable[str] | re.Pattern[str]) -> list[TopicPartition]:
         """All partitions of some topics (`TopicNotFoundError`), or of those that match wholly."""

@@ -168,11 +168,16 @@ class Cluster:
 
     # -- metadata --------------------------------------------------------------------------------
 
-    def read_metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
-        """Ask a broker; None is for all topics, nothing for the brokers alone."""
+    def read_metadata(
+        self, topics: Iterable[str] | None, *, may_create: bool = False
+    ) -> dict[str, TopicMetadata]:
+        """Ask a broker; None is for all topics, nothing for the brokers alone.
+
+        With `may_create` a broker that makes topics by itself (auto.create.topics.enable) does so.
+        """
         wanted = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
         connection = self.any_connection()
-        body = {"topics": wanted, "allow_auto_topic_creation": False}
+        body = {"topics": wanted, "allow_auto_topic_creation": may_create}
         answer = connection.send(METADATA, body).parsed()
         self._nodes = {node.node_id: Address(node.host, node.port) for node in answer.brokers}
         self.controller_id = answer.controller_id

@@ -72,9 +72,37 @@ def test_duplicates_of_the_last_five_batches_get_their_old_offsets() -> None:
 
 def test_a_batch_that_overlaps_a_known_one_is_no_duplicate_of_it() -> None:
     state = state_after(header(0, 3), header(3, 3))
-    for overlapping in (header(3, 2), header(4, 2), header(1, 5), header(4, 3)):
-        with pytest.raises((DuplicateSequenceError, OutOfOrderSequenceError)):
-            state.check(overlapping)
+    for written in (header(3, 2), header(4, 2), header(1, 5)):
+        with pytest.raises(DuplicateSequenceError):
+            state.check(written)
+
+
+def test_a_record_that_was_not_written_is_not_lost_as_a_duplicate() -> None:
+    """Producers take "duplicate" for success: the new record of such a batch would be gone."""
+    state = state_after(header(0, 3), header(3, 3))
+    for partly_new in (header(4, 3), header(5, 2), header(0, 7)):
+        with pytest.raises(OutOfOrderSequenceError, match="6 comes next"):
+            state.check(partly_new)
+
+
+@pytest.mark.parametrize("began_at", [5, LAST_SEQUENCE - 1])
+def test_a_batch_that_failed_before_the_first_one_is_not_lost_as_a_duplicate(began_at: int) -> None:
+    """The first of several in flight was refused, the second made the producer known here."""
+    state = state_after(header(began_at), header(began_at + 1))
+    for missing in (header(began_at - 1), header(began_at - 2, 3)):
+        with pytest.raises(OutOfOrderSequenceError):
+            state.check(missing)
+
+
+def test_a_forgotten_duplicate_is_known_across_the_wrap_of_sequences() -> None:
+    sent = [header((LAST_SEQUENCE - 1 + number) % 2**31) for number in range(12)]
+    state = state_after(*sent)
+    assert state.check(header(10)) is None
+    for number in range(5):
+        with pytest.raises(DuplicateSequenceError):
+            state.check(header(number))
+    with pytest.raises(OutOfOrderSequenceError):  # so long ago that it may as well be far ahead
+        state.check(header(LAST_SEQUENCE))
 
 
 def test_sequences_wrap_to_zero() -> None:

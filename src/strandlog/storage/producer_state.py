@@ -9,7 +9,8 @@ and, inside a transaction, the first offset of that transaction. A batch is acce
 
 A batch that equals one of the last five is a duplicate: it is acknowledged with its old offset,
 because the producer may have lost our first answer (KIP-98). An older one is a duplicate whose
-offset is forgotten.
+offset is forgotten. Producers take that for success, so nothing is called a duplicate that was not
+written: of a producer that began here in the middle, what came before is missing.
 
 Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offset.
 
@@ -17,8 +18,8 @@ Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offs
         i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta |
         i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction or -1
 
-A snapshot keeps the last batch of each producer only. One that is damaged or missing is not used:
-the log tells the same from an earlier one.
+A snapshot keeps the last batch of each producer only; that it began at 0 is taken for granted. One
+that is damaged or missing is not used: the log tells the same from an earlier one.
 """
 
 from __future__ import annotations
@@ -59,10 +60,18 @@ class WrittenBatch(NamedTuple):
 class ProducerEntry:
     """The state of one producer id."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "open_transaction")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "first_sequence",
+        "last_timestamp",
+        "open_transaction",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.first_sequence = 0  # everything from here to the last one was written
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
         self.last_timestamp = -1
@@ -127,8 +136,8 @@ class ProducerState:
         expected = (entry.last_sequence + 1) % _SEQUENCE_LIMIT
         if header.base_sequence == expected:
             return None
-        behind = (expected - header.base_sequence) % _SEQUENCE_LIMIT
-        if behind < _SEQUENCE_LIMIT // 2 and header.last_sequence != entry.last_sequence:
+        first, last = header.base_sequence, header.last_sequence
+        if entry.first_sequence <= first <= last <= entry.last_sequence:
             raise DuplicateSequenceError(
                 f"producer {header.producer_id} sends sequence {header.base_sequence} again; "
                 f"its last one here is {entry.last_sequence}"
@@ -143,6 +152,10 @@ class ProducerState:
         entry = self._entry(header.producer_id, header.producer_epoch)
         last_offset = base_offset + header.last_offset_delta
         if header.base_sequence >= 0:  # a coordinator that writes for a producer counts nothing
+            if not entry.batches:
+                entry.first_sequence = header.base_sequence
+            if header.last_sequence < header.base_sequence or header.base_sequence == 0:
+                entry.first_sequence = 0  # they begin anew
             entry.batches.append(
                 WrittenBatch(
                     header.base_sequence,

@@ -28,9 +28,16 @@ from tests.kafka_requests import (
 
 from strandlog.protocol.kafka.versions import APIS
 from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import ATTRIBUTES_POSITION, TRANSACTIONAL_BIT
 from strandlog.record.builder import build_batch
 
-UNKNOWN_TOPIC, MESSAGE_TOO_LARGE, OUT_OF_ORDER, DUPLICATE_SEQUENCE = 3, 10, 45, 46
+CORRUPT_MESSAGE, UNKNOWN_TOPIC, MESSAGE_TOO_LARGE, OUT_OF_ORDER, DUPLICATE_SEQUENCE = (
+    2,
+    3,
+    10,
+    45,
+    46,
+)
 INVALID_SESSION_TIMEOUT = 26
 MEMBER_ID_REQUIRED, INVALID_RECORD, UNKNOWN_TOPIC_ID = 79, 87, 100
 
@@ -132,6 +139,14 @@ def test_a_batch_over_the_limit_of_its_topic_is_error_10(wire: Wire) -> None:
     assert (refused.error_code, refused.base_offset) == (MESSAGE_TOO_LARGE, -1)
     assert "max.message.bytes" in refused.error_message
     assert produce(wire, "small", bytes(build_batch(_now_ms(), [b"x" * 500]))).base_offset == 0
+
+
+def test_a_damaged_batch_is_asked_for_again_whatever_its_bytes_say(wire: Wire) -> None:
+    """A flipped bit must not tell a producer that it is in no transaction: that is the end."""
+    create_topic(wire, "damaged")
+    batch = bytearray(build_batch(_now_ms(), [b"v"]))
+    batch[ATTRIBUTES_POSITION + 1] |= TRANSACTIONAL_BIT
+    assert produce(wire, "damaged", bytes(batch)).error_code == CORRUPT_MESSAGE
 
 
 def test_a_record_without_a_key_is_named_to_the_producer_of_a_compacted_topic(wire: Wire) -> None:

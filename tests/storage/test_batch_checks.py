@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,20 @@ BAD: dict[str, tuple[bytes, type[StrandlogError], str]] = {
     "no sequence": (changed(PRODUCER_ID_POSITION, ">q", 4), InvalidRecordError, "sequence"),
     "magic 1": (changed(MAGIC_POSITION, ">b", 1), CorruptRecordError, "magic"),
 }
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_of_before_batches_is_not_sent_again_and_again(magic: int) -> None:
+    """Producers repeat what was damaged on its way; this is whole, and will not be taken."""
+    timestamp = struct.pack(">q", START_MS) if magic else b""
+    body = struct.pack(">bb", magic, 0) + timestamp + struct.pack(">ii", -1, 1) + b"v"
+    message = struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body
+    with pytest.raises(InvalidRecordError, match=f"magic {magic} "):
+        split_batches(message)
+    with pytest.raises(InvalidRecordError, match=f"magic {magic} "):
+        split_batches(message + message)
+    with pytest.raises(CorruptRecordError):
+        split_batches(message[:-1] + b"w")
 
 
 @pytest.mark.parametrize("why", BAD)

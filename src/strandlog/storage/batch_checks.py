@@ -1,6 +1,7 @@
 """What a batch must fulfil before it is appended. Pure: looks at bytes, settings and the time.
 
-The broker's rules are Kafka's: one format (magic 2), whole and intact (CRC-32C), as many records as
+The broker's rules are Kafka's: one format (magic 2; a producer of an older one need not try again,
+so that is no damage), whole and intact (CRC-32C), as many records as
 offsets, no control batches from clients, a sequence where there is a producer id, timestamps inside
 the topic's window, size within max.message.bytes. The records themselves are not decoded here; that
 costs per record and is done only where a rule needs it.
@@ -8,6 +9,8 @@ costs per record and is done only where a rule needs it.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Iterator
 
 from strandlog.config.topic_settings import LogSettings
@@ -18,12 +21,14 @@ from strandlog.errors import (
     MessageTooLargeError,
 )
 from strandlog.record.batch_header import (
+    BATCH_LENGTH_POSITION,
     CODEC_MASK,
     CONTROL_BIT,
     CRC_START,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
+    MAGIC_POSITION,
     BatchHeader,
     read_header,
 )
@@ -31,16 +36,29 @@ from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.storage.files import Buffer
 
+_OLD_LENGTH_AND_CRC = struct.Struct(">iI")
 LARGEST_CODEC = int(max(Codec))
 
 
 def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     """The batches of one append, each with its bytes. Their sizes must fill the data exactly."""
     view = memoryview(data)
+    if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] < MAGIC and _is_old_message(view):
+        raise InvalidRecordError(
+            f"messages of magic {view[MAGIC_POSITION]} were replaced in Kafka 0.11 by record "
+            f"batches, of magic {MAGIC}; send those"
+        )
     header = read_header(view)
     if header.batch_length + LOG_OVERHEAD == len(view) >= HEADER_SIZE:
         return [(header, view)]  # nearly always
     return list(_split(view))
+
+
+def _is_old_message(view: memoryview) -> bool:
+    """Whether it is whole as a message of the format before batches: i64 offset, i32 length, u32
+    CRC-32 of what follows, i8 magic, and the rest. Else it is a batch that was damaged."""
+    length, crc = _OLD_LENGTH_AND_CRC.unpack_from(view, BATCH_LENGTH_POSITION)
+    return bool(crc == zlib.crc32(view[MAGIC_POSITION : LOG_OVERHEAD + max(0, length)]))
 
 
 def _split(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -53,6 +71,12 @@ def _split(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
             )
         yield header, view[:size]
         view = view[size:]
+
+
+def check_crc(header: BatchHeader, data: memoryview) -> None:
+    """Raise when the bytes of a batch were damaged on their way."""
+    if crc32c(data[CRC_START:]) != header.crc:
+        raise CorruptRecordError("the batch fails its checksum; send it again")
 
 
 def check_batch(
@@ -70,8 +94,7 @@ def check_batch(
         raise CorruptRecordError(f"record batches have magic {MAGIC}, this one has {header.magic}")
     if len(data) > settings.max_message_bytes and not is_control:
         raise MessageTooLargeError(len(data), settings.max_message_bytes, "max.message.bytes")
-    if crc32c(data[CRC_START:]) != header.crc:
-        raise CorruptRecordError("the batch fails its checksum; send it again")
+    check_crc(header, data)
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         raise InvalidRecordError(
             f"{header.record_count} records for {header.last_offset_delta + 1} offsets in one batch"

@@ -41,6 +41,7 @@ from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
 from strandlog.server.kafka.refusals import PolicyViolationError, UnsupportedVersionError
 from strandlog.server.kafka.request import Request
+from strandlog.storage.batch_checks import check_crc, split_batches
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp, largest_timestamp
@@ -59,6 +60,9 @@ SENTINELS = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 EVERYTHING = -1
+NO_SESSION, NEW_SESSION = -1, 0
+FULL_FETCHES = (NO_SESSION, NEW_SESSION)
+FETCH_SESSION_NOT_FOUND = 70
 NO_TOPIC_ID = UUID(int=0)
 
 
@@ -149,7 +153,13 @@ def _check_transaction(door: KafkaDoor, log: PartitionLog, records: Buffer) -> N
     if len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT:
         header = read_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        door.core.transactions.check_write(producer, log.tp)
+        try:
+            door.core.transactions.check_write(producer, log.tp)
+        except StrandlogError:
+            # Of damaged bytes nothing can be believed, and the producer had better send them again.
+            for each, batch in split_batches(records):
+                check_crc(each, batch)
+            raise
 
 
 def _refusal(part: ProducedRecords, error: StrandlogError) -> ProduceAnswer:
@@ -181,21 +191,17 @@ def _log(door: KafkaDoor, topic: TopicRef, partition: int) -> PartitionLog:
 
 def fetch(door: KafkaDoor, request: Request) -> None:
     body = request.body()
+    if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
+        # It goes on with a session, of another broker at this address: most partitions are unsaid.
+        request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
+        return
     answered_at = request.connection.answered_at
-    parts: list[FetchPart] = []
-    refs: list[TopicRef] = []
-    by_id = request.version >= FETCH_TOPIC_IDS_FROM
-    for topic in body.topics:
-        ref: TopicRef = (topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic
-        for partition in topic.partitions:
-            refs.append(ref)
-            part = _fetch_part(door, ref, partition)
-            parts.append(part)
-            if part.log is not None and part.log in answered_at:
-                # To count the records of an answer, each of its batches had to be looked at.
-                moved_to = min(part.offset, part.log.high_watermark)
-                moved = moved_to - answered_at.pop(part.log)
-                door.core.metrics.fetched_records += max(0, moved)
+    refs, parts = _fetch_parts(door, request, body.topics)
+    for part in parts:
+        if part.log is not None and part.log in answered_at:
+            # To count the records of an answer, each of its batches had to be looked at.
+            moved = min(part.offset, part.log.high_watermark) - answered_at.pop(part.log)
+            door.core.metrics.fetched_records += max(0, moved)
     now_ms = door.broker.clock.monotonic_ms()
     wish = FetchWish(
         parts,
@@ -220,6 +226,21 @@ def fetch(door: KafkaDoor, request: Request) -> None:
         request.reply_buffers(fetch_response(request.version, topics))
 
     pending.on_done(reply)
+
+
+def _fetch_parts(
+    door: KafkaDoor, request: Request, topics: Any
+) -> tuple[list[TopicRef], list[FetchPart]]:
+    """What is asked for, and for each how its topic was named."""
+    refs: list[TopicRef] = []
+    parts: list[FetchPart] = []
+    by_id = request.version >= FETCH_TOPIC_IDS_FROM
+    for topic in topics:
+        ref: TopicRef = (topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic
+        for partition in topic.partitions:
+            refs.append(ref)
+            parts.append(_fetch_part(door, ref, partition))
+    return refs, parts
 
 
 def _fetch_part(door: KafkaDoor, ref: TopicRef, partition: Any) -> FetchPart:

@@ -151,7 +151,6 @@ def test_settings_are_set_taken_back_and_lists_added_to(wire: Wire) -> None:
     ("row", "code", "words"),
     [
         (("retention.ns", SET, "1"), INVALID_CONFIG, "'retention.ms'"),
-        (("retention.ns", DELETE, None), INVALID_CONFIG, "'retention.ms'"),
         (("retention.ns", APPEND, "1"), INVALID_CONFIG, "'retention.ms'"),
         (("retention.ms", SET, "soon"), INVALID_CONFIG, "retention.ms"),
         (("retention.ms", SET, None), INVALID_REQUEST, "DELETE"),

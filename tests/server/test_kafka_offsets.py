@@ -10,6 +10,7 @@ from tests.kafka_requests import Wire, create_topic
 
 from strandlog.protocol.consumer_protocol import Subscription, encode_subscription
 
+INVALID_REQUEST = 42
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, GROUP_NOT_FOUND, SUBSCRIBED, UNKNOWN_TOPIC_ID = (
     3,
     12,
@@ -97,6 +98,17 @@ def test_metadata_comes_back_as_it_went_and_has_a_limit(wire: Wire) -> None:
     assert _commit(wire, "noting", topic, 3, None) == 0
     [found] = _committed(wire, "noting", [topic], 9)
     assert (found.partitions[0].committed_offset, found.partitions[0].metadata) == (3, "")
+
+
+@pytest.mark.parametrize("offset", [-1, -5])
+def test_a_commit_below_zero_is_a_mistake_of_the_client_and_not_of_the_server(
+    wire: Wire, offset: int
+) -> None:
+    create_topic(wire, f"below{offset}")
+    topic = {"name": f"below{offset}"}
+    assert _commit(wire, "below", topic, offset) == INVALID_REQUEST
+    [found] = _committed(wire, "below", [topic], 9)
+    assert found.partitions[0].committed_offset == -1  # none
 
 
 # -- delete --------------------------------------------------------------------------------------

@@ -132,6 +132,13 @@ class Catalog:
             raise TopicNotFoundError(name)
         return topic
 
+    def topic_asked_for(self, name: str) -> Topic:
+        """The topic, for somebody who waits for one that is not there yet: under a name that is
+        not legal there will never be one (InvalidTopicError)."""
+        if name not in self._topics:
+            check_topic_name(name)
+        return self.topic(name)
+
     def topic_with_id(self, topic_id: UUID | None) -> Topic:
         """The topic that has this id; one that was deleted and made again has another."""
         name = None if topic_id is None else self._names_by_id.get(base64_id(topic_id))

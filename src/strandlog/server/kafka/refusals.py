@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from strandlog.errors import StrandlogError
+from strandlog.errors import DataError, StrandlogError
 
 
 class InvalidRequestError(StrandlogError):
     """The parts of a request contradict each other, or mean nothing."""
 
     kafka_code = 42
+
+
+def code_of(error: StrandlogError) -> int:
+    """The code that a client is told. A value that makes no sense is a mistake of its request; "an
+    unknown error of the server" would send people looking in the wrong place."""
+    return InvalidRequestError.kafka_code if type(error) is DataError else error.kafka_code
 
 
 class UnsupportedVersionError(StrandlogError):

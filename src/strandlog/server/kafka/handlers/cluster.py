@@ -139,7 +139,7 @@ def _wanted_topic(
         elif name in refused:
             raise refused[name]
         else:
-            topic = door.broker.catalog.topic(name)
+            topic = door.broker.catalog.topic_asked_for(name)
         return _topic(topic, request.version)
     except StrandlogError as error:
         if name is None and request.version < TOPIC_IDS_FROM:

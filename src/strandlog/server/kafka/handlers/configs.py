@@ -57,7 +57,7 @@ def describe_configs(door: KafkaDoor, request: Request) -> None:
         answer = _answer(resource)
         try:
             rows = _resource_rows(door, resource.resource_type, resource.resource_name)
-            configs = [row for row in rows if keys is None or row["name"] in keys]
+            configs = [row for row in rows if not keys or row["name"] in keys]  # none are all
             if not body.include_synonyms:
                 configs = [{**row, "synonyms": ()} for row in configs]
             if not getattr(body, "include_documentation", False):
@@ -81,7 +81,7 @@ def _answer(resource: Any) -> dict[str, Any]:
 def _resource_rows(door: KafkaDoor, kind: int, name: str) -> list[dict[str, Any]]:
     settings = door.broker.settings
     if kind == RESOURCE_TOPIC:
-        return topic_rows(door.broker.catalog.topic(name), settings)
+        return topic_rows(door.broker.catalog.topic_asked_for(name), settings)
     if kind == RESOURCE_BROKER and name in ("", str(NODE_ID)):
         rows = [(row, _layers(row, settings, row.name)) for row in BROKER_SETTINGS]
         rows += [_door_layers(door, name) for name in DOOR_SETTINGS]
@@ -213,7 +213,7 @@ def _check_rows(resource: Any) -> None:
 
 def _alterable(door: KafkaDoor, resource: Any) -> Topic:
     if resource.resource_type == RESOURCE_TOPIC:
-        return door.broker.catalog.topic(resource.resource_name)
+        return door.broker.catalog.topic_asked_for(resource.resource_name)
     if resource.resource_type == RESOURCE_BROKER:
         for row in resource.configs:
             if row.name not in DOOR_SETTINGS:
@@ -234,7 +234,13 @@ def _replacement(topic: Topic, resource: Any, settings: BrokerSettings) -> Chang
 
 
 def _increments(topic: Topic, resource: Any, settings: BrokerSettings) -> Changes:
-    return {row.name: _changed(topic, row, settings) for row in resource.configs}
+    # To take back what there is not is done already. Tools that copy a topic do that with whatever
+    # has its default at the source, known here or not.
+    return {
+        row.name: _changed(topic, row, settings)
+        for row in resource.configs
+        if row.config_operation != DELETE or row.name in TOPIC_SETTINGS
+    }
 
 
 def _changed(topic: Topic, row: Any, settings: BrokerSettings) -> object | None:

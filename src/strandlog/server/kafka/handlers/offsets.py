@@ -12,6 +12,7 @@ from strandlog.broker.group_member import CommitRequest
 from strandlog.errors import StorageError, StrandlogError, UnstableOffsetError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.refusals import code_of
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
 
@@ -86,7 +87,7 @@ def _commit(
         refused = dict.fromkeys(offsets, error)
     for tp, reason in refused.items():
         for row in places[tp]:
-            row["error_code"] = reason.kafka_code
+            row["error_code"] = code_of(reason)
 
 
 # -- fetch ---------------------------------------------------------------------------------------

@@ -83,7 +83,10 @@ def describe_log_dirs(door: KafkaDoor, request: Request) -> None:
     catalog, log_dir = door.broker.catalog, door.broker.log_dir
     asked: dict[str, set[int] | None] = dict.fromkeys(catalog.names())
     if wanted is not None:
-        asked = {row.topic: set(row.partitions) for row in wanted if row.topic in catalog}
+        asked = {row.topic: set() for row in wanted if row.topic in catalog}
+        for row in wanted:
+            if (numbers := asked.get(row.topic)) is not None:
+                numbers.update(row.partitions)
     topics = []
     for name, numbers in asked.items():
         rows = [
@@ -136,7 +139,7 @@ def describe_topic_partitions(door: KafkaDoor, request: Request) -> None:
             next_cursor = {"topic_name": name, "partition_index": first}
             break
         try:
-            topic = catalog.topic(name)
+            topic = catalog.topic_asked_for(name)
         except StrandlogError as error:
             topics.append({"error_code": error.kafka_code, "name": name})
             continue

@@ -24,6 +24,7 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState
 from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.refusals import InvalidRequestError, code_of
 from strandlog.server.kafka.request import Request
 from strandlog.storage.partition_log import PartitionLog
 
@@ -50,7 +51,7 @@ def _code(request: Request, error: Exception) -> int:
         return INVALID_PRODUCER_EPOCH
     if isinstance(error, StorageError):
         return COORDINATOR_NOT_AVAILABLE
-    return error.kafka_code if isinstance(error, StrandlogError) else -1
+    return code_of(error) if isinstance(error, StrandlogError) else -1
 
 
 def _identity(body: Any) -> ProducerIdentity:
@@ -82,12 +83,15 @@ def _answer(
 def init_producer_id(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     name = body.transactional_id
+    given = _identity(body)
 
     def ask() -> Pending[ProducerIdentity]:
+        if name == "" or (given.producer_id < 0) is not (given.epoch < 0):
+            raise InvalidRequestError("an id without letters, or half of an identity")
         if name is None:
             return Pending.of(ProducerIdentity(door.core.producer_ids.next(), 0))
         timeout_ms = body.transaction_timeout // timedelta(milliseconds=1)
-        return door.core.transactions.init_producer(name, timeout_ms, _identity(body))
+        return door.core.transactions.init_producer(name, timeout_ms, given)
 
     def reply(code: int, identity: ProducerIdentity | None) -> None:
         producer_id, epoch = identity or (-1, -1)

@@ -33,6 +33,7 @@ _NO_SUCH_TOPIC = {3, -188, -190}  # the broker's, and librdkafka's for topics an
 _TOPIC_EXISTS = 36
 _NO_SUCH_GROUP = 69
 _INVALID_ARGUMENT = -186
+_TIMED_OUT = -192  # a message was tried again and again: librdkafka keeps the reason to itself
 # Transport, time-out, all brokers down, name resolution, message and queue time-outs.
 UNREACHABLE = {-195, -185, -187, -193, -192, -166}
 
@@ -53,7 +54,8 @@ def error_of(
     """The error of our tree that a `KafkaError` stands for."""
     code, text = error.code(), error.str()
     if code in UNREACHABLE:
-        return UnreachableError(f"no answer from {to or 'the broker'}: {text}", code)
+        why = "; it is away, or its log tells why it takes no records" if code == _TIMED_OUT else ""
+        return UnreachableError(f"no answer from {to or 'the broker'}: {text}{why}", code)
     if topic is not None and code in _NO_SUCH_TOPIC:
         return TopicNotFoundError(topic)
     if topic is not None and code == _TOPIC_EXISTS:

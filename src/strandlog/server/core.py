@@ -21,6 +21,7 @@ from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_rules import check_not_internal
 from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
+from strandlog.errors import StorageError
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 from strandlog.server.slow_work import SlowWork
 from strandlog.storage.files import Buffer
@@ -28,6 +29,8 @@ from strandlog.storage.partition_log import AppendResult, PartitionLog
 from strandlog.storage.steps import Steps, do_here
 
 logger = logging.getLogger(__name__)
+
+REFUSAL_QUIET_MS = 60_000  # from one line about a disk that refuses records to the next
 
 
 class ServerCore:
@@ -43,6 +46,7 @@ class ServerCore:
         self.fetches = Fetches(self.timers)
         self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
         self.producer_ids = ProducerIds(broker.log_dir)
+        self._quiet_until_ms = 0
         self.side_ports: dict[str, int] = {}  # of the doors beside Kafka's, by their setting
         # Whoever has threads does work in steps there; else it is done at once.
         self.slow_work: SlowWork | None = None
@@ -81,7 +85,11 @@ class ServerCore:
     def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
         """Append batches of a client; written when this returns, on disk some time later."""
         check_not_internal(log.tp.topic)
-        result = self.broker.append(log, data)
+        try:
+            result = self.broker.append(log, data)
+        except StorageError as error:
+            self._tell_refusal(error)
+            raise
         self._appended(log)
         return result
 
@@ -89,10 +97,21 @@ class ServerCore:
         """The same for several partitions; when one refuses its part, nothing is written."""
         for log, _ in parts:
             check_not_internal(log.tp.topic)
-        results = self.broker.append_all(parts)
+        try:
+            results = self.broker.append_all(parts)
+        except StorageError as error:
+            self._tell_refusal(error)
+            raise
         for log, _ in parts:
             self._appended(log)
         return results
+
+    def _tell_refusal(self, error: StorageError) -> None:
+        """Clients of Kafka try again in silence, and then say "timed out": the reason is here."""
+        now_ms = self.clock.monotonic_ms()
+        if now_ms >= self._quiet_until_ms:
+            self._quiet_until_ms = now_ms + REFUSAL_QUIET_MS
+            logger.error("records are refused: %s", error)
 
     def _appended(self, log: PartitionLog) -> None:
         if self.broker.settings.fsyncs:

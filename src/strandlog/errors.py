@@ -92,7 +92,7 @@ class TopicExistsError(TopicError):
     kafka_code = 36
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic!r} exists already; delete it first or use another name")
+        super().__init__(f"topic {topic!r} exists already; use it as it is, or another name")
         self.topic = topic
 
 

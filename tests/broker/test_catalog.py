@@ -94,7 +94,7 @@ def test_names_that_contain_each_other_keep_their_own_partitions(shelf: Shelf) -
 def test_a_topic_is_made_once(shelf: Shelf) -> None:
     shelf.catalog.create("t", 2)
     shelf.append("t")
-    with pytest.raises(TopicExistsError, match="topic 't' exists already; delete it first or use"):
+    with pytest.raises(TopicExistsError, match="topic 't' exists already; use it as it is, or"):
         shelf.catalog.create("t", 1)
     assert shelf.ends() == {"t": [1, 0]}
 

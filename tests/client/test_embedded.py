@@ -137,7 +137,7 @@ def topic_calls(desk: Desk, name: str) -> list[Callable[[], object]]:
 def test_creating_twice_does_not_wipe(desk: Desk) -> None:
     made = desk.log.create_topic("t", 2)
     desk.send("t", b"kept")
-    with pytest.raises(TopicExistsError, match="topic 't' exists already; delete it first or use"):
+    with pytest.raises(TopicExistsError, match="topic 't' exists already; use it as it is, or"):
         desk.log.create_topic("t", 5)
     assert desk.log.describe_topic("t").topic_id == made.topic_id
     assert desk.values("t") == [b"kept"]

@@ -12,6 +12,7 @@ from tests.server.test_kafka_answers import (  # noqa: F401 - collected here onc
     test_a_message_of_before_batches_is_not_asked_for_again,
     test_a_session_of_another_broker_is_not_gone_on_with,
     test_a_setting_that_is_not_known_can_be_taken_back,
+    test_a_time_leads_to_what_the_reader_may_see,
     test_a_topic_that_is_named_twice_is_described_with_all_that_was_asked_for,
     test_a_zombie_is_not_handed_the_identity_of_its_successor,
     test_half_an_identity_is_an_invalid_request_and_not_an_error_of_the_server,

@@ -26,6 +26,7 @@ NOT_YET = {3, 5, 6, 14, 15, 16, 51}  # a cluster is still making a topic, electi
 PATIENCE_SECONDS = 30
 NOW_MS = time.time_ns() // 1_000_000
 TOPIC, SET, DELETE = 2, 0, 1
+LATEST_TIME = -3
 
 _numbers = itertools.count()
 
@@ -42,12 +43,12 @@ def settled(ask: Callable[[], int]) -> int:
     return code
 
 
-def sent(wire: Wire, topic: str, records: bytes) -> int:
+def sent(wire: Wire, topic: str, records: bytes, transactional_id: str | None = None) -> int:
     """The code that a Produce request gets."""
 
     def ask() -> int:
         data = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
-        body = {"transactional_id": None, "acks": -1, "timeout": 10_000}
+        body = {"transactional_id": transactional_id, "acks": -1, "timeout": 10_000}
         answer = wire.ask(0, 9, topic_data=data, **body)
         return int(answer.responses[0].partition_responses[0].error_code)
 
@@ -189,6 +190,49 @@ def test_a_topic_that_is_named_twice_is_described_with_all_that_was_asked_for(wi
     while described() != [0, 2] and time.monotonic() < deadline:
         time.sleep(0.05)
     assert described() == [0, 2]
+
+
+# -- times ---------------------------------------------------------------------------------------
+
+
+def test_a_time_leads_to_what_the_reader_may_see(wire: Wire) -> None:
+    """Nowhere behind the start of an open transaction; and to its end, when that is the latest."""
+    topic, transactional_id = name("times"), name("tx")
+    create_topic(wire, topic)
+    coordinator_is_there(wire, transactional_id)
+    _, producer_id, epoch = initialised(wire, transactional_id)
+    who = {"producer_id": producer_id, "producer_epoch": epoch}
+    begun: dict[str, Any] = {"v3_and_below_transactional_id": transactional_id}
+    begun |= {f"v3_and_below_{key}": value for key, value in who.items()}
+    topics = [{"name": topic, "partitions": [0]}]
+
+    def added() -> int:
+        answer = wire.ask(24, 3, **begun, v3_and_below_topics=topics)
+        [row] = answer.results_by_topic_v3_and_below
+        return int(row.results_by_partition[0].partition_error_code)
+
+    assert settled(added) == OK
+    batch = build_batch(NOW_MS, [b"v"], base_sequence=0, is_transactional=True, **who)  # type: ignore[arg-type]
+    assert sent(wire, topic, bytes(batch), transactional_id) == OK
+
+    def at(timestamp: int, isolation_level: int) -> tuple[int, int]:
+        part = {"partition_index": 0, "timestamp": timestamp}
+        wanted = [{"name": topic, "partitions": [part]}]
+        reader = {"replica_id": -1, "isolation_level": isolation_level}
+        [found] = wire.ask(2, 7, topics=wanted, **reader).topics
+        return found.partitions[0].timestamp, found.partitions[0].offset
+
+    assert [at(-1, level) for level in (0, 1)] == [(-1, 1), (-1, 0)]
+    assert [at(NOW_MS, level) for level in (0, 1)] == [(NOW_MS, 0), (-1, -1)]
+    assert [at(LATEST_TIME, level) for level in (0, 1)] == [(NOW_MS, 0), (-1, -1)]
+    ended = {"transactional_id": transactional_id, "committed": True, **who}
+    assert settled(lambda: int(wire.ask(26, 3, **ended).error_code)) == OK
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while at(-1, 1) != (-1, 2) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for level in (0, 1):
+        assert at(NOW_MS, level) == (NOW_MS, 0)
+        assert at(LATEST_TIME, level)[1] == 1  # the marker
 
 
 # -- fetch ---------------------------------------------------------------------------------------

@@ -204,6 +204,57 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
     return header.last_offset == entry.offset and header.max_timestamp == entry.timestamp
 
 
+def latest_timestamp(log: PartitionLog) -> TimestampOffset | None:
+    """The first of the visible records with the largest timestamp. The marker of a transaction
+    counts, as in Kafka; None when no record has a time."""
+    latest, place = NO_TIME_ENTRY, None
+    for segment in log.segments.all():
+        if segment.base_offset >= log.high_watermark:
+            break
+        largest = largest_timestamp(log, segment)
+        if largest.timestamp > latest.timestamp:
+            if not log.log_start_offset <= largest.offset < log.high_watermark:
+                largest = _largest_visible(log, segment)
+            if largest.timestamp > latest.timestamp:
+                latest, place = largest, segment
+    if place is None:
+        return None
+    batch = BatchView(_plan_in_whole(log, place, latest.offset).execute())
+    if batch.header.is_control:
+        return TimestampOffset(*latest)
+    found = batch.find_timestamp(latest.timestamp, log.context.decompressed_max_bytes)
+    if found is None or found.offset >= log.log_start_offset:
+        return found
+    return found._replace(offset=log.log_start_offset)  # the start of the log is inside the batch
+
+
+def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
+    """The largest timestamp of what may be read of a segment whose own lies outside of that."""
+    first, largest = max(log.log_start_offset, segment.base_offset), NO_TIME_ENTRY
+    if isinstance(segment, ActiveSegment):  # all before the batch of an entry stay below it
+        entry = segment.indexes.times.last_below(log.high_watermark)
+        first = first if entry is None else max(first, entry.offset)
+    start = _plan_in_whole(log, segment, first).locate()
+    if start is None:
+        return largest
+    source = windowed(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    end_position = _end_position(log.visible_place, segment)
+    try:
+        for _, header in walk(
+            source,
+            start[0],
+            end_position,
+            path=segment.log_path,
+            next_offset=0,
+            end_offset=_end_offset(log, segment),
+        ):
+            if header.max_timestamp > largest.timestamp:
+                largest = TimeEntry(header.max_timestamp, header.last_offset)
+    except CorruptSegmentError as damage:
+        _report(log, str(damage))
+    return largest
+
+
 def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
     """The first record at or after a time, or None when all visible ones are older."""
     for segment in log.segments.all():

@@ -66,6 +66,10 @@ class TimeIndex(SparseIndex):
         count = self.count_at_or_below(_TIMESTAMP, target_timestamp)
         return self.entry_before(count - 1), self.entry_before(count)
 
+    def last_below(self, offset: int) -> TimeEntry | None:
+        """The last entry about a batch that ends below an offset, or None."""
+        return self.entry_before(self.count_at_or_below(_OFFSET, offset - 1 - self.base_offset))
+
     @property
     def last(self) -> TimeEntry | None:
         return self.entry_before(self.size_bytes // ENTRY.size)

@@ -44,7 +44,7 @@ from strandlog.server.kafka.request import Request
 from strandlog.storage.batch_checks import check_crc, split_batches
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, largest_timestamp
+from strandlog.storage.partition_reads import find_timestamp, latest_timestamp
 
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -301,9 +301,8 @@ def list_offsets(door: KafkaDoor, request: Request) -> None:
                 log = _log(door, topic.name, part.partition_index)
                 _check_sentinel(part.timestamp, request.version)
                 check_leader_epoch(getattr(part, "current_leader_epoch", -1))
-                timestamp, offset = _look_up(log, part.timestamp)
-                if part.timestamp == LATEST and committed:
-                    offset = log.last_stable_offset
+                end = log.last_stable_offset if committed else log.high_watermark
+                timestamp, offset = _look_up(log, part.timestamp, end)
                 found = {
                     "error_code": 0,
                     "timestamp": timestamp,
@@ -322,19 +321,19 @@ def _check_sentinel(timestamp: int, version: int) -> None:
         raise UnsupportedVersionError(f"v{version} of ListOffsets has no special time {timestamp}")
 
 
-def _look_up(log: PartitionLog, timestamp: int) -> tuple[int, int]:
+def _look_up(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
+    """(timestamp, offset) of a time, for somebody who may read up to `end`."""
     if timestamp == LATEST:
-        return -1, log.high_watermark
+        return -1, end
     if timestamp in (EARLIEST, EARLIEST_LOCAL):  # all there is lies here
         return -1, log.log_start_offset
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):  # nothing lies elsewhere
         return -1, -1
-    if timestamp == MAX_TIMESTAMP:
-        timestamp = max(largest_timestamp(log, segment).timestamp for segment in log.segments.all())
-        if timestamp < 0:
-            return -1, -1
-    found = find_timestamp(log, max(timestamp, 0))
-    return (-1, -1) if found is None else (found.timestamp, found.offset)
+    is_latest = timestamp == MAX_TIMESTAMP
+    found = latest_timestamp(log) if is_latest else find_timestamp(log, timestamp)
+    if found is None or found.offset >= end:
+        return -1, -1
+    return found.timestamp, found.offset
 
 
 def delete_records(door: KafkaDoor, request: Request) -> None:

@@ -233,6 +233,16 @@ def test_a_guest_of_a_folder_without_sync(desk: Desk) -> None:
         assert [record.value for record in consumer.poll()] == [b"more"]
 
 
+@pytest.mark.parametrize("verb", ["producer", "create_topic", "delete_topic"])
+def test_a_guest_that_wants_to_write_is_told_that_it_only_looks(
+    folder: FolderLog, verb: str
+) -> None:
+    with pytest.raises(AttributeError, match=rf"strandlog\.read has no {verb}: it only looks"):
+        getattr(folder, verb)
+    with pytest.raises(AttributeError, match="no attribute 'no_such_verb'"):
+        folder.no_such_verb  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_a_guest_has_no_groups(folder: FolderLog) -> None:
     message = "a log opened with strandlog.read has no groups; open it instead"
     with pytest.raises(InvalidGroupError, match=message):

@@ -18,7 +18,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Condition, RLock
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from strandlog.broker.catalog import CATALOG_FILE, topic_from_document
 from strandlog.broker.group_member import GroupDescription
@@ -27,6 +27,7 @@ from strandlog.client.choices import OffsetReset
 from strandlog.client.closing import Closing
 from strandlog.client.consumer import Consumer
 from strandlog.client.folder_groups import FolderGroups
+from strandlog.client.interface import OpenLog
 from strandlog.client.membership import Membership
 from strandlog.client.record_source import (
     FETCH_BYTES,
@@ -222,6 +223,16 @@ class FolderLog(Closing):
         self._folder = FolderView(self._files, self.path)
         self._source = FolderSource(self._folder, self._files)
         self._groups = FolderGroups(self.consumer)
+
+    if not TYPE_CHECKING:  # a checker is to know that there are no such verbs
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(OpenLog, name):
+                raise AttributeError(
+                    f"a log opened with strandlog.read has no {name}: it only looks. Use "
+                    "strandlog.open, or strandlog.connect where a broker owns the folder"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def source(self) -> RecordSource:

@@ -398,8 +398,8 @@ class FolderError(StrandlogError):
 class AlreadyOpenError(FolderError):
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} is owned by another process or by another open log in this one; close that "
-            f"one, or use strandlog.read({path!r}) to read beside it, or share it: `strandlog serve`"
+            f"{path} is owned by another process or by another open log in this one; close "
+            f"that one, or use strandlog.read({path!r}) to read beside it, or `strandlog serve` it"
         )
         self.path = path
 

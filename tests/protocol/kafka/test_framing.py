@@ -47,3 +47,19 @@ def test_a_frame_that_arrives_in_one_piece_is_not_copied() -> None:
     first, second = FrameSplitter(LIMIT).feed(data)
     assert first.obj is data
     assert second.obj is data
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:9092\r\n\r\n", "HTTP on Kafka's port"),
+        (b"POST /api/v1/topics HTTP/1.1\r\n", "HTTP on Kafka's port"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "this is TLS"),
+        (b"\x7f\x00\x00\x00", "a frame of 2130706432 bytes was announced"),
+    ],
+)
+def test_a_browser_at_kafkas_port_is_not_called_a_frame_of_1195725856_bytes(
+    start: bytes, told: str
+) -> None:
+    with pytest.raises(FrameTooLargeError, match=told):
+        list(FrameSplitter(100 * 1024 * 1024).feed(start))

@@ -16,6 +16,10 @@ from strandlog.errors import DataError
 
 LENGTH_SIZE = 4
 
+# Read as lengths they are over any limit that is sensible: more than 300 MB.
+_HTTP_STARTS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"PRI "})
+_TLS_HANDSHAKE = b"\x16\x03"
+
 
 class FrameTooLargeError(DataError):
     """The peer announces a frame that is over the limit, or does not speak this protocol."""
@@ -56,7 +60,8 @@ class FrameSplitter:
             length = int.from_bytes(view[position : position + LENGTH_SIZE], signed=True)
             if not 0 <= length <= self._limit_bytes:
                 raise FrameTooLargeError(
-                    f"a frame of {length} bytes was announced, the limit is {self._limit_bytes}"
+                    _other_protocol(bytes(view[position : position + LENGTH_SIZE]))
+                    or f"a frame of {length} bytes was announced, the limit is {self._limit_bytes}"
                 )
             if rest < LENGTH_SIZE + length:
                 self._wanted = LENGTH_SIZE + length
@@ -66,3 +71,12 @@ class FrameSplitter:
         if rest:
             self._parts.append(bytes(view[position:]) if position else data)
             self._size = rest
+
+
+def _other_protocol(start: bytes) -> str:
+    """What somebody speaks who took this port for another one; "" when it may be Kafka's."""
+    if start in _HTTP_STARTS:
+        return "this is HTTP on Kafka's port; the console and the API are on http.port (9095)"
+    if start.startswith(_TLS_HANDSHAKE):
+        return "this is TLS, which is not spoken here; set security.protocol=PLAINTEXT"
+    return ""

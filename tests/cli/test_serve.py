@@ -98,6 +98,19 @@ def test_port_99999_is_refused_and_not_taken_for_34463(cli: CommandLine, option:
     assert not cli.data.exists()
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_every_address_is_not_one_to_advertise_as_an_option_either(
+    cli: CommandLine, host: str
+) -> None:
+    found = cli("serve", str(cli.data), "--port", "0", "--advertise", f"{host}:9092", code=1)
+    assert "clients cannot connect to 'every address'" in found.err
+
+
+def test_an_address_of_another_machine_is_not_called_taken(cli: CommandLine) -> None:
+    found = cli("serve", str(cli.data), "--host", "192.0.2.77", "--port", "0", code=1)
+    assert "this machine has no such address: choose another --host" in found.err
+
+
 def test_an_advertised_port_that_no_machine_has_is_refused(cli: CommandLine) -> None:
     found = cli("serve", str(cli.data), "--port", "0", "--advertise", "here:99999", code=1)
     assert "--advertise='here:99999' is not allowed: HOST:PORT" in found.err

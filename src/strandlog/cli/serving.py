@@ -20,7 +20,13 @@ from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair, read_co
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.configuration import Chosen
 from strandlog.config.origin import Origin
-from strandlog.config.server_settings import MAX_PORT, SERVER_SETTINGS, ServerSettings
+from strandlog.config.server_settings import (
+    EVERY_HOST,
+    MAX_PORT,
+    NOT_EVERY_HOST,
+    SERVER_SETTINGS,
+    ServerSettings,
+)
 from strandlog.config.setting import Value
 from strandlog.errors import InvalidSettingError, MissingExtraError
 
@@ -97,6 +103,8 @@ def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > MAX_PORT:
         raise InvalidSettingError("--advertise", text, "HOST:PORT")
+    if host.strip("[]") in EVERY_HOST:
+        raise InvalidSettingError("--advertise", text, NOT_EVERY_HOST)
     return host.strip("[]"), int(port)
 
 

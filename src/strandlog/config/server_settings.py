@@ -22,6 +22,8 @@ from strandlog.errors import InvalidSettingError
 
 PLAINTEXT = "PLAINTEXT"
 EVERY_ADDRESS = "0.0.0.0"
+EVERY_HOST = (EVERY_ADDRESS, "::")
+NOT_EVERY_HOST = "clients cannot connect to 'every address'; name the host as they see it"
 MAX_PORT = 65535
 _LISTENER = re.compile(r"([A-Za-z0-9_]+)://(\[[0-9A-Fa-f:.%]*\]|[^:/\[\]]*):(\d{1,5})")
 
@@ -138,10 +140,9 @@ def server_settings(
 
     listen = one("listeners")
     advertised = one("advertised.listeners") if values["advertised.listeners"] else None
-    if advertised is not None and advertised.host in (EVERY_ADDRESS, "::"):
-        allowed = "clients cannot connect to 'every address'; name the host as they see it"
+    if advertised is not None and advertised.host in EVERY_HOST:
         given = values["advertised.listeners"]
-        error = InvalidSettingError("advertised.listeners", given, allowed)
+        error = InvalidSettingError("advertised.listeners", given, NOT_EVERY_HOST)
         wrong.append(WrongServerSetting("advertised.listeners", error))
     data = values["log.dirs"].strip()
     if not data or "," in data:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -123,7 +124,11 @@ class Server:
                 lambda: Connection(self.door), options.host, options.kafka_port, backlog=1024
             )
         except OSError as error:
-            error.add_note("stop what listens there, or choose another --host or --port")
+            error.add_note(
+                "this machine has no such address: choose another --host"
+                if error.errno == errno.EADDRNOTAVAIL
+                else "stop what listens there, or choose another --host or --port"
+            )
             raise
         self._loop.set_exception_handler(self._heard_of)
         self._syncer = asyncio.create_task(self._sync_for_ever(), name="syncing")

@@ -10,6 +10,7 @@ from tests.kafka_requests import Wire
 from tests.server.test_kafka_answers import (  # noqa: F401 - collected here once more
     test_a_batch_that_was_refused_is_not_taken_for_a_duplicate_later,
     test_a_message_of_before_batches_is_not_asked_for_again,
+    test_a_record_that_is_too_old_does_not_hide_in_a_batch,
     test_a_session_of_another_broker_is_not_gone_on_with,
     test_a_setting_that_is_not_known_can_be_taken_back,
     test_a_time_leads_to_what_the_reader_may_see,

@@ -27,6 +27,7 @@ PATIENCE_SECONDS = 30
 NOW_MS = time.time_ns() // 1_000_000
 TOPIC, SET, DELETE = 2, 0, 1
 LATEST_TIME = -3
+INVALID_TIMESTAMP = 32
 
 _numbers = itertools.count()
 
@@ -128,6 +129,17 @@ def test_a_message_of_before_batches_is_not_asked_for_again(wire: Wire, magic: i
     body = struct.pack(">bb", magic, 0) + timestamp + struct.pack(">ii", -1, 1) + b"v"
     message = struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body
     assert sent(wire, topic, message) == INVALID_RECORD
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_record_that_is_too_old_does_not_hide_in_a_batch(wire: Wire, place: int) -> None:
+    topic = name("ages")
+    create_topic(wire, topic, message_timestamp_before_max_ms="3600000")
+    times = [NOW_MS, NOW_MS]
+    assert sent(wire, topic, bytes(build_batch(NOW_MS, [b"v"] * 2, timestamps=times))) == OK
+    times[place] -= 2 * 3_600_000
+    old = bytes(build_batch(NOW_MS, [b"v"] * 2, timestamps=times))
+    assert sent(wire, topic, old) == INVALID_TIMESTAMP
 
 
 # -- topics --------------------------------------------------------------------------------------

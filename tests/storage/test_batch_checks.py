@@ -145,6 +145,26 @@ def test_timestamps_lie_in_the_window_of_the_topic(timestamp: int, is_fine: bool
     check(data, **window, message_timestamp_type="LogAppendTime")
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("place", range(3))
+def test_a_record_that_is_too_old_does_not_hide_among_younger_ones(
+    codec: Codec, place: int
+) -> None:
+    times = [START_MS, START_MS - 200, -1]
+    limit = before(200)
+    check(batch(b"1", b"2", b"3", timestamps=times, codec=codec), **limit)
+    times[place] = START_MS - 201
+    data = batch(b"1", b"2", b"3", timestamps=times, codec=codec)
+    with pytest.raises(InvalidTimestampError, match="201 ms behind"):
+        check(data, **limit)
+    check(data)  # a topic without a limit does not ask
+    check(data, **limit, message_timestamp_type="LogAppendTime")
+
+
+def before(limit_ms: int) -> dict[str, Any]:
+    return {"message_timestamp_before_max_ms": limit_ms}
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_batches_are_split_where_they_meet(count: int) -> None:
     pieces = [batch(*[b"v"] * (n + 1)) for n in range(count)]

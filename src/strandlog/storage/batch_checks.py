@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 
+from strandlog.config.setting import MAX_LONG
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import (
     CorruptRecordError,
@@ -20,6 +21,7 @@ from strandlog.errors import (
     InvalidTimestampError,
     MessageTooLargeError,
 )
+from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import (
     BATCH_LENGTH_POSITION,
     CODEC_MASK,
@@ -112,6 +114,16 @@ def check_batch(
         before_ms = settings.message_timestamp_before_max_ms
         if not -before_ms <= ahead_ms <= settings.message_timestamp_after_max_ms:
             raise _out_of_window(max_timestamp, ahead_ms, settings)
+        if before_ms < MAX_LONG and header.record_count > 1 and not is_control:
+            _check_age_of_each(data, settings, now_ms)
+
+
+def _check_age_of_each(data: memoryview, settings: LogSettings, now_ms: int) -> None:
+    """The header has the youngest record only; one without a time is as old as it likes."""
+    oldest_ms = now_ms - settings.message_timestamp_before_max_ms
+    for record in BatchView(data).records("", 0):
+        if 0 <= record.timestamp < oldest_ms:
+            raise _out_of_window(record.timestamp, record.timestamp - now_ms, settings)
 
 
 def _out_of_window(timestamp: int, ahead_ms: int, settings: LogSettings) -> InvalidTimestampError:

@@ -144,7 +144,7 @@ class InvalidGroupError(GroupError):
     kafka_code = 24
 
     def __init__(self, group: object, reason: str) -> None:
-        super().__init__(f"{group!r} is not a group name: {reason}")
+        super().__init__(reason if group is None else f"{group!r} is not a group name: {reason}")
         self.group = group
 
 

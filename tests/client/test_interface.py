@@ -9,7 +9,7 @@ import pytest
 from tests.broker_process import BrokerProcess, emptied
 
 import strandlog
-from strandlog import TopicPartition
+from strandlog import InvalidGroupError, TopicPartition
 from strandlog.client.interface import OpenLog, ReadableLog
 from strandlog.clock import SystemClock
 
@@ -87,6 +87,14 @@ def test_the_same_program(log: OpenLog) -> None:
         log.delete_topic("t")
         with pytest.raises(strandlog.TopicNotFoundError):
             log.describe_topic("t")
+
+
+def test_a_commit_without_a_group_does_not_talk_of_a_group_named_none(log: OpenLog) -> None:
+    with log:
+        log.create_topic("t")
+        with log.consumer(["t"]) as consumer, pytest.raises(InvalidGroupError) as refused:
+            consumer.commit()
+        assert str(refused.value) == "this consumer has no group to commit for; give it one"
 
 
 def test_keys_go_to_the_same_partitions(tmp_path: Path, broker: BrokerProcess) -> None:

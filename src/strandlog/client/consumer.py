@@ -357,7 +357,9 @@ class Consumer(Closing):
         """Keep the positions for the group, on disk; returns what changed."""
         with self._guard:
             if self.group is None:
-                raise InvalidGroupError(None, "this consumer has no group to commit for")
+                raise InvalidGroupError(
+                    None, "this consumer has no group to commit for; give it one"
+                )
             if self._membership is not None and not self._membership.is_member:
                 self._membership.step()  # the group may have come together anew meanwhile
             return self._commit_consumed()

@@ -363,7 +363,7 @@ class RemoteConsumer(Closing):
         """Keep the positions for the group; returns what changed."""
         self._check_open()
         if self.group is None:
-            raise InvalidGroupError(None, "this consumer has no group to commit for")
+            raise InvalidGroupError(None, "this consumer has no group to commit for; give it one")
         return self._commit_positions()
 
     def _commit_positions(self) -> dict[TopicPartition, int]:

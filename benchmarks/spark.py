@@ -2,8 +2,8 @@
 
     python -m benchmarks.spark [--rounds N] [--only WORDS] [--json FILE]
 
-The same broker, the same topics, the same Spark, the same number of cores, the same options for
-Java (those of `strandlog.spark.session`), a session for each contender, and both sessions stay
+The same broker, the same topics, the same Spark, the same number of cores, the same settings (with
+what `strandlog.spark.session` sets for speed), a session for each contender, and both sessions stay
 alive: rounds go in turns, so that whatever else the machine does disturbs all alike. The first
 round of a case warms up and does not count, nor do some rounds before the first case, until Java
 has compiled what all cases use; of the others the best one counts. Beside it are told the median,
@@ -42,7 +42,7 @@ from benchmarks.spark_job import MARK
 from benchmarks.wire import running_broker
 from strandlog.client.wire.client import WireClient
 from strandlog.spark.java import java_home
-from strandlog.spark.session import ARROW_UNCHECKED
+from strandlog.spark.session import QUICKER
 
 JOB = Path(__file__).parent / "spark_job.py"
 STOP_SECONDS = 60
@@ -60,7 +60,7 @@ class Session:
         java = java_home()
         if java is not None:
             environment["JAVA_HOME"] = java
-        job = {"jars": jars, "folder": str(folder), "java": ARROW_UNCHECKED}
+        job = {"jars": jars, "folder": str(folder), "settings": QUICKER}
         with (folder / "stderr").open("w") as log:
             self._process = subprocess.Popen(
                 [python, str(JOB), json.dumps(job)],

@@ -1,6 +1,6 @@
 """A Spark session that does what it is told and says how long it took: one line in, one line out.
 
-    python spark_job.py '{"jars": [...], "folder": "...", "java": "-D..."}'
+    python spark_job.py '{"jars": [...], "folder": "...", "settings": {...}}'
 
     in    {"do": "read", "format": "kafka", "options": {...}, "sink": "noop"}
     out   said: {"seconds": 1.25, "result": ...}
@@ -30,7 +30,6 @@ def session(job: dict[str, Any]) -> Any:
 
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.defaultJavaOptions": job["java"],
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.local.dir": f"{job['folder']}/local",
@@ -39,6 +38,7 @@ def session(job: dict[str, Any]) -> Any:
         "spark.sql.warehouse.dir": f"{job['folder']}/warehouse",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **job["settings"],
     }
     if job["jars"]:
         settings["spark.jars"] = ",".join(job["jars"])

@@ -15,10 +15,13 @@ import pandas as pd
 import pytest
 from examples.flights.dataset import FLIGHT_SCHEMA, as_json, flight_events, original_flights
 from tests.broker_process import BrokerProcess
+from tests.soak.reading import read_partition
 
 import strandlog
 
 TOPIC = "all-flights"
+PARTITIONS = 3
+PATIENCE_SECONDS = 240
 SUMS = ["dep_delay", "arr_delay", "distance"]
 
 
@@ -28,8 +31,9 @@ def flights(broker: BrokerProcess) -> Iterator[str]:
     events = flight_events()
     keys = (key.encode() if isinstance(key, str) else None for key in events["tailnum"])
     with strandlog.connect(broker.address) as log:
-        log.create_topic(TOPIC, 3)
-        with log.producer(acks=1, compression="lz4") as producer:
+        log.create_topic(TOPIC, PARTITIONS)
+        # Who reads the folder sees what is on disk.
+        with log.producer(acks="all", compression="lz4") as producer:
             producer.send_batch(TOPIC, list(zip(keys, as_json(events), strict=True)))
         yield TOPIC
         log.delete_topic(TOPIC)
@@ -64,7 +68,7 @@ def test_every_flight_arrives_once_and_unchanged(
     place = ("path", str(broker.data)) if way == "path" else ("bootstrap.servers", broker.address)
     copy = f"flights-by-{way}"
     with strandlog.connect(broker.address) as log:
-        log.create_topic(copy, 3)
+        log.create_topic(copy, PARTITIONS)
     frame = (
         spark.readStream.format("strandlog")
         .option(*place)
@@ -92,7 +96,7 @@ def test_every_flight_arrives_once_and_unchanged(
         .start()
     )
     for query in (to_topic, to_parquet):
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE_SECONDS)
     check(_parquet(tmp_path / "lake"), original)
     check(_topic(broker, copy), original)
 
@@ -110,12 +114,10 @@ def _topic(broker: BrokerProcess, topic: str) -> Any:
     import pyarrow as pa
     from pyarrow import json
 
-    pieces: list[bytes] = []
-    with (
-        strandlog.connect(broker.address) as log,
-        log.consumer([topic], auto_offset_reset="earliest") as consumer,
-    ):
-        while records := consumer.poll(max_records=50_000, timeout_ms=2000):
-            pieces += [record.value or b"" for record in records]
+    pieces = [
+        message.value()
+        for partition in range(PARTITIONS)
+        for message in read_partition(broker.address, topic, partition)
+    ]
     frame = json.read_json(pa.BufferReader(b"\n".join(pieces))).to_pandas()
     return frame.assign(time_hour=pd.to_datetime(frame["time_hour"], utc=True))

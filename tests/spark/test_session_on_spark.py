@@ -56,6 +56,11 @@ def test_java_does_not_check_each_access_to_arrow_twice(spark: Any) -> None:
     assert not arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED
 
 
+def test_nobody_is_warned_that_the_source_is_registered(spark: Any) -> None:
+    name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    assert not spark._jvm.org.apache.logging.log4j.LogManager.getLogger(name).isWarnEnabled()
+
+
 def _hang_up_in_the_middle(server: Any, said: bytes, seen: Any) -> str:
     """What is printed when Java says this and goes away, and another comes and is served."""
     address = server.server_address

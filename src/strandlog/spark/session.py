@@ -55,6 +55,7 @@ SHARED_VARIABLES = {
     "SPARK_BUFFER_SIZE": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
+REGISTRY = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -131,6 +132,9 @@ def register(spark: SparkSession) -> None:
     if context is None:
         spark.dataSource.register(StrandlogDataSource)
         return
+    # That it replaces what Spark found by itself is meant, and need not be told with each stream.
+    log4j = context._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(REGISTRY, log4j.Level.ERROR)
     before = context.environment
     context.environment = {**SHARED_VARIABLES, **before}
     try:

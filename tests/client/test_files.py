@@ -244,7 +244,7 @@ def test_a_guest_that_wants_to_write_is_told_that_it_only_looks(
 
 
 def test_a_guest_has_no_groups(folder: FolderLog) -> None:
-    message = "a log opened with strandlog.read has no groups; open it instead"
+    message = "^a log opened with strandlog.read has no groups, so no 'g': it only looks"
     with pytest.raises(InvalidGroupError, match=message):
         folder.consumer(["t"], group="g")
     consumer = folder.consumer(["t"])

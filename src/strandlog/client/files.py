@@ -340,5 +340,7 @@ class FolderLog(Closing):
 
 def _refuse(group: str) -> NoReturn:
     raise InvalidGroupError(
-        group, "a log opened with strandlog.read has no groups; open it instead"
+        None,
+        f"a log opened with strandlog.read has no groups, so no {group!r}: it only looks. Use "
+        "strandlog.open, or strandlog.connect where a broker owns the folder",
     )

@@ -127,7 +127,7 @@ def slow_rows(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
-            "timestamp": record.timestamp * 1000 if 0 <= record.timestamp < 2**53 else None,
+            "timestamp": record.timestamp * 1000 if 0 <= record.timestamp * 1000 < 2**63 else None,
             "timestampType": int(kind),
             "headers": [{"key": name, "value": value} for name, value in record.headers],
         }

@@ -33,7 +33,7 @@ demo: setup
 	$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,24 +60,24 @@ def test_nobody_is_warned_that_the_source_is_registered(spark: Any) -> None:
     assert not spark._jvm.org.apache.logging.log4j.LogManager.getLogger(name).isWarnEnabled()
 
 
-def _hang_up_in_the_middle(server: Any, said: bytes, seen: Any) -> str:
+def _printed_of_a_hang_up(said: bytes, *, is_silent: bool, seen: Any) -> str:
     """What is printed when Java says this and goes away, and another comes and is served."""
-    address = server.server_address
-    with socket.create_connection(address, timeout=30) as java:
+    server = _start_update_server("secret", False)
+    if is_silent:
+        take_hang_ups_in_silence(SimpleNamespace(_accumulatorServer=server))
+    with socket.create_connection(server.server_address, timeout=30) as java:
         java.sendall(said)
-    with socket.create_connection(address, timeout=30) as java:
+    with socket.create_connection(server.server_address, timeout=30) as java:
         java.sendall(b"secret" + struct.pack("!i", 0))
         assert java.recv(1) == b"\x01"
-    time.sleep(0.1)  # the second one hung up as well
+        server.shutdown()  # nothing is printed after it
     return str(seen.readouterr().err)
 
 
 def test_a_query_that_is_stopped_prints_no_traceback_of_accumulators(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    server = _start_update_server("secret", False)
-    assert "EOFError" in _hang_up_in_the_middle(server, b"secret", capsys), "what it is about"
-    take_hang_ups_in_silence(SimpleNamespace(_accumulatorServer=server))
-    assert _hang_up_in_the_middle(server, b"secret", capsys) == ""
-    assert "not correct" in _hang_up_in_the_middle(server, b"wrong!", capsys)
-    server.shutdown()
+    told = _printed_of_a_hang_up(b"secret", is_silent=False, seen=capsys)
+    assert "EOFError" in told, "what it is about"
+    assert _printed_of_a_hang_up(b"secret", is_silent=True, seen=capsys) == ""
+    assert "not correct" in _printed_of_a_hang_up(b"wrong!", is_silent=True, seen=capsys)

@@ -58,7 +58,7 @@ def test_one_who_goes_on_soon_gets_there_too(tab: Tab) -> None:
     expect(tab.heading()).to_have_text("Broker")
     tab.page.wait_for_timeout(900)
     tab.page.keyboard.press("g")
-    tab.page.wait_for_timeout(700)
+    tab.page.wait_for_timeout(400)
     tab.page.keyboard.press("o")
     expect(tab.heading()).to_have_text("Overview")
 

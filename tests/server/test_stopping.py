@@ -130,7 +130,7 @@ def test_a_second_signal_ends_it_at_once(broker: BrokerProcess) -> None:
         began = time.monotonic()
         os.kill(broker.process.pid, signal.SIGINT)
         assert broker.process.wait(10) == 130
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
     with strandlog.open(broker.data) as log:
         assert log.broker.catalog.log("t", 0).log_end_offset == 20 * 500
 

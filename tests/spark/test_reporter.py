@@ -155,7 +155,7 @@ def test_a_server_that_is_not_there_is_one_warning_and_holds_nobody_up(
     began = time.monotonic()
     for number in range(1000):
         reporter.tell(REPORT._replace(batch_id=number))
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     wait_for(lambda: warnings(caplog))
     time.sleep(0.5)  # some more attempts
     reporter.end("stopped")

@@ -75,6 +75,7 @@ def confluent(wanted: Wanted, stop: Stop) -> None:
 def kafka_python(wanted: Wanted, stop: Stop) -> None:
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.errors import KafkaConnectionError
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
@@ -96,7 +97,11 @@ def kafka_python(wanted: Wanted, stop: Stop) -> None:
     while not stop.asked:
         # Long: when this ends in the middle of a rebalance, 3.0.12 now and then loses the answer of
         # the coordinator, and does nothing from then on.
-        found = [record for each in consumer.poll(timeout_ms=2000).values() for record in each]
+        try:
+            polled = consumer.poll(timeout_ms=2000)
+        except KafkaConnectionError:
+            continue  # it tells of a broker that is away now and then, and finds it again
+        found = [record for each in polled.values() for record in each]
         if found:
             consumer.commit()
             say(read=[record.value.decode() for record in found])

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types contracts check crash fuzz soak bench bench-spark bench-console screenshots grpc peers clean
+.PHONY: help setup demo test lint types contracts check crash fuzz soak attack bench bench-spark bench-console screenshots grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -15,6 +15,7 @@ help:
 	@echo "make crash   at least 13,000 crash points over a simulated disk"
 	@echo "make fuzz    random and damaged requests against a broker, for some minutes"
 	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
+	@echo "make attack  hostile clients against a broker: stall, memory, SIGTERM, as one table"
 	@echo "make bench   figures of this machine, as a table and as JSON (Spark alone: make bench-spark)"
 	@echo "make bench-console  what an open console costs a producer (needs Chromium)"
 	@echo "make screenshots    pictures of the console for the guide, out of two minutes of traffic"
@@ -58,6 +59,9 @@ soak: setup
 	$(BIN)/python -m tests.soak.broker_kills --rounds 50
 	$(BIN)/python -m tests.soak.transaction_kills --kills 50
 	$(BIN)/python -m tests.soak.spark_kills --rounds 20
+
+attack: setup
+	$(BIN)/python -m tests.attack $(ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks.run

@@ -46,6 +46,24 @@ class PolicyViolationError(StrandlogError):
     kafka_code = 44
 
 
+class SecurityDisabledError(StrandlogError):
+    """The request needs an authorizer, users or quotas, which this broker does not have."""
+
+    kafka_code = 54
+
+
+class LogDirNotFoundError(StrandlogError):
+    """A replica is to move to a folder that the broker does not have."""
+
+    kafka_code = 57
+
+
+class ResourceNotFoundError(StrandlogError):
+    """A request names a user that does not exist."""
+
+    kafka_code = 91
+
+
 class FencedLeaderEpochError(StrandlogError):
     """The client knows an older leader than there is."""
 

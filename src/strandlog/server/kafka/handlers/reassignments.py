@@ -1,22 +1,26 @@
-"""What tools for many nodes ask, answered by one: ElectLeaders, Alter- and
-ListPartitionReassignments.
+"""Requests about a cluster of several nodes, answered by one: ElectLeaders, Alter- and
+ListPartitionReassignments, AlterReplicaLogDirs, DescribeQuorum.
 
 Node 0 leads every partition and has the only replica: elections are not needed, moves to node 0 are
-done before they begin, other nodes do not exist, and there is never a move under way.
+done before they begin, other nodes do not exist, and there is never a move under way. The same is
+true of moves between folders, because there is one data folder. The quorum that keeps the metadata
+is node 0; it has no metadata log, so every offset of that log is -1 (unknown).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from strandlog.errors import StrandlogError
+from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
+    LogDirNotFoundError,
     NoReassignmentInProgressError,
 )
 from strandlog.server.kafka.request import Request
+from strandlog.storage.partition_log import LEADER_EPOCH
 
 
 def elect_leaders(door: KafkaDoor, request: Request) -> None:
@@ -65,6 +69,68 @@ def list_partition_reassignments(door: KafkaDoor, request: Request) -> None:
     del door
     request.body()
     request.reply({"error_message": None, "topics": []})
+
+
+def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> None:
+    catalog, folder = door.broker.catalog, door.broker.log_dir.path
+    outcomes: dict[str, dict[int, int]] = {}
+    for wanted in request.body().dirs:
+        for topic in wanted.topics:
+            codes = outcomes.setdefault(topic.name, {})
+            for number in topic.partitions:
+                try:
+                    catalog.log(topic.name, number)
+                    if wanted.path != folder:
+                        raise LogDirNotFoundError(f"the only data folder is {folder}")
+                    codes[number] = 0
+                except StrandlogError as error:
+                    codes[number] = error.kafka_code
+    results = [
+        {
+            "topic_name": name,
+            "partitions": [
+                {"partition_index": number, "error_code": code} for number, code in codes.items()
+            ],
+        }
+        for name, codes in outcomes.items()
+    ]
+    request.reply({"results": results})
+
+
+METADATA_TOPIC, METADATA_PARTITION = "__cluster_metadata", 0
+UNKNOWN_OFFSET = -1
+
+
+def describe_quorum(door: KafkaDoor, request: Request) -> None:
+    named = {
+        (topic.topic_name, part.partition_index)
+        for topic in request.body().topics
+        for part in topic.partitions
+    }
+    topics = []
+    for name, number in sorted(named):
+        row: dict[str, Any] = {"partition_index": number, "error_message": None}
+        if (name, number) == (METADATA_TOPIC, METADATA_PARTITION):
+            voter = {
+                "replica_id": NODE_ID,
+                "replica_directory_id": None,
+                "log_end_offset": UNKNOWN_OFFSET,
+            }
+            row |= {
+                "leader_id": NODE_ID,
+                "leader_epoch": LEADER_EPOCH,
+                "high_watermark": UNKNOWN_OFFSET,
+                "current_voters": [voter],
+            }
+        else:
+            row |= _told(TopicNotFoundError(name))
+        topics.append({"topic_name": name, "partitions": [row]})
+    host, port = door.advertised(request.connection)
+    node = {
+        "node_id": NODE_ID,
+        "listeners": [{"name": "PLAINTEXT", "host": host, "port": port}],
+    }
+    request.reply({"error_message": None, "topics": topics, "nodes": [node]})
 
 
 def _told(error: StrandlogError) -> dict[str, Any]:

@@ -193,3 +193,29 @@ def test_jitter_beyond_the_age_of_a_segment_leaves_it_some_age() -> None:
     log.roll()  # the first segment of a log has no jitter
     fill(log, 20)
     assert len(log.segments) < 20
+
+
+def test_a_segment_has_both_index_files_or_none() -> None:
+    files = SimulatedFiles()
+    files.make_dir(FOLDER)
+    segment = ActiveSegment(files, stem_of(FOLDER, 100), 100, 100, START_MS)
+    segment.append([bytes(50)], 50, 100, START_MS)
+    segment.indexes.save()
+    assert not {f"{STEM}.index", f"{STEM}.timeindex"} & _files_in(files)
+    segment.seal()  # notes the largest timestamp; a segment this small has no offset entry
+    assert {f"{STEM}.index", f"{STEM}.timeindex"} <= _files_in(files)
+    assert files.size(f"{STEM}.index") == 0
+
+
+def test_entries_without_timestamps_make_both_index_files() -> None:
+    files = SimulatedFiles()
+    files.make_dir(FOLDER)
+    segment = ActiveSegment(files, stem_of(FOLDER, 100), 100, 100, START_MS)
+    for number in range(3):
+        segment.append([bytes(90)], 90, 100 + number, -1)
+    segment.indexes.save()
+    assert {f"{STEM}.index", f"{STEM}.timeindex"} <= _files_in(files)
+
+
+def _files_in(files: SimulatedFiles) -> set[str]:
+    return {f"{FOLDER}/{name}" for name in files.list_dir(FOLDER)}

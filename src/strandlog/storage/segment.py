@@ -123,9 +123,13 @@ class SegmentIndexes:
         self.size_bytes = self._larger_size_bytes()
 
     def save(self) -> None:
-        """Bring both files up to date."""
+        """Bring both files up to date. Either both exist afterwards or none: Kafka takes a segment
+        with one index file for one that lost the other, and scans the whole log file."""
         self.times.save()
         self.offsets.save()
+        if self.times.has_file != self.offsets.has_file:
+            self.times.make_file()
+            self.offsets.make_file()
 
     def finish(self) -> None:
         """The segment is complete: the time index ends with the largest timestamp."""

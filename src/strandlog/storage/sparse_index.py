@@ -35,7 +35,7 @@ class SparseIndex:
     Always _tail_start <= _saved <= _tail_start + len(_tail).
     """
 
-    __slots__ = ("_files", "_saved", "_tail", "_tail_start", "base_offset", "path")
+    __slots__ = ("_files", "_saved", "_tail", "_tail_start", "base_offset", "has_file", "path")
 
     layout: struct.Struct
 
@@ -46,8 +46,10 @@ class SparseIndex:
         self._tail = bytearray()
         try:
             saved = files.size(path)
+            self.has_file = True
         except FileNotFoundError:
             saved = 0
+            self.has_file = False
         self._tail_start = self._saved = saved - saved % self.layout.size
         if saved != self._saved:
             files.truncate(path, self._saved)
@@ -70,11 +72,18 @@ class SparseIndex:
         if unsaved:
             # At its place, not at the end: a full disk may have taken a part of it before.
             self._files.write_at(self.path, self._saved, self._tail[-unsaved:])
+            self.has_file = True
             self._saved += unsaved
         excess = len(self._tail) - KEEP_AT_MOST_ENTRIES * self.layout.size
         if excess > 0:
             del self._tail[:excess]
             self._tail_start += excess
+
+    def make_file(self) -> None:
+        """Make the file, empty, unless it exists."""
+        if not self.has_file:
+            self._files.write_at(self.path, 0, b"")
+            self.has_file = True
 
     def keep(self, count: int) -> None:
         """Keep the first `count` entries, in memory and on file."""

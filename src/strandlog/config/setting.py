@@ -33,6 +33,7 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    allows_empty: bool = False  # of a list
     dynamic: bool = True
     broker_name: str = ""  # of a topic's setting: the broker's setting that is its default
 
@@ -69,7 +70,8 @@ class Setting:
 
     def _is_in_bounds(self, value: Value) -> bool:
         if isinstance(value, tuple):
-            return bool(value) and all(name in self.choices for name in value)
+            is_long_enough = bool(value) or self.allows_empty
+            return is_long_enough and all(name in self.choices for name in value)
         if isinstance(value, str):
             return not self.choices or value in self.choices
         low = self.minimum is None or value >= self.minimum
@@ -83,7 +85,8 @@ class Setting:
             case "choice":
                 return "one of " + ", ".join(self.choices)
             case "list":
-                return "a comma-separated list of " + ", ".join(self.choices)
+                words = "a comma-separated list of " + ", ".join(self.choices)
+                return words + ", or nothing" if self.allows_empty else words
             case "text":
                 return "text"
         noun = {"bytes": "a size in bytes (or 512KiB, 1GiB)", "ms": "a time in ms (or 5s, 7d)"}

@@ -30,7 +30,11 @@ TOPIC_SETTINGS = SettingTable(
             kind="list",
             default=("delete",),
             choices=("delete", "compact"),
-            help="delete drops old segments, compact keeps the last value per key; or both.",
+            allows_empty=True,
+            help=(
+                "delete drops old segments, compact keeps the last value per key; or both. "
+                "An empty list keeps everything."
+            ),
         ),
         Setting(
             name="retention.ms",

@@ -345,7 +345,7 @@ def delete_records(door: KafkaDoor, request: Request) -> None:
             try:
                 log = _log(door, topic.name, part.partition_index)
                 check_not_internal(topic.name)
-                if not log.settings.deletes:
+                if log.settings.compacts and not log.settings.deletes:
                     raise PolicyViolationError(f"{log.tp} is compacted only; nothing is deleted")
                 everything = part.offset == EVERYTHING
                 log.raise_log_start(log.high_watermark if everything else part.offset)

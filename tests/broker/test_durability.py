@@ -100,14 +100,6 @@ def test_a_reader_that_is_parked_already_makes_an_append_urgent(bench: Bench) ->
     assert bench.shown == [0]
 
 
-def test_a_reader_that_is_parked_later_hurries_what_is_dirty(bench: Bench) -> None:
-    bench.append(0)
-    bench.durability.hurry(bench.log(0))
-    bench.durability.hurry(bench.log(1))  # nothing was written there
-    assert bench.take() == [0]
-    assert bench.durability.next_due_ms() is None
-
-
 def test_a_partition_has_one_sync_under_way_and_then_the_next(bench: Bench) -> None:
     log = bench.append(is_awaited=True)
     (job,) = bench.durability.take()

@@ -4,10 +4,11 @@
                    │
                    └─ urgent, as soon as somebody waits
 
-Somebody waits: a producer for its acknowledgement (`when_durable`), or a parked reader, who is not
-shown what is not on disk (`is_awaited`, `hurry`). Such a partition is due at once. Any other one is
-due `lazy_sync_ms` after its first unsynced append: a sync after each request would help nobody and
-would hold the next writes up, for a file system that commits lets them wait.
+A producer waits for its acknowledgement, or a request for records that were written before it came
+(`when_durable`; see visibility.py), or a parked reader for more (`is_awaited`). Such a partition is
+due at once. Any other one is due `lazy_sync_ms` after its first unsynced append: a sync after each
+request would help no client and would hold the next writes up, for a file system that commits lets
+them wait.
 
 The core decides, somebody else waits for the disk: `take` hands out plans for all partitions that
 are due (group commit), any thread executes them, `done` brings the outcome back to the owner's
@@ -83,11 +84,6 @@ class Durability:
         if is_awaited:
             self._urgent.add(log)
 
-    def hurry(self, log: PartitionLog) -> None:
-        """Somebody waits for more to be on disk: if there is more, it is due at once."""
-        if log in self._dirty:
-            self._urgent.add(log)
-
     def when_durable(self, log: PartitionLog, end_offset: int, waiter: Waiter) -> None:
         """Call back once everything below `end_offset` is on disk, or will not be."""
         if log.flushed_offset >= end_offset:
@@ -95,6 +91,10 @@ class Durability:
         else:
             self._waiters.setdefault(log, []).append((end_offset, waiter))
             self.appended(log, is_awaited=True)
+
+    def unsynced(self) -> set[PartitionLog]:
+        """Every partition that may have records which are not on disk."""
+        return self._syncing.union(self._dirty)
 
     def take(self) -> list[SyncJob]:
         """Plans for every partition that is due and not being synced already."""

@@ -8,15 +8,21 @@ one comes whole, however large, so a consumer always gets on (KIP-74).
 
 A parked fetch is looked at again when one of its partitions has more to show (`visible`). Nothing
 is read before it is known to be wanted: the estimate counts bytes up to the high watermark.
+
+Records that are written but not durable are not read, and an offset among them is in range: a fetch
+there finds nothing yet. When they were written before the fetch came, it waits for their sync even
+if it would not wait for new records (`when_visible`); they were acknowledged, and the consumer
+expects them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from strandlog.broker.pending import Pending
 from strandlog.broker.timers import Timer, Timers
+from strandlog.broker.visibility import has_more_to_show
 from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.record.batch_header import end_offset_of
@@ -62,19 +68,27 @@ class FetchWish(NamedTuple):
 class _Parked:
     """A fetch that waits."""
 
-    __slots__ = ("pending", "timer", "wish")
+    __slots__ = ("is_expired", "pending", "timer", "waits_for_sync", "wish")
 
     def __init__(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
         self.wish = wish
         self.pending = pending
         self.timer: Timer | None = None
+        self.waits_for_sync = False  # of what was written before the fetch came
+        self.is_expired = False  # its deadline has passed
 
 
 class Fetches:
     """All fetches of one broker."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(
+        self,
+        timers: Timers,
+        when_visible: Callable[[Iterable[PartitionLog], Callable[[], None]], bool],
+    ) -> None:
+        """`when_visible` calls back once readers see what was written before (`Visibility`)."""
         self._timers = timers
+        self._when_visible = when_visible
         self._parked: dict[PartitionLog, dict[_Parked, None]] = {}
         self._by_pending: dict[Pending[list[FetchAnswer]], _Parked] = {}
         self.read_bytes = 0
@@ -87,15 +101,37 @@ class Fetches:
     def fetch(self, wish: FetchWish, now_ms: int) -> Pending[list[FetchAnswer]]:
         """The answer, now or later."""
         pending: Pending[list[FetchAnswer]] = Pending(wish.deadline_ms)
-        if now_ms >= wish.deadline_ms or _is_enough(wish):
+        if _is_enough(wish):
+            self._answer(wish, pending)
+            return pending
+        logs = {part.log for part in wish.parts if part.log is not None}
+        unseen = [log for log in logs if has_more_to_show(log)]
+        is_expired = now_ms >= wish.deadline_ms
+        if is_expired and not unseen:
             self._answer(wish, pending)
             return pending
         parked = self._by_pending[pending] = _Parked(wish, pending)
-        parked.timer = self._timers.schedule(wish.deadline_ms, lambda: self._finish(parked))
+        parked.is_expired = is_expired
+        if not is_expired:
+            parked.timer = self._timers.schedule(wish.deadline_ms, lambda: self._expire(parked))
         for part in wish.parts:
             if part.log is not None:
                 self._parked.setdefault(part.log, {})[parked] = None
+        if unseen:
+            parked.waits_for_sync = True
+            self._when_visible(unseen, lambda: self._synced(parked))
         return pending
+
+    def _expire(self, parked: _Parked) -> None:
+        parked.is_expired = True
+        if not parked.waits_for_sync:
+            self._finish(parked)
+
+    def _synced(self, parked: _Parked) -> None:
+        """What was written before the fetch came is visible, or will not be soon."""
+        parked.waits_for_sync = False
+        if parked.is_expired:
+            self._finish(parked)
 
     def has_parked(self, log: PartitionLog) -> bool:
         """Whether a reader waits for this partition to have more to show."""
@@ -157,7 +193,7 @@ def _is_enough(wish: FetchWish) -> bool:
         log = part.log
         if part.error is not None or log is None:
             return True
-        if not log.log_start_offset <= part.offset <= log.high_watermark:
+        if not log.log_start_offset <= part.offset <= log.log_end_offset:
             return True
         if part.offset < (log.last_stable_offset if wish.committed else log.high_watermark):
             if wish.min_bytes <= 1:

@@ -3,7 +3,8 @@
 `BROKER_SETTINGS` is the table; `BrokerSettings` is the same as typed attributes. All are read
 once, when the broker opens, so none is dynamic. Where strandlog departs from Kafka's default, the
 help says why. Settings that Kafka does not know: log.durability, log.segment.cache.size,
-log.max.open.files, log.min.free.bytes, decompressed.max.bytes and max.partitions.per.topic.
+log.max.open.files, log.min.free.bytes, decompressed.max.bytes, max.partitions.per.topic and
+visibility.max.wait.ms.
 
 The defaults of topics (log.retention.ms and the like) are rows of the table too, made from the
 topics' own rows; `topic_defaults` has those that were set, under the topics' names.
@@ -122,6 +123,19 @@ BROKER_SETTINGS = SettingTable(
             ),
         ),
         Setting(
+            name="visibility.max.wait.ms",
+            kind="ms",
+            default=5000,
+            minimum=0,
+            maximum=MAX_INT,
+            dynamic=False,
+            help=(
+                "How long a request that looks at the end of a partition waits for the fsync of "
+                "records that were acknowledged with acks=1 before it came; then it is answered "
+                "with what is durable."
+            ),
+        ),
+        Setting(
             name="log.retention.check.interval.ms",
             kind="ms",
             default=300_000,
@@ -221,6 +235,7 @@ class BrokerSettings:
     max_request_partition_size_limit: int
     max_partitions_per_topic: int
     log_durability: str
+    visibility_max_wait_ms: int
     log_retention_check_interval_ms: int
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int

@@ -11,7 +11,7 @@ a `Pending`, or a call back. A door that has coroutines waits for them with `wai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability, Waiter
@@ -21,6 +21,7 @@ from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_rules import check_not_internal
 from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
+from strandlog.broker.visibility import Visibility
 from strandlog.errors import StorageError
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 from strandlog.server.slow_work import SlowWork
@@ -43,8 +44,11 @@ class ServerCore:
         self.clock = broker.clock
         self.on_work = on_work
         self.timers = Timers()
-        self.fetches = Fetches(self.timers)
+        self.fetches = Fetches(self.timers, self.when_visible)
         self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
+        self._visibility = Visibility(
+            self.durability, self.timers, broker.clock, broker.settings.visibility_max_wait_ms
+        )
         self.producer_ids = ProducerIds(broker.log_dir)
         self._quiet_until_ms = 0
         self.side_ports: dict[str, int] = {}  # of the doors beside Kafka's, by their setting
@@ -125,6 +129,11 @@ class ServerCore:
             self.durability.when_durable(log, end_offset, told)
         else:
             told(None)
+
+    def when_visible(self, logs: Iterable[PartitionLog], then: Callable[[], None]) -> bool:
+        """Call `then` when readers see all that was written to these partitions before, or when
+        the disk failed or takes too long; True when that was at once."""
+        return self._visibility.when_visible(logs, then)
 
     def when_group_is_durable(self, group: str, told: Waiter) -> None:
         """Call back once what the coordinator wrote for a group is on disk."""

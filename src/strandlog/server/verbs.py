@@ -154,7 +154,6 @@ async def fetch(
     wish = FetchWish([part], 1, limit, now_ms + wait_ms, committed)
     pending = core.fetches.fetch(wish, now_ms)
     if not pending.is_done:
-        core.durability.hurry(log)
         core.on_work()
     try:
         [answer] = await result_of(pending)

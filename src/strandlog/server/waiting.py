@@ -7,6 +7,7 @@ The core calls back from the event loop's own thread. A coroutine that is cancel
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TypeVar
 
 from strandlog.broker.pending import Pending
@@ -53,6 +54,25 @@ async def durable(core: ServerCore, log: PartitionLog, end_offset: int) -> None:
     core.when_durable(log, end_offset, told)
     core.on_work()
     await told.future
+
+
+async def visible(core: ServerCore, logs: Iterable[PartitionLog]) -> None:
+    """Until readers see all that was written to some partitions before this call, or the disk
+    failed or takes too long (`broker/visibility.py`)."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def then() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    if not core.when_visible(logs, then):
+        core.on_work()
+        await future
+
+
+async def all_visible(core: ServerCore) -> None:
+    """The same for all partitions."""
+    await visible(core, core.durability.unsynced())
 
 
 async def group_durable(core: ServerCore, group: str) -> None:

@@ -2,9 +2,10 @@
 
 A reader sees offsets from the log start offset up to the high watermark (`unflushed=True`: up to
 the log end offset, for the log's own upkeep; `committed=True`: up to the last stable offset, and
-`aborted_in` tells which of the records before it to leave out). A read inside a batch returns the
-whole batch; a read inside a gap returns the next batch. `read` answers from one segment; callers go
-on from the offset after what they got.
+`aborted_in` tells which of the records before it to leave out). From there to the log end offset it
+finds nothing yet; other offsets are out of range. A read inside a batch returns the whole batch; a
+read inside a gap returns the next batch. `read` answers from one segment; callers go on from the
+offset after what they got.
 
 A lookup by time is exact to the record: time index to segment part, batch headers to batch, then
 the records of that one batch are decoded.
@@ -40,8 +41,8 @@ def read_plan(
     committed: bool = False,
 ) -> ReadPlan | None:
     """How to read from an offset on; None when there is nothing yet."""
+    log.check_offset(offset, log.log_end_offset)
     end_offset = log.log_end_offset if unflushed else log.high_watermark
-    log.check_offset(offset, end_offset)
     if committed:
         end_offset = log.last_stable_offset
     if offset >= end_offset:

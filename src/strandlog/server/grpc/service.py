@@ -30,7 +30,7 @@ from strandlog.server.verbs import (
     Writing,
     fetch,
 )
-from strandlog.server.waiting import done_in_steps, durable, group_durable
+from strandlog.server.waiting import done_in_steps, group_durable, visible
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class LogServicer(LogServiceServicer):
     async def _end(self, tp: TopicPartition, committed: bool) -> int:
         """Where a reader that does not follow ends: behind everything written before it came."""
         log = self._broker.catalog.log(*tp)
-        await durable(self._core, log, log.log_end_offset)
+        await visible(self._core, [log])
         return log.last_stable_offset if committed else log.high_watermark
 
     # -- topics --------------------------------------------------------------------------------
@@ -135,6 +135,7 @@ class LogServicer(LogServiceServicer):
         self, request: log_pb2.DescribeTopicRequest, context: Any
     ) -> log_pb2.DescribeTopicResponse:
         async def work() -> log_pb2.DescribeTopicResponse:
+            await visible(self._core, self._broker.catalog.logs(request.name))
             topic = self._broker.catalog.topic(request.name)
             return log_pb2.DescribeTopicResponse(
                 name=topic.name,

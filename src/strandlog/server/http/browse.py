@@ -30,6 +30,7 @@ from strandlog.server.http.pieces import Bounds, sift
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.record_filter import RecordFilter, Test
 from strandlog.server.verbs import fetch
+from strandlog.server.waiting import visible
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp
 
@@ -77,6 +78,7 @@ async def browse(context: Context, call: Call[RecordsQuery, None]) -> RecordsPag
     test = query.test()
     logs = _logs(context, call.path["topic"], query.partition)
     async with context.looks:
+        await visible(context.core, logs.values())
         begins = await _begins(logs, query)
         look = _Look(context, query, test, {number: logs[number] for number in begins}, begins)
         await look.run()

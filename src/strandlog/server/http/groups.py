@@ -19,7 +19,7 @@ from strandlog.server.http.context import Context
 from strandlog.server.http.facts import GroupFacts, group_facts, group_offsets
 from strandlog.server.http.payloads import printable
 from strandlog.server.http.problems import bad_request
-from strandlog.server.waiting import group_durable
+from strandlog.server.waiting import all_visible, group_durable, visible
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp
 
@@ -122,6 +122,7 @@ class OffsetChanges(Struct):
 
 async def list_groups(context: Context, call: Call[Nothing, None]) -> GroupList:
     del call
+    await all_visible(context.core)
     return GroupList([_summary(facts) for facts in await group_facts(context.broker)])
 
 
@@ -133,6 +134,7 @@ def _summary(facts: GroupFacts) -> GroupSummary:
 
 
 async def describe_group(context: Context, call: Call[Nothing, None]) -> GroupShown:
+    await all_visible(context.core)
     found = context.broker.groups.describe(call.path["group"])
     members = [_member(each, found.protocol_type) for each in found.members]
     readers = {
@@ -192,6 +194,7 @@ async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> O
             raise
         members = 0  # a group may be given a place before it reads anything
     logs = _logs_to_move(context, reset, list(before))
+    await visible(context.core, logs)
     after = {log.tp: _target(log, reset) for log in logs}
     changes = []
     for log in logs:

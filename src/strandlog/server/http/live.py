@@ -35,7 +35,8 @@ from strandlog.server.http.payloads import Show
 from strandlog.server.http.problems import RequestError, bad_request, problem_of
 from strandlog.server.http.rates import BrokerRates
 from strandlog.server.http.record_filter import RecordFilter
-from strandlog.server.http.tail import Tail, TailOptions
+from strandlog.server.http.tail import Tail, TailOptions, begin_tail
+from strandlog.server.waiting import all_visible
 
 MOST_CLIENTS = 100
 MOST_GROUPS = 200
@@ -108,7 +109,7 @@ class Live:
         tail, test = None, query.test()
         if query.topic is not None:
             options = TailOptions(query.partition, test, query.limit, query.show, query.show_bytes)
-            tail = Tail(self._context, query.topic, options)
+            tail = await begin_tail(self._context, query.topic, options)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
         return _Stream(self, self._context, query, tail)
@@ -131,6 +132,7 @@ class Live:
         """How far the groups are behind; the same answer for all who ask within a second."""
         async with self._lag_turn:
             if self._lag is None or stopwatch() - self._lag_at >= LAG_SECONDS:
+                await all_visible(self._context.core)
                 found = await group_facts(self._context.broker)
                 rows = [GroupLag(each.group, each.state, each.members, each.lag) for each in found]
                 rows.sort(key=lambda row: (-row.lag, row.group))

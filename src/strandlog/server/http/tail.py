@@ -21,6 +21,7 @@ from strandlog.server.http.payloads import RecordShown, Show, shown_record
 from strandlog.server.http.pieces import Bounds, sift
 from strandlog.server.http.record_filter import Test
 from strandlog.server.verbs import fetch
+from strandlog.server.waiting import visible
 from strandlog.storage.partition_log import PartitionLog
 
 MOST_PARTITIONS = 20  # that one look reads from; the others have their turn at the next
@@ -55,9 +56,15 @@ class Tail:
         self._context = context
         self._topic = topic
         self._options = options
-        self._next = {log.tp.partition: log.high_watermark for log in self._logs()}
+        self._next: dict[int, int] = {}
+        self.go_to_end()
 
-    def _logs(self) -> list[PartitionLog]:
+    def go_to_end(self) -> None:
+        """Show only what comes from now on."""
+        self._next = {log.tp.partition: log.high_watermark for log in self.logs()}
+
+    def logs(self) -> list[PartitionLog]:
+        """The partitions it shows."""
         catalog = self._context.broker.catalog
         if self._options.partition is not None:
             return [catalog.log(self._topic, self._options.partition)]
@@ -65,8 +72,9 @@ class Tail:
 
     async def newest(self) -> RecordsTold:
         """What came since the last look. TopicNotFoundError when the topic is gone."""
+        await visible(self._context.core, self.logs())
         behind = []
-        for log in self._logs():
+        for log in self.logs():
             number = log.tp.partition
             # A partition that was not there before is new as a whole; one that begins anew, too.
             if self._next.setdefault(number, log.log_start_offset) > log.high_watermark:
@@ -108,6 +116,14 @@ class Tail:
             stand = end
         self._next[number] = stand
         return piece.passed, skipped
+
+
+async def begin_tail(context: Context, topic: str, options: TailOptions) -> Tail:
+    """A tail behind all that was written before this call."""
+    tail = Tail(context, topic, options)
+    await visible(context.core, tail.logs())
+    tail.go_to_end()
+    return tail
 
 
 def _shown(records: list[Record], options: TailOptions) -> list[RecordShown]:

@@ -15,7 +15,7 @@ from strandlog.server.http.calls import Call, Nothing
 from strandlog.server.http.context import Context
 from strandlog.server.http.facts import PartitionFacts, facts_of, group_facts, partition_facts
 from strandlog.server.http.rates import TopicRate
-from strandlog.server.waiting import done_in_steps
+from strandlog.server.waiting import all_visible, done_in_steps, visible
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.steps import Steps, breathe
 
@@ -113,6 +113,7 @@ class NewPartitions(Struct, forbid_unknown_fields=True):
 
 
 async def list_topics(context: Context, call: Call[TopicsQuery, None]) -> TopicList:
+    await all_visible(context.core)
     by_topic: dict[str, list[PartitionFacts]] = defaultdict(list)
     for each in await partition_facts(context.broker):
         by_topic[each.topic].append(each)
@@ -152,6 +153,7 @@ async def describe_topic(context: Context, call: Call[Nothing, None]) -> TopicDe
 
 async def _described(context: Context, name: str) -> TopicDescription:
     broker = context.broker
+    await visible(context.core, broker.catalog.logs(name))
     topic, logs = broker.catalog.topic(name), broker.catalog.logs(name)
     summary = _summary(topic, [facts_of(log) for log in logs], context.rates.topics().get(name))
     shown = [_partition(log) for log in logs]

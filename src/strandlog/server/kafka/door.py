@@ -9,7 +9,7 @@ logged, and the connection is closed, the broker lives on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from strandlog.broker.pending import Pending
@@ -21,6 +21,7 @@ from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
 from strandlog.server.core import ServerCore
 from strandlog.server.kafka.connection import Connection, Slot
 from strandlog.server.kafka.request import Request
+from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.steps import Steps
 
 logger = logging.getLogger(__name__)
@@ -160,6 +161,21 @@ class KafkaDoor:
             logger.exception("a request of %s went wrong; hanging up", host)
             request.slot.fail()
         self.core.on_work()
+
+    def when_visible(
+        self, request: Request, logs: Iterable[PartitionLog], answer: Callable[[], None]
+    ) -> None:
+        """Answer a request when readers see all that was written before it came."""
+
+        def guarded() -> None:
+            try:
+                answer()
+            except Exception:
+                host = request.connection.peer_host
+                logger.exception("a request of %s went wrong; hanging up", host)
+                request.slot.fail()
+
+        self.core.when_visible(logs, guarded)
 
     def _refuse_version(self, request: Request) -> None:
         """Only ApiVersions may be asked in a version that we do not know: it says what we do."""

@@ -1,11 +1,11 @@
 """What partitions are like: OffsetForLeaderEpoch, DescribeLogDirs, DescribeTopicPartitions.
 
 Leader epochs (KIP-320). One node has led every partition since its first record, so there is one
-epoch, 0, and it ends where the log ends. For the epoch that a client asks about:
+epoch, 0, and it ends where readers end. For the epoch that a client asks about:
 
     -1              nothing is known: -1, -1
     below 0         what came before the first epoch ends where the log starts
-    0               0, log end offset
+    0               0, high watermark, once all that was written before the request is durable
     above 0         nothing is known: -1, -1
 
 A client that believes in another current leader is told so before: FENCED_LEADER_EPOCH for an older
@@ -14,6 +14,7 @@ one, UNKNOWN_LEADER_EPOCH for a newer one.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from typing import Any
 
@@ -41,8 +42,17 @@ NO_OFFSET = -1
 
 
 def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    logs = []
+    for name, partition in {(t.topic, p.partition) for t in body.topics for p in t.partitions}:
+        with contextlib.suppress(StrandlogError):
+            logs.append(door.broker.catalog.log(name, partition))
+    door.when_visible(request, logs, lambda: _ends_of_epochs(door, request, body))
+
+
+def _ends_of_epochs(door: KafkaDoor, request: Request, body: Any) -> None:
     topics = []
-    for topic in request.body().topics:
+    for topic in body.topics:
         rows = []
         for part in topic.partitions:
             row: dict[str, Any] = {"partition": part.partition}
@@ -68,7 +78,7 @@ def check_leader_epoch(believed: int) -> None:
 
 def _end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
     if epoch == LEADER_EPOCH:
-        return epoch, log.log_end_offset
+        return epoch, log.high_watermark
     if epoch == NO_EPOCH or epoch > LEADER_EPOCH:
         return NO_EPOCH, NO_OFFSET
     return epoch, log.log_start_offset

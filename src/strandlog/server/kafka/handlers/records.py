@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -59,6 +61,7 @@ SENTINELS = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # what is written behind it changes nothing
 EVERYTHING = -1
 NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
@@ -213,9 +216,6 @@ def fetch(door: KafkaDoor, request: Request) -> None:
     pending = door.core.fetches.fetch(wish, now_ms)
     if not pending.is_done:
         request.slot.on_abandoned = lambda: door.core.fetches.cancel(pending)
-        for part in parts:
-            if part.log is not None:
-                door.core.durability.hurry(part.log)
 
     def reply(done: Pending[list[FetchAnswer]]) -> None:
         answers = done.result()
@@ -290,7 +290,28 @@ def _ms(value: timedelta) -> int:
 
 
 def list_offsets(door: KafkaDoor, request: Request) -> None:
+    """Where records are; those that were acknowledged before are found, with acks=1 as well."""
     body = request.body()
+    looked_at = {
+        (topic.name, part.partition_index)
+        for topic in body.topics
+        for part in topic.partitions
+        if part.timestamp not in AT_THE_START
+    }
+    answer = partial(_list_offsets, door, request, body)
+    door.when_visible(request, _logs_there_are(door, looked_at), answer)
+
+
+def _logs_there_are(door: KafkaDoor, wanted: Iterable[tuple[str, int]]) -> list[PartitionLog]:
+    """The partitions by these names; one that does not exist is left out."""
+    found = []
+    for topic, partition in wanted:
+        with contextlib.suppress(StrandlogError):
+            found.append(_log(door, topic, partition))
+    return found
+
+
+def _list_offsets(door: KafkaDoor, request: Request, body: Any) -> None:
     committed = getattr(body, "isolation_level", 0) == IsolationLevel.READ_COMMITTED
     topics = []
     for topic in body.topics:
@@ -337,8 +358,17 @@ def _look_up(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
 
 
 def delete_records(door: KafkaDoor, request: Request) -> None:
+    body = request.body()
+    named = {
+        (topic.name, part.partition_index) for topic in body.topics for part in topic.partitions
+    }
+    answer = partial(_delete_records, door, request, body)
+    door.when_visible(request, _logs_there_are(door, named), answer)
+
+
+def _delete_records(door: KafkaDoor, request: Request, body: Any) -> None:
     topics = []
-    for topic in request.body().topics:
+    for topic in body.topics:
         partitions = []
         for part in topic.partitions:
             found: dict[str, Any]

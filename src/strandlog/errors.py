@@ -27,6 +27,7 @@
     ├── LogError
     │   ├── OffsetOutOfRangeError       read inside the range that the message gives
     │   ├── MessageTooLargeError        send smaller batches or raise max.message.bytes
+    │   ├── TooManyRecordsError         send smaller batches or raise batch.max.records
     │   ├── StorageError                the disk failed; see the message            (retriable)
     │   │   └── DiskFullError           free some space                             (retriable)
     │   ├── DataLossError               records were deleted before a query read them
@@ -244,6 +245,18 @@ class MessageTooLargeError(LogError):
         )
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
+
+
+class TooManyRecordsError(LogError):
+    kafka_code = 10  # producers split a batch at this error and send the parts
+
+    def __init__(self, count: int, limit: int) -> None:
+        super().__init__(
+            f"a batch of {count} records is over the limit of {limit}; "
+            f"send smaller batches or raise batch.max.records"
+        )
+        self.count = count
+        self.limit = limit
 
 
 class StorageError(LogError):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.log_builders import START_MS, all_records, batch, new_log, small_settings
+from tests.log_builders import START_MS, TP, all_records, batch, new_log, small_settings
 
 from strandlog.errors import (
     CorruptRecordError,
@@ -32,6 +32,7 @@ from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.batch_checks import check_batch, split_batches
+from strandlog.storage.record_checks import check_records
 from strandlog.testing import FakeClock, SimulatedFiles
 
 WHOLE = batch(b"one", b"two", b"three")
@@ -48,7 +49,10 @@ def changed(position: int, layout: str, value: int, data: bytes = WHOLE) -> byte
 def check(data: bytes, *, is_control: bool = False, **changes: object) -> None:
     header = read_header(data)
     settings = small_settings(**changes)
-    check_batch(header, memoryview(data), settings, START_MS, is_control=is_control)
+    view = memoryview(data)
+    check_batch(header, view, settings, START_MS, is_control=is_control)
+    if settings.checks_records:
+        check_records(TP, header, view, settings, START_MS, 2**20)
 
 
 def test_good_batches_pass() -> None:
@@ -74,6 +78,7 @@ BAD: dict[str, tuple[bytes, type[StrandlogError], str]] = {
     "codec 5": (changed(ATTRIBUTES_POSITION, ">h", 5), InvalidRecordError, "codec 5"),
     "codec 7": (changed(ATTRIBUTES_POSITION, ">h", 7), InvalidRecordError, "codec 7"),
     "control": (changed(ATTRIBUTES_POSITION, ">h", 32), InvalidRecordError, "control"),
+    "append time": (changed(ATTRIBUTES_POSITION, ">h", 8), InvalidTimestampError, "LogAppendTime"),
     "no sequence": (changed(PRODUCER_ID_POSITION, ">q", 4), InvalidRecordError, "sequence"),
     "magic 1": (changed(MAGIC_POSITION, ">b", 1), CorruptRecordError, "magic"),
 }

@@ -29,7 +29,6 @@ from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings, broker_settings
 from strandlog.errors import (
     DiskFullError,
-    InvalidRecordError,
     StorageError,
     StrandlogError,
     TopicNotFoundError,
@@ -37,12 +36,12 @@ from strandlog.errors import (
 from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.protocol import transaction_records
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
-from strandlog.record.batch import BatchView
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.batch_checks import check_batch, split_batches
 from strandlog.storage.files import Buffer, Files
 from strandlog.storage.log_dir import LogDir, LogDirOptions
 from strandlog.storage.partition_log import AppendResult, PartitionLog
+from strandlog.storage.record_checks import check_records
 from strandlog.storage.steps import Steps, do_here
 
 FREE_SPACE_LOOK_BYTES = 8 * 1024 * 1024
@@ -86,6 +85,7 @@ class Broker:
             self.settings.log_segment_cache_size,
             self.settings.log_max_open_files,
             self.settings.decompressed_max_bytes,
+            self.settings.batch_max_records,
         )
         self.log_dir = LogDir(path, files, clock, new_uuid, options)
         try:
@@ -184,24 +184,35 @@ class Broker:
 
     # -- records -------------------------------------------------------------------------------
 
-    def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
-        """Append whole batches to a partition; "written" when this returns."""
+    def append(
+        self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
+    ) -> AppendResult:
+        """Append whole batches to a partition; "written" when this returns. The caller may have
+        called `check_records` before, in another thread."""
         self._bytes_until_look -= len(data)
-        if self._bytes_until_look < 0 or log.settings.compacts:
-            self._check_before_append(log, data)
+        if self._bytes_until_look < 0:
+            self._check_free_space()
+        if log.settings.checks_records and not records_checked:
+            self.check_records(log, data)
         return self._append(log, data)
 
-    def append_all(self, parts: Sequence[tuple[PartitionLog, Buffer]]) -> list[AppendResult]:
+    def append_all(
+        self, parts: Sequence[tuple[PartitionLog, Buffer]], *, records_checked: bool = False
+    ) -> list[AppendResult]:
         """Append to several partitions; when one refuses its part, nothing is written anywhere."""
         for log, data in parts:
             self._bytes_until_look -= len(data)
-            self._check_before_append(log, data)
+            if self._bytes_until_look < 0:
+                self._check_free_space()
+            if log.settings.checks_records and not records_checked:
+                self.check_records(log, data)
             if len(parts) > 1:  # a partition looks at its own part anyway, when it comes to it
                 if log.failure is not None:
                     raise StorageError(str(log.failure))
                 now_ms = self.clock.now_ms()
                 for header, view in split_batches(data):
-                    check_batch(header, view, log.settings, now_ms, is_control=False)
+                    most = self.settings.batch_max_records
+                    check_batch(header, view, log.settings, now_ms, most, is_control=False)
         return [self._append(log, data) for log, data in parts]
 
     def _append(self, log: PartitionLog, data: Buffer) -> AppendResult:
@@ -217,11 +228,16 @@ class Broker:
             self.metrics.produced_records += result.last_offset - result.base_offset + 1
         return result
 
-    def _check_before_append(self, log: PartitionLog, data: Buffer) -> None:
-        if self._bytes_until_look < 0:
-            self._check_free_space()
-        if log.settings.compacts:
-            check_keys(log.tp, data, self.settings.decompressed_max_bytes)
+    def check_records(self, log: PartitionLog, data: Buffer) -> None:
+        """Raise what is wrong with the records of some batches, by the rules of their topic.
+
+        Changes nothing, so any thread may do it; the headers are checked first, which bounds it.
+        """
+        now_ms, settings = self.clock.now_ms(), log.settings
+        most, limit_bytes = self.settings.batch_max_records, self.settings.decompressed_max_bytes
+        for header, view in split_batches(data):
+            check_batch(header, view, settings, now_ms, most, is_control=False)
+            check_records(log.tp, header, view, settings, now_ms, limit_bytes)
 
     def _check_free_space(self) -> None:
         """Refuse appends while there is room left for reads, deletes and a clean stop."""
@@ -282,21 +298,3 @@ class Broker:
         if not self.is_closed:
             self.is_closed = True
             self.log_dir.close()
-
-
-def check_keys(tp: TopicPartition, data: Buffer, limit_bytes: int) -> None:
-    """A compacted topic keeps the last value per key, so each record needs one."""
-    position = 0
-    while position < len(data):
-        batch = BatchView(data, position)
-        batch.check()
-        if not batch.header.is_control:
-            records = batch.records(*tp, limit_bytes=limit_bytes)
-            keyless = [number for number, record in enumerate(records) if record.key is None]
-            if keyless:
-                raise InvalidRecordError(
-                    f"{tp} is compacted: every record needs a key, number {keyless[0]} of the "
-                    f"batch has none",
-                    keyless,
-                )
-        position += batch.size_bytes

@@ -16,7 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from strandlog.config.coordinator_settings import COORDINATOR_ROWS
-from strandlog.config.setting import MAX_INT, MAX_LONG, Setting, SettingTable, Value
+from strandlog.config.setting import (
+    DEFAULT_BATCH_MAX_RECORDS,
+    MAX_INT,
+    MAX_LONG,
+    Setting,
+    SettingTable,
+    Value,
+)
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 
 MIB = 1024 * 1024
@@ -207,6 +214,15 @@ BROKER_SETTINGS = SettingTable(
             dynamic=False,
             help="A compressed batch that unpacks to more than this is refused.",
         ),
+        Setting(
+            name="batch.max.records",
+            kind="int",
+            default=DEFAULT_BATCH_MAX_RECORDS,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="A batch with more records than this is refused.",
+        ),
         *(_default_of_topics(row) for row in TOPIC_SETTINGS),
     )
 )
@@ -244,6 +260,7 @@ class BrokerSettings:
     log_max_open_files: int
     log_min_free_bytes: int
     decompressed_max_bytes: int
+    batch_max_records: int
     producer_id_expiration_ms: int
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int

@@ -20,6 +20,7 @@ Kind = Literal["int", "bytes", "ms", "float", "bool", "choice", "list", "text"]
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
+DEFAULT_BATCH_MAX_RECORDS = 1_000_000  # for a log that is opened without a broker, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

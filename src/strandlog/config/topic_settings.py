@@ -206,6 +206,14 @@ TOPIC_SETTINGS = SettingTable(
             help="A record may be at most this much newer than the time of the append.",
         ),
         Setting(
+            name="record.validation",
+            broker_name="log.record.validation",
+            kind="choice",
+            default="header",
+            choices=("header", "records"),
+            help="What is checked before an append: the batch header, or every record as well.",
+        ),
+        Setting(
             name="min.insync.replicas",
             broker_name="min.insync.replicas",
             kind="int",
@@ -256,15 +264,20 @@ class LogSettings:
     message_timestamp_type: str
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
+    record_validation: str
 
     # Asked for at every append.
     compacts: bool = field(init=False)
     stamps_append_time: bool = field(init=False)
+    checks_records: bool = field(init=False)  # an append has to decode what it is given
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
         stamps_append_time = self.message_timestamp_type == "LogAppendTime"
         object.__setattr__(self, "stamps_append_time", stamps_append_time)
+        limits_age = not stamps_append_time and self.message_timestamp_before_max_ms < MAX_LONG
+        checks_records = self.compacts or limits_age or self.record_validation == "records"
+        object.__setattr__(self, "checks_records", checks_records)
 
     @property
     def deletes(self) -> bool:

@@ -4,7 +4,7 @@ A view copies nothing until records are asked for; the header is read once, on f
 buffer may hold more than this batch: the view looks at `size_bytes` bytes from `position`.
 
     is_intact, check   magic, length and checksum: what must hold before bytes are trusted
-    records            the records from an offset on, as model tuples
+    records, pieces    the records from an offset on, as model tuples: all, or some at a time
     find_timestamp     the first record at or after a time
 
 `records` does not verify the checksum, since whoever took the bytes in did that already, but no
@@ -34,10 +34,11 @@ from strandlog.record.batch_header import (
 )
 from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Bytes, decompress
-from strandlog.record.record import decode_records
+from strandlog.record.record import decode_records, record_pieces
 from strandlog.record.uniform import Frame
 
 _NOWHERE: Final = ""
+PIECE_RECORDS: Final = 4096
 
 
 class BatchView:
@@ -91,8 +92,40 @@ class BatchView:
     ) -> list[Record]:
         """The records at `from_offset` and after, in the order of their offsets."""
         header = self.header
+        try:
+            payload = self._unpacked(limit_bytes)
+            records = decode_records(payload, header.record_count, self._frame(topic, partition))
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from None
+        if from_offset <= header.base_offset:
+            return records
+        return [record for record in records if record.offset >= from_offset]
+
+    def pieces(
+        self,
+        topic: str,
+        partition: int,
+        from_offset: int = 0,
+        limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
+        most: int = PIECE_RECORDS,
+    ) -> Iterator[list[Record]]:
+        """The same records, `most` at a time: a batch may hold millions. Pieces may be empty."""
+        header = self.header
+        try:
+            payload = self._unpacked(limit_bytes)
+            frame = self._frame(topic, partition)
+            for records in record_pieces(payload, header.record_count, frame, most):
+                if records[0].offset >= from_offset:
+                    yield records
+                else:
+                    yield [record for record in records if record.offset >= from_offset]
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from None
+
+    def _frame(self, topic: str, partition: int) -> Frame:
+        header = self.header
         is_append_time = header.attributes & APPEND_TIME_BIT != 0
-        frame = Frame(
+        return Frame(
             topic,
             partition,
             header.base_offset,
@@ -100,24 +133,20 @@ class BatchView:
             header.max_timestamp if is_append_time else header.base_timestamp,
             is_append_time,
         )
-        try:
-            payload = self._unpacked(limit_bytes)
-            records = decode_records(payload, header.record_count, frame)
-        except CorruptRecordError as error:
-            raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from None
-        if from_offset <= header.base_offset:
-            return records
-        return [record for record in records if record.offset >= from_offset]
 
     def find_timestamp(
-        self, timestamp_ms: int, limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
+        self,
+        timestamp_ms: int,
+        limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
+        from_offset: int = 0,
     ) -> TimestampOffset | None:
-        """The first record whose timestamp is `timestamp_ms` or later."""
+        """The first record from an offset on whose timestamp is `timestamp_ms` or later."""
         if self.header.max_timestamp < timestamp_ms:
             return None
-        for record in self.records(_NOWHERE, 0, limit_bytes=limit_bytes):
-            if record.timestamp >= timestamp_ms:
-                return TimestampOffset(record.timestamp, record.offset)
+        for records in self.pieces(_NOWHERE, 0, from_offset, limit_bytes):
+            for record in records:
+                if record.timestamp >= timestamp_ms:
+                    return TimestampOffset(record.timestamp, record.offset)
         return None
 
     def _damage(self) -> str | None:

@@ -27,7 +27,7 @@ raises, so the other two can stay small.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from strandlog.errors import CorruptRecordError, InvalidRecordError
@@ -42,6 +42,7 @@ _NOT_TWO_BYTES: Final = ~0x3FFE
 _NOT_THREE_BYTES: Final = ~0x1FFFFE
 _NULL: Final = 1
 _MIN_LENGTH: Final = 6  # one byte for each field
+MIN_RECORD_BYTES: Final = 1 + _MIN_LENGTH
 _MAX_PLAIN_BASE: Final = MAX_INT64 - 0x1FFF
 _NULL_FIELD: Final = encode_varint(-1)
 
@@ -89,33 +90,82 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
     """All `count` records of an unpacked payload."""
+    for piece in record_pieces(payload, count, frame, max(count, 1)):
+        return piece
+    return []
+
+
+def record_pieces(payload: bytes, count: int, frame: Frame, most: int) -> Iterator[list[Record]]:
+    """The records of an unpacked payload, up to `most` at a time.
+
+    A caller that stops early, or lets go of each piece, never pays for the whole batch. Damage is
+    raised in front of the piece that it lies in; the last piece comes only when all of it is right.
+    """
     if not 0 <= count <= len(payload):
         raise CorruptRecordError(f"{len(payload)} bytes cannot hold {count} records")
-    records: list[Record] = []
-    position = 0
-    # How many records the plain reader may take before we look for a run again.
-    stretch = 1 if count > 2 * MIN_RUN else count
-    while True:
-        if stretch and frame.base_timestamp <= _MAX_PLAIN_BASE:
-            end = min(count, len(records) + stretch)
-            position = _read_plain(payload, position, end, frame, records)
-        if len(records) == count:
-            break
-        start = position
-        position = _read_careful(payload, start, frame, records)
-        if records[-1].headers or records[-1].value is None:
-            stretch = 0  # the next record is no plain one either, most likely
-            continue
-        stretch = stretch * 2 or 1
-        if (most := count - len(records)) > MIN_RUN:
-            position = read_run(payload, start, position, most, frame, records)
-            if len(records) + most > count:
-                stretch = 1
-    if position != len(payload):
-        raise CorruptRecordError(f"{len(payload) - position} bytes follow the last record")
-    if records and records[-1].offset > frame.base_offset + frame.last_offset_delta:
-        raise CorruptRecordError(f"offset {records[-1].offset} lies after the end of its batch")
-    return records
+    piece = _Piece(payload, frame, count)
+    while piece.left:
+        records = piece.read(min(most, piece.left))
+        if not piece.left:
+            piece.check_end()
+        yield records
+    if not count:
+        piece.check_end()
+
+
+class _Piece:
+    """Reads a payload piece by piece: where it stands, and the offset that it has reached."""
+
+    __slots__ = ("_count", "_frame", "_last", "_payload", "_position", "left")
+
+    def __init__(self, payload: bytes, frame: Frame, count: int) -> None:
+        self._payload = payload
+        self._frame = frame
+        self._count = count
+        self._position = 0
+        self._last: list[Record] = []  # the last record of the piece before
+        self.left = count
+
+    def read(self, count: int) -> list[Record]:
+        """The next `count` records."""
+        payload, frame, position = self._payload, self._frame, self._position
+        records = self._last
+        carried = len(records)
+        number = self._count - self.left - carried  # of the first record in the list
+        count += carried
+        # How many records the plain reader may take before we look for a run again.
+        stretch = 1 if count > 2 * MIN_RUN else count
+        while True:
+            if stretch and frame.base_timestamp <= _MAX_PLAIN_BASE:
+                end = min(count, len(records) + stretch)
+                position = _read_plain(payload, position, end, frame, records)
+            if len(records) == count:
+                break
+            start = position
+            position = _read_careful(payload, start, frame, records, number)
+            if records[-1].headers or records[-1].value is None:
+                stretch = 0  # the next record is no plain one either, most likely
+                continue
+            stretch = stretch * 2 or 1
+            if (most := count - len(records)) > MIN_RUN:
+                position = read_run(payload, start, position, most, frame, records)
+                if len(records) + most > count:
+                    stretch = 1
+        self._position = position
+        self.left -= count - carried
+        self._last = records[-1:]
+        return records[carried:] if carried else records
+
+    def check_end(self) -> None:
+        """Raise unless the records fill the payload and lie inside their batch."""
+        if self._position != len(self._payload):
+            rest = len(self._payload) - self._position
+            raise CorruptRecordError(f"{rest} bytes follow the last record")
+        end = self._frame.base_offset + self._frame.last_offset_delta
+        if self._last and self._last[0].offset > end:
+            raise CorruptRecordError(
+                f"offset {self._last[0].offset} lies after the end of its batch"
+            )
 
 
 def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: list[Record]) -> int:
@@ -179,13 +229,18 @@ def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: l
     return start
 
 
-def _read_careful(data: bytes, position: int, frame: Frame, records: list[Record]) -> int:
-    """Append the record at `position`, whatever it holds; return where the next one starts."""
+def _read_careful(
+    data: bytes, position: int, frame: Frame, records: list[Record], number: int
+) -> int:
+    """Append the record at `position`, whatever it holds; return where the next one starts.
+
+    `number` is the place in the batch of the first of `records`."""
+    number += len(records)
     length, body = decode_varint(data, position)
     end = body + length
     if length < _MIN_LENGTH or end > len(data):
         raise CorruptRecordError(
-            f"record {len(records)} claims {length} of the {len(data) - body} bytes that are left"
+            f"record {number} claims {length} of the {len(data) - body} bytes that are left"
         )
     timestamp_delta, position = decode_varint(data, body + 1)
     offset_delta, position = decode_varint(data, position)
@@ -198,7 +253,7 @@ def _read_careful(data: bytes, position: int, frame: Frame, records: list[Record
         headers, position = _read_headers(data, position, end)
     if position != end:
         raise CorruptRecordError(
-            f"record {len(records)} takes {position - body} bytes and claims {length}"
+            f"record {number} takes {position - body} bytes and claims {length}"
         )
     offset = frame.base_offset + offset_delta
     last_offset = records[-1].offset if records else frame.base_offset - 1

@@ -1,10 +1,11 @@
 """What a batch must fulfil before it is appended. Pure: looks at bytes, settings and the time.
 
-The broker's rules are Kafka's: one format (magic 2; a producer of an older one need not try again,
-so that is no damage), whole and intact (CRC-32C), as many records as
-offsets, no control batches from clients, a sequence where there is a producer id, timestamps inside
-the topic's window, size within max.message.bytes. The records themselves are not decoded here; that
-costs per record and is done only where a rule needs it.
+The rules are Kafka's: one format (magic 2; a producer of an older one need not try again, so it is
+no damage), whole and intact (CRC-32C), as many records as offsets, no control batches and no append
+times from clients, a sequence number where there is a producer id, timestamps inside the topic's
+window, size within max.message.bytes, no more records than batch.max.records or than the bytes of
+an uncompressed batch can hold. All of that is read from the header, at a cost per batch. What needs
+the records themselves is in record_checks.py.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from strandlog.config.setting import MAX_LONG
+from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import (
     CorruptRecordError,
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
+    TooManyRecordsError,
 )
-from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import (
+    APPEND_TIME_BIT,
     BATCH_LENGTH_POSITION,
     CODEC_MASK,
     CONTROL_BIT,
@@ -36,6 +38,7 @@ from strandlog.record.batch_header import (
 )
 from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
+from strandlog.record.record import MIN_RECORD_BYTES
 from strandlog.storage.files import Buffer
 
 _OLD_LENGTH_AND_CRC = struct.Struct(">iI")
@@ -86,6 +89,7 @@ def check_batch(
     data: memoryview,
     settings: LogSettings,
     now_ms: int,
+    max_records: int = DEFAULT_BATCH_MAX_RECORDS,
     *,
     is_control: bool,
     from_coordinator: bool = False,
@@ -97,15 +101,14 @@ def check_batch(
     if len(data) > settings.max_message_bytes and not is_control:
         raise MessageTooLargeError(len(data), settings.max_message_bytes, "max.message.bytes")
     check_crc(header, data)
-    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
-        raise InvalidRecordError(
-            f"{header.record_count} records for {header.last_offset_delta + 1} offsets in one batch"
-        )
+    _check_count(header, len(data), max_records)
     attributes = header.attributes
     if attributes & CODEC_MASK > LARGEST_CODEC:
         raise InvalidRecordError(f"codec {attributes & CODEC_MASK} does not exist")
     if (attributes & CONTROL_BIT != 0) is not is_control:
         raise InvalidRecordError("clients do not write control batches")
+    if attributes & APPEND_TIME_BIT and not is_control:
+        raise InvalidTimestampError("producers do not set the timestamp type to LogAppendTime")
     if header.producer_id >= 0 > header.base_sequence and not (is_control or from_coordinator):
         raise InvalidRecordError("a batch with a producer id needs a sequence number")
     max_timestamp = header.max_timestamp
@@ -113,20 +116,26 @@ def check_batch(
         ahead_ms = max_timestamp - now_ms
         before_ms = settings.message_timestamp_before_max_ms
         if not -before_ms <= ahead_ms <= settings.message_timestamp_after_max_ms:
-            raise _out_of_window(max_timestamp, ahead_ms, settings)
-        if before_ms < MAX_LONG and header.record_count > 1 and not is_control:
-            _check_age_of_each(data, settings, now_ms)
+            raise out_of_window(max_timestamp, ahead_ms, settings)
 
 
-def _check_age_of_each(data: memoryview, settings: LogSettings, now_ms: int) -> None:
-    """The header has the youngest record only; one without a time is as old as it likes."""
-    oldest_ms = now_ms - settings.message_timestamp_before_max_ms
-    for record in BatchView(data).records("", 0):
-        if 0 <= record.timestamp < oldest_ms:
-            raise _out_of_window(record.timestamp, record.timestamp - now_ms, settings)
+def _check_count(header: BatchHeader, size_bytes: int, max_records: int) -> None:
+    count = header.record_count
+    if count <= 0 or count != header.last_offset_delta + 1:
+        raise InvalidRecordError(
+            f"{count} records for {header.last_offset_delta + 1} offsets in one batch"
+        )
+    if not header.attributes & CODEC_MASK and count * MIN_RECORD_BYTES > size_bytes - HEADER_SIZE:
+        raise InvalidRecordError(
+            f"{size_bytes - HEADER_SIZE} bytes cannot hold {count} records of at least "
+            f"{MIN_RECORD_BYTES} bytes"
+        )
+    if count > max_records:
+        raise TooManyRecordsError(count, max_records)
 
 
-def _out_of_window(timestamp: int, ahead_ms: int, settings: LogSettings) -> InvalidTimestampError:
+def out_of_window(timestamp: int, ahead_ms: int, settings: LogSettings) -> InvalidTimestampError:
+    """The error for a timestamp that is too far from the time of the append."""
     if ahead_ms > 0:
         return InvalidTimestampError(
             f"timestamp {timestamp} is {ahead_ms} ms ahead of the clock; "

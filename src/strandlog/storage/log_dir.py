@@ -20,6 +20,7 @@ from functools import partial
 from uuid import UUID
 
 from strandlog.clock import Clock
+from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import AlreadyOpenError, StorageError
 from strandlog.model import TopicPartition
@@ -46,6 +47,7 @@ class LogDirOptions:
     cache_capacity: int = DEFAULT_CAPACITY
     max_open_files: int = DEFAULT_LIMIT
     decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
+    batch_max_records: int = DEFAULT_BATCH_MAX_RECORDS
 
 
 class LogDir:
@@ -88,6 +90,7 @@ class LogDir:
                 OpenFiles(options.max_open_files),
                 options.waits_for_sync,
                 options.decompressed_max_bytes,
+                options.batch_max_records,
             )
             self._log_starts = self._checkpoint(paths.LOG_START_CHECKPOINT)
             self._cleaner_points = self._checkpoint(paths.CLEANER_CHECKPOINT)

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from strandlog.clock import Clock
+from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition
@@ -73,6 +74,7 @@ class LogContext(NamedTuple):
     open_files: OpenFiles
     waits_for_sync: bool = True  # durability "fsync"
     decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
+    batch_max_records: int = DEFAULT_BATCH_MAX_RECORDS
 
 
 class PartitionLog:
@@ -145,6 +147,7 @@ class PartitionLog:
                 view,
                 self.settings,
                 now_ms,
+                self.context.batch_max_records,
                 is_control=is_control,
                 from_coordinator=from_coordinator,
             )

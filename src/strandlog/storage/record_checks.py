@@ -1,0 +1,97 @@
+"""Checks of the records inside a batch, where a rule of the topic needs them.
+
+    compacted topics                   every record has a key
+    message.timestamp.before.max.ms    every record is young enough; a header has only the youngest
+    record.validation=records          every record can be decoded
+
+Whatever the rule, the records are decoded by the code that readers use, so a batch that passes can
+be read. What cannot be decoded is InvalidRecordError, not CorruptRecordError: the checksum says
+that the batch arrived as it was sent, so sending it again cannot help.
+
+A batch costs at most decompressed.max.bytes of memory and batch.max.records of work; its records
+are decoded some at a time and dropped. `is_quick` tells whether that is short enough for a thread
+that others wait for.
+"""
+
+from __future__ import annotations
+
+from strandlog.config.setting import MAX_LONG
+from strandlog.config.topic_settings import LogSettings
+from strandlog.errors import (
+    CorruptRecordError,
+    DecompressedTooLargeError,
+    InvalidRecordError,
+    UnsupportedCodecError,
+)
+from strandlog.model import Record, TopicPartition
+from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import CODEC_MASK, HEADER_SIZE, BatchHeader
+from strandlog.record.codecs import decompress
+from strandlog.storage.batch_checks import check_crc, out_of_window
+
+QUICK_RECORDS = 1000
+QUICK_BYTES = 64 * 1024  # unpacked
+MOST_BAD_RECORDS = 100  # that one error names
+
+
+def check_records(
+    tp: TopicPartition,
+    header: BatchHeader,
+    data: memoryview,
+    settings: LogSettings,
+    now_ms: int,
+    limit_bytes: int,
+) -> None:
+    """Raise what is wrong with the records of a batch that passed `check_batch`."""
+    if header.is_control:
+        return
+    check_crc(header, data)
+    oldest_ms = None
+    before_ms = settings.message_timestamp_before_max_ms
+    if before_ms < MAX_LONG and not settings.stamps_append_time:
+        oldest_ms = now_ms - before_ms
+    number = 0
+    try:
+        for records in BatchView(data).pieces(*tp, header.base_offset, limit_bytes):
+            if settings.compacts:
+                _check_keys(tp, records, number)
+            if oldest_ms is not None:
+                _check_ages(records, oldest_ms, settings, now_ms)
+            number += len(records)
+    except (CorruptRecordError, UnsupportedCodecError) as error:
+        raise InvalidRecordError(f"{tp}: the records cannot be decoded: {error}") from error
+
+
+def _check_keys(tp: TopicPartition, records: list[Record], number: int) -> None:
+    """A compacted topic keeps the last value per key, so each record needs one."""
+    keyless = [row for row, record in enumerate(records, number) if record.key is None]
+    if keyless:
+        raise InvalidRecordError(
+            f"{tp} is compacted: every record needs a key, number {keyless[0]} of the "
+            f"batch has none",
+            keyless[:MOST_BAD_RECORDS],
+        )
+
+
+def _check_ages(records: list[Record], oldest_ms: int, settings: LogSettings, now_ms: int) -> None:
+    """A record without a time is as old as it likes."""
+    for record in records:
+        if 0 <= record.timestamp < oldest_ms:
+            raise out_of_window(record.timestamp, record.timestamp - now_ms, settings)
+
+
+def is_quick(header: BatchHeader, data: memoryview) -> bool:
+    """Whether `check_records` takes less than a millisecond or so; itself, it takes less."""
+    if header.record_count > QUICK_RECORDS:
+        return False
+    if not header.attributes & CODEC_MASK:
+        return True
+    if len(data) > QUICK_BYTES:
+        return False
+    try:
+        decompress(header.codec, data[HEADER_SIZE:], QUICK_BYTES)
+    except DecompressedTooLargeError:
+        return False
+    except (CorruptRecordError, UnsupportedCodecError):
+        return True  # found out at once
+    return True

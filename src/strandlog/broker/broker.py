@@ -86,33 +86,39 @@ class Broker:
             self.settings.log_max_open_files,
             self.settings.decompressed_max_bytes,
             self.settings.batch_max_records,
+            self.settings.log_reserve_bytes,
         )
         self.log_dir = LogDir(path, files, clock, new_uuid, options)
         try:
-            self.catalog = Catalog(self.log_dir, self.settings, new_uuid)
-            self.offsets_table = self._table(
-                OFFSETS_TOPIC,
-                self.settings.offsets_topic_num_partitions,
-                self.settings.offsets_topic_segment_bytes,
-                _group_of,
-            )
-            self.transactions_table = self._table(
-                TRANSACTIONS_TOPIC,
-                self.settings.transaction_state_log_num_partitions,
-                self.settings.transaction_state_log_segment_bytes,
-                _transactional_id_of,
-            )
-            self.groups = GroupCoordinator(
-                self.settings, clock, self.offsets_table, lambda: str(new_uuid())
-            )
-            self.groups.load()
-            self._forget_members_of_old_processes()
-            self.upkeep = Upkeep(self.log_dir, self.catalog, self.settings, clock, self.metrics)
+            with self.log_dir.reserve.spending():
+                self._open(new_uuid)
         except BaseException:
             self.log_dir.abandon()
             raise
         self._bytes_until_look = 0
         self.is_closed = False
+
+    def _open(self, new_uuid: Callable[[], UUID]) -> None:
+        """Open every partition and load the coordinators."""
+        self.catalog = Catalog(self.log_dir, self.settings, new_uuid)
+        self.offsets_table = self._table(
+            OFFSETS_TOPIC,
+            self.settings.offsets_topic_num_partitions,
+            self.settings.offsets_topic_segment_bytes,
+            _group_of,
+        )
+        self.transactions_table = self._table(
+            TRANSACTIONS_TOPIC,
+            self.settings.transaction_state_log_num_partitions,
+            self.settings.transaction_state_log_segment_bytes,
+            _transactional_id_of,
+        )
+        self.groups = GroupCoordinator(
+            self.settings, self.clock, self.offsets_table, lambda: str(new_uuid())
+        )
+        self.groups.load()
+        self._forget_members_of_old_processes()
+        self.upkeep = Upkeep(self.log_dir, self.catalog, self.settings, self.clock, self.metrics)
 
     def _table(
         self, name: str, partitions: int, segment_bytes: int, owner_of: Callable[[bytes], str]
@@ -169,9 +175,10 @@ class Broker:
     def deleting_topic(self, name: str) -> Steps[None]:
         """The same in steps; it is gone after the first."""
         check_not_internal(check_topic_name(name))
-        yield from self.catalog.deleting(name)
-        with contextlib.suppress(StorageError):  # it is gone; `create_topic` tries again
-            self.groups.forget_topic(name)
+        with self.log_dir.reserve.spending():
+            yield from self.catalog.deleting(name)
+            with contextlib.suppress(StorageError):  # it is gone; `create_topic` tries again
+                self.groups.forget_topic(name)
 
     def add_partitions(self, name: str, count: int) -> Topic:
         """Let a topic grow."""

@@ -273,7 +273,8 @@ class Catalog:
             else:
                 config[setting] = TOPIC_SETTINGS[setting].parse(raw)
         altered = replace(topic, config=config, settings=self.effective(config))
-        self._save({**self._topics, name: altered})
+        with self._log_dir.reserve.spending():  # a lower retention frees space
+            self._save({**self._topics, name: altered})
         for log in self._logs[name]:
             log.settings = altered.settings
         return altered

@@ -13,7 +13,8 @@ others are tried again at the next turn.
     mend          every 5 s                                  read back, check and sync a failed tail
     retention     log.retention.check.interval.ms            drop old segments and old producers
     compaction    log.cleaner.backoff.ms                     the dirtiest partition that is due
-    files         every second                               remove what waited long enough
+    files         every second                               remove what waited long enough, hold
+                                                             the disk reserve
     checkpoints   log.flush.offset.checkpoint.interval.ms    the four of LogDir
 
 `syncing` holds the partitions that are being synced or trimmed, by whomsoever: they are left alone,
@@ -77,6 +78,7 @@ class Upkeep:
         self.sync_elsewhere: Callable[[PartitionLog], None] | None = None
         self.on_released: Callable[[PartitionLog], None] | None = None
         self.compacting: CompactionPlan | None = None
+        self.keeps_reserve = False  # a server keeps one; a program that embeds the log does not
         self._uncleanable: set[PartitionLog] = set()
         self._under_way: set[str] = set()
         self._chores = (
@@ -210,7 +212,8 @@ class Upkeep:
             return
         self.syncing.add(log)
         try:
-            self._metrics.retention_bytes += yield from dropping_oldest(log, count)
+            with self._log_dir.reserve.spending():
+                self._metrics.retention_bytes += yield from dropping_oldest(log, count)
             self._metrics.retention_segments += count
         finally:
             self._release(log)
@@ -277,6 +280,8 @@ class Upkeep:
 
     def _removing_files(self) -> Steps[None]:
         yield from self._log_dir.remover.removing(self._clock.now_ms())
+        if self.keeps_reserve:
+            self._log_dir.reserve.hold()
 
 
 def should_flush(log: PartitionLog, now_ms: int) -> bool:

@@ -3,8 +3,8 @@
 `BROKER_SETTINGS` is the table; `BrokerSettings` is the same as typed attributes. All are read
 once, when the broker opens, so none is dynamic. Where strandlog departs from Kafka's default, the
 help says why. Settings that Kafka does not know: log.durability, log.segment.cache.size,
-log.max.open.files, log.min.free.bytes, decompressed.max.bytes, max.partitions.per.topic and
-visibility.max.wait.ms.
+log.max.open.files, log.min.free.bytes, log.reserve.bytes, decompressed.max.bytes,
+max.partitions.per.topic and visibility.max.wait.ms.
 
 The defaults of topics (log.retention.ms and the like) are rows of the table too, made from the
 topics' own rows; `topic_defaults` has those that were set, under the topics' names.
@@ -206,6 +206,19 @@ BROKER_SETTINGS = SettingTable(
             help="Appends are refused while the disk has less free space; 0 never refuses.",
         ),
         Setting(
+            name="log.reserve.bytes",
+            kind="bytes",
+            default=4 * MIB,
+            minimum=0,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help=(
+                "Disk space that the server keeps allocated and releases when the disk is full, so "
+                "that topics and records can still be deleted and retention can be lowered. "
+                "topics.json must fit into it twice; 0 keeps none."
+            ),
+        ),
+        Setting(
             name="decompressed.max.bytes",
             kind="bytes",
             default=64 * MIB,
@@ -259,6 +272,7 @@ class BrokerSettings:
     log_segment_cache_size: int
     log_max_open_files: int
     log_min_free_bytes: int
+    log_reserve_bytes: int
     decompressed_max_bytes: int
     batch_max_records: int
     producer_id_expiration_ms: int

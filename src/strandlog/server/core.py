@@ -56,6 +56,8 @@ class ServerCore:
         self.slow_work: SlowWork | None = None
         broker.upkeep.sync_elsewhere = self._sync_for_chore
         broker.upkeep.on_released = self._released
+        broker.upkeep.keeps_reserve = True
+        broker.log_dir.reserve.hold()
         broker.on_written = self._sync_soon if broker.settings.fsyncs else self.fetches.visible
         self.transactions = TransactionCoordinator(
             broker.settings,

@@ -93,6 +93,7 @@ class Files(Protocol):
     def append_to(self, path: str, data: Buffer) -> None: ...
     def write_at(self, path: str, position: int, data: Buffer) -> None: ...
     def truncate(self, path: str, size: int) -> None: ...
+    def allocate(self, path: str, size: int) -> None: ...
     def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
@@ -295,6 +296,18 @@ class DiskFiles:
     def truncate(self, path: str, size: int) -> None:
         with _disk_errors("truncate", path):
             os.truncate(path, size)
+
+    def allocate(self, path: str, size: int) -> None:
+        """Make a file that occupies `size` bytes of the disk, or none at all."""
+        with _disk_errors("allocate", path):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                os.posix_fallocate(fd, 0, size)
+            except OSError:
+                os.unlink(path)  # what was allocated of it would only take up space
+                raise
+            finally:
+                os.close(fd)
 
     def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
         temp = path + TEMP_SUFFIX

@@ -27,6 +27,7 @@ from strandlog.model import TopicPartition
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage import paths
 from strandlog.storage.checkpoint import OffsetCheckpoint, write_offsets
+from strandlog.storage.disk_reserve import DiskReserve
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import DIRECTORY, Files, Lock
 from strandlog.storage.identity import check_layout, make_durable_folder, take_identity
@@ -48,6 +49,7 @@ class LogDirOptions:
     max_open_files: int = DEFAULT_LIMIT
     decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
     batch_max_records: int = DEFAULT_BATCH_MAX_RECORDS
+    reserve_bytes: int = 0
 
 
 class LogDir:
@@ -77,6 +79,7 @@ class LogDir:
         if lock is None:
             raise AlreadyOpenError(path)
         self._lock: Lock = lock
+        self.reserve = DiskReserve(files, path, options.reserve_bytes)
         try:
             self.cluster_id = take_identity(files, path, new_uuid, self.problems)
             self.was_clean = self._take_clean_marker()
@@ -231,6 +234,10 @@ class LogDir:
 
     def writing_log_starts(self) -> Steps[None]:
         """The same in steps."""
+        with self.reserve.spending():
+            yield from self._writing_log_starts()
+
+    def _writing_log_starts(self) -> Steps[None]:
         # Partitions that are there but were not opened keep the one they have.
         known = self.logs.keys() | self._gone
         starts = {tp: o for tp, o in self._log_starts.offsets.items() if tp not in known}
@@ -262,6 +269,10 @@ class LogDir:
         A partition that cannot be flushed does not keep the others from it; then there is no
         marker, and the first error is raised at the end.
         """
+        with self.reserve.spending():
+            self._close()
+
+    def _close(self) -> None:
         failures = [log.failure for log in self.logs.values() if log.failure is not None]
         error: StorageError | None = None
         try:

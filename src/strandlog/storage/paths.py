@@ -3,6 +3,7 @@
 <data>/meta.properties                     who this folder belongs to (LogDir)
 <data>/.lock                               held by the owner while it runs
 <data>/.kafka_cleanshutdown                present after a clean stop
+<data>/.reserve                            space that is freed when the disk is full (DiskReserve)
 <data>/log-start-offset-checkpoint         one line per partition; so are
 <data>/cleaner-offset-checkpoint           the others that end in -checkpoint
 <data>/<topic>-<partition>/                one partition
@@ -44,6 +45,7 @@ STRAY_DIR_SUFFIX = "-stray"
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RESERVE = ".reserve"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"

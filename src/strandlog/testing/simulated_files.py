@@ -34,6 +34,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 
+from strandlog.errors import StorageError
 from strandlog.storage.files import (
     DIRECTORY,
     PREVIOUS_SUFFIX,
@@ -149,6 +150,13 @@ class SimulatedFiles:
     def truncate(self, path: str, size: int) -> None:
         with disk_errors("truncate", path):
             self._disk.cut(path, self._disk.find_file(path), size)
+
+    def allocate(self, path: str, size: int) -> None:
+        try:
+            self.append_to(path, bytes(size))
+        except StorageError:
+            self.remove(path)
+            raise
 
     def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
         temp = path + TEMP_SUFFIX

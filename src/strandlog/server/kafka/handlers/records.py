@@ -47,6 +47,7 @@ from strandlog.storage.batch_checks import check_crc, split_batches
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp, latest_timestamp
+from strandlog.storage.steps import Steps
 
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -385,5 +386,15 @@ def _delete_records(door: KafkaDoor, request: Request, body: Any) -> None:
             partitions.append({"partition_index": part.partition_index, **found})
         topics.append({"name": topic.name, "partitions": partitions})
     door.broker.upkeep.hurry(RETENTION)  # which drops the files; the records are gone now
-    saving = door.broker.log_dir.writing_log_starts()
+    saving = _saving_log_starts(door, topics)
     door.in_steps(request, saving, lambda _: request.reply({"topics": topics}))
+
+
+def _saving_log_starts(door: KafkaDoor, topics: list[dict[str, Any]]) -> Steps[None]:
+    """Make the new log start offsets durable; rows whose deletion could be undone say so."""
+    try:
+        yield from door.broker.log_dir.writing_log_starts()
+    except StorageError as error:
+        for row in [row for topic in topics for row in topic["partitions"]]:
+            if not row["error_code"]:
+                row |= {"low_watermark": -1, "error_code": error.kafka_code}

@@ -1,0 +1,67 @@
+"""Disk space set aside for the writes that free space.
+
+Deleting a topic, lowering its retention and deleting records free disk space, but each of them
+first writes a little: `topics.json`, a checkpoint, a producer snapshot, tombstones. On a full disk
+those writes fail, and the only way out would be to delete files by hand.
+
+So the owner of a folder keeps a file of `size_bytes` allocated (`hold`). An operation that frees
+space, and the start and the stop of the owner, run inside `spending()`: when less than the reserve
+is free, the file is removed first. `hold` allocates it again once the disk has room for it twice,
+so that the reserve is never what fills the disk up.
+
+A size of 0 keeps no reserve. Everything here runs in the owner's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from strandlog.errors import StorageError
+from strandlog.storage.files import Files
+from strandlog.storage.paths import RESERVE, join
+
+
+class DiskReserve:
+    """The reserve of one data folder."""
+
+    __slots__ = ("_files", "_folder", "_path", "_spenders", "size_bytes")
+
+    def __init__(self, files: Files, folder: str, size_bytes: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._path = join(folder, RESERVE)
+        self._spenders = 0
+        self.size_bytes = size_bytes
+        # Another size was configured before, or a crash interrupted the allocation.
+        with contextlib.suppress(StorageError, FileNotFoundError):
+            if files.size(self._path) != size_bytes:
+                files.remove(self._path)
+
+    @property
+    def is_held(self) -> bool:
+        return self._files.exists(self._path)
+
+    def hold(self) -> None:
+        """Allocate the reserve unless it exists, is in use, or would fill the disk."""
+        if not self.size_bytes or self._spenders or self.is_held:
+            return
+        with contextlib.suppress(StorageError, FileNotFoundError):
+            if self._files.free_bytes(self._folder) >= 2 * self.size_bytes:
+                self._files.allocate(self._path, self.size_bytes)
+
+    @contextlib.contextmanager
+    def spending(self) -> Iterator[None]:
+        """Around work that frees disk space: it may use the reserve."""
+        self._release_if_low()
+        self._spenders += 1
+        try:
+            yield
+        finally:
+            self._spenders -= 1
+
+    def _release_if_low(self) -> None:
+        # A disk that cannot say how much is free, or keeps the file, is no reason not to try.
+        with contextlib.suppress(StorageError, FileNotFoundError):
+            if self.is_held and self._files.free_bytes(self._folder) < self.size_bytes:
+                self._files.remove(self._path)

@@ -1,0 +1,84 @@
+"""Disk space set aside for the writes that free space."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from strandlog.errors import DiskFullError
+from strandlog.storage.disk_reserve import DiskReserve
+from strandlog.storage.files import DiskFiles
+from strandlog.testing.simulated_files import SimulatedFiles
+
+SIZE = 1000
+
+
+def folder_of(capacity_bytes: int | None) -> SimulatedFiles:
+    files = SimulatedFiles()
+    files.make_dir("/data")
+    files.capacity_bytes = capacity_bytes
+    return files
+
+
+def test_it_is_released_only_while_the_disk_is_full() -> None:
+    files = folder_of(10 * SIZE)
+    reserve = DiskReserve(files, "/data", SIZE)
+    reserve.hold()
+    with reserve.spending():
+        assert reserve.is_held, "there is room without it"
+    files.append_to("/data/filler", bytes(9 * SIZE))
+    with pytest.raises(DiskFullError):
+        files.replace("/data/state", bytes(SIZE // 2))
+    with reserve.spending():
+        files.replace("/data/state", bytes(SIZE // 2))
+        files.remove("/data/filler")
+        reserve.hold()
+        assert not files.exists("/data/.reserve"), "not while an operation may need the space"
+    reserve.hold()
+    assert files.exists("/data/.reserve")
+
+
+def test_it_never_fills_the_disk_up() -> None:
+    files = folder_of(2 * SIZE - 1)
+    reserve = DiskReserve(files, "/data", SIZE)
+    reserve.hold()
+    assert not reserve.is_held
+
+
+def test_an_allocation_that_was_cut_short_is_made_again() -> None:
+    files = folder_of(None)
+    files.append_to("/data/.reserve", bytes(SIZE - 1))
+    reserve = DiskReserve(files, "/data", SIZE)
+    assert not reserve.is_held
+    reserve.hold()
+    assert files.size("/data/.reserve") == SIZE
+
+
+def test_a_disk_that_refuses_the_reserve_is_no_error() -> None:
+    files = folder_of(None)
+    reserve = DiskReserve(files, "/data", SIZE)
+    files.fail_next("append", errno.ENOSPC)
+    reserve.hold()
+    assert not reserve.is_held
+
+
+def test_a_size_of_zero_keeps_none() -> None:
+    files = folder_of(None)
+    DiskReserve(files, "/data", 0).hold()
+    assert not files.exists("/data/.reserve")
+
+
+def test_a_real_one_takes_up_space_and_does_not_follow_a_planted_link(tmp_path: Path) -> None:
+    files = DiskFiles()
+    reserve = DiskReserve(files, str(tmp_path), 1 << 20)
+    reserve.hold()
+    path = tmp_path / ".reserve"
+    assert path.stat().st_blocks * 512 >= 1 << 20
+    path.unlink()
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"kept")
+    path.symlink_to(victim)
+    reserve.hold()
+    assert victim.read_bytes() == b"kept"

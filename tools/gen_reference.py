@@ -44,8 +44,9 @@ def settings_page() -> str:
         *_rows(TOPIC_SETTINGS),
         "\n## Broker\n",
         "Given to `strandlog.open(path, settings={...})`, or to `strandlog serve` in a file, the "
-        "environment or with `--set`.\n",
-        *_rows(BROKER_SETTINGS),
+        "environment or with `--set`. Clients can change those marked * while the broker runs "
+        "(AlterConfigs); such a change outlives a restart and beats the other sources.\n",
+        *_rows(BROKER_SETTINGS, marks_dynamic=True),
         "\n## Server\n",
         "For `strandlog serve` only; DATA, `--host`, `--port` and `--advertise` beat them.\n",
         *_rows(SERVER_SETTINGS),
@@ -72,11 +73,12 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}*`" if name.endswith(".") else f"`{name}`" for name in names)
 
 
-def _rows(table: SettingTable) -> list[str]:
+def _rows(table: SettingTable, *, marks_dynamic: bool = False) -> list[str]:
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for row in table:
+        mark = " *" if marks_dynamic and row.dynamic else ""
         lines.append(
-            f"| `{row.name}` | `{row.format(row.default)}` | {row.allowed()} | {row.help} |"
+            f"| `{row.name}`{mark} | `{row.format(row.default)}` | {row.allowed()} | {row.help} |"
         )
     return lines
 

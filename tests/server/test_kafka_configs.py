@@ -13,8 +13,8 @@ from tests.kafka_requests import Wire, build, create_topic, encode, request_head
 from strandlog.config.broker_settings import BROKER_SETTINGS
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 
-TOPIC, BROKER, LOGGER = 2, 4, 8
-OF_TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
+OF_TOPIC, OF_NODE, OF_CLUSTER, STATIC_BROKER, DEFAULT = 1, 2, 3, 4, 5
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 INVALID_CONFIG, INVALID_REQUEST, UNKNOWN_TOPIC = 40, 42, 3
 
@@ -52,10 +52,12 @@ def test_a_topic_lists_every_setting_with_default_source_type_and_words(wire: Wi
 
 
 @pytest.mark.parametrize("name", ["0", ""])
-def test_the_broker_lists_every_setting_as_read_only(wire: Wire, name: str) -> None:
+def test_the_broker_lists_every_setting_and_which_can_be_changed(wire: Wire, name: str) -> None:
     found = _describe(wire, BROKER, name)
     assert found.keys() >= {row.name for row in BROKER_SETTINGS}
-    assert all(row.read_only and row.documentation and row.synonyms for row in found.values())
+    assert all(row.documentation and row.synonyms for row in found.values())
+    for row in BROKER_SETTINGS:
+        assert found[row.name].read_only is not row.dynamic
     set_at_start = found["group.initial.rebalance.delay.ms"]
     assert (set_at_start.value, set_at_start.config_source) == ("0", STATIC_BROKER)
     assert [s.source for s in set_at_start.synonyms] == [STATIC_BROKER, DEFAULT]
@@ -70,6 +72,30 @@ def test_the_ports_of_other_doors_are_those_that_are_open(wire: Wire, tmp_path: 
         assert f"http=127.0.0.1:{row.value} " in broker.ready
     assert (row.read_only, row.config_source, row.config_type) == (True, STATIC_BROKER, 3)
     assert [(s.value, s.source) for s in row.synonyms][1:] == [("9095", DEFAULT)]
+
+
+def test_the_broker_lists_where_it_listens_and_keeps_its_data(
+    wire: Wire, shared_broker: BrokerProcess
+) -> None:
+    names = ["listeners", "advertised.listeners", "log.dirs", "node.id", "broker.id"]
+    found = _describe(wire, BROKER, "0", keys=names)
+    assert {name: row.value for name, row in found.items()} == {
+        "listeners": f"PLAINTEXT://{shared_broker.address}",
+        "advertised.listeners": f"PLAINTEXT://{shared_broker.address}",
+        "log.dirs": str(shared_broker.data),
+        "node.id": "0",
+        "broker.id": "0",
+    }
+    assert all(row.read_only for row in found.values())
+
+
+def test_a_group_has_settings_and_no_group_without_a_name(wire: Wire) -> None:
+    found = _describe(wire, GROUP, "any")
+    assert found["consumer.session.timeout.ms"].value == "45000"
+    assert all(row.read_only and row.config_source == DEFAULT for row in found.values())
+    resource = {"resource_type": GROUP, "resource_name": "", "configuration_keys": None}
+    [result] = wire.ask(32, 4, resources=[resource]).results
+    assert result.error_code == INVALID_REQUEST
 
 
 def test_only_what_is_asked_for_is_told(wire: Wire) -> None:
@@ -216,13 +242,55 @@ def test_one_bad_resource_does_not_touch_the_others(wire: Wire) -> None:
 
 
 def test_settings_of_the_broker_are_refused_with_the_way_to_set_them(wire: Wire) -> None:
-    refused = _change(wire, "0", ("num.partitions", SET, "7"), kind=BROKER)
+    refused = _change(wire, "0", ("log.durability", SET, "fsync"), kind=BROKER)
     assert refused.error_code == INVALID_CONFIG
     assert "when it starts" in refused.error_message
     door = _change(wire, "0", ("http.port", SET, "7"), kind=BROKER)
     assert "when it starts" in door.error_message
     unknown = _change(wire, "0", ("num.partition", SET, "7"), kind=BROKER)
     assert "'num.partitions'" in unknown.error_message
+    group = _change(wire, "g", ("consumer.session.timeout.ms", SET, "7"), kind=GROUP)
+    assert group.error_code == INVALID_REQUEST
+
+
+def test_a_dynamic_broker_setting_takes_effect_and_outlives_a_restart(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", {"log.retention.ms": "5000"})
+    broker.start()
+    try:
+        with Wire(broker.port) as wire:
+            create_topic(wire, "before")
+            create_topic(wire, "own", retention_ms="1")
+            for name, value in (("", "6000"), ("0", "7000")):
+                row = ("log.retention.ms", SET, value)
+                assert _change(wire, name, row, kind=BROKER).error_code == 0
+            assert _change(wire, "0", ("num.partitions", SET, "3"), kind=BROKER).error_code == 0
+            tried = _change(
+                wire, "0", ("log.retention.ms", SET, "x"), kind=BROKER, validate_only=True
+            )
+            assert tried.error_code == INVALID_CONFIG
+            assert _describe(wire, TOPIC, "before")["retention.ms"].value == "7000"
+            assert _describe(wire, TOPIC, "own")["retention.ms"].value == "1"
+        assert broker.stop() == 0
+        broker.start()
+        with Wire(broker.port) as wire:
+            described = _describe(wire, BROKER, "0")["log.retention.ms"]
+            assert (described.value, described.config_source) == ("7000", OF_NODE)
+            assert [(each.value, each.source) for each in described.synonyms] == [
+                ("7000", OF_NODE),
+                ("6000", OF_CLUSTER),
+                ("5000", STATIC_BROKER),
+                ("604800000", DEFAULT),
+            ]
+            topic = _describe(wire, TOPIC, "before")["retention.ms"]
+            assert (topic.value, topic.config_source) == ("7000", OF_NODE)
+            gone = ("log.retention.ms", DELETE, None)
+            assert _change(wire, "0", gone, kind=BROKER).error_code == 0
+            assert _describe(wire, TOPIC, "before")["retention.ms"].value == "6000"
+            policy = ("log.cleanup.policy", APPEND, "compact")
+            assert _change(wire, "0", policy, kind=BROKER).error_code == 0
+            assert _describe(wire, TOPIC, "before")["cleanup.policy"].value == "delete,compact"
+    finally:
+        broker.stop()
 
 
 def test_a_change_during_the_growth_of_a_topic_is_not_lost(

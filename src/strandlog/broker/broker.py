@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from strandlog.broker.catalog import Catalog, Topic
@@ -74,7 +75,8 @@ class Broker:
         new_uuid: Callable[[], UUID],
         settings: BrokerSettings | None = None,
     ) -> None:
-        self.settings = settings or broker_settings()
+        # A copy: clients may change dynamic settings of this broker while it runs.
+        self.settings = replace(settings) if settings is not None else broker_settings()
         self.clock = clock
         self.metrics = Metrics()
         # Whoever syncs elsewhere is told here about what the broker writes by itself; else that is

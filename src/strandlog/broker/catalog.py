@@ -1,4 +1,5 @@
-"""Topics, how many partitions they have and how they are set, kept in `topics.json`.
+"""Topics, how many partitions they have and how they are set, kept in `topics.json`; and the
+settings of the broker that clients changed while it ran (`dynamic_settings.py`).
 
 The file is the only truth about which topics exist; folders follow it.
 
@@ -28,6 +29,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from strandlog.broker.dynamic_settings import DynamicSettings, Layer
 from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_partition_count, check_topic_name
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.setting import Value
@@ -104,6 +106,7 @@ class Catalog:
     ) -> None:
         self._log_dir = log_dir
         self._settings = settings
+        self.dynamic = DynamicSettings(settings)
         self._new_uuid = new_uuid
         self._path = join(log_dir.path, CATALOG_FILE)
         self._topics: dict[str, Topic] = {}
@@ -279,6 +282,27 @@ class Catalog:
             log.settings = altered.settings
         return altered
 
+    def alter_broker(self, layer: Layer, changes: Mapping[str, object | None]) -> None:
+        """Change dynamic settings of the broker; None removes a value from the layer. Topics
+        without a value of their own follow the broker's at once."""
+        before = self.dynamic.layers
+        self.dynamic.apply(self.dynamic.with_changes(layer, changes))
+        topics = {
+            name: replace(topic, settings=self.effective(topic.config))
+            for name, topic in self._topics.items()
+        }
+        try:
+            self._write(topics, self._doomed)
+        except StorageError:
+            self.dynamic.apply(before)
+            with contextlib.suppress(StorageError):  # as in `_save`
+                self._write(self._topics, self._doomed)
+            raise
+        self._topics = topics
+        for name, topic in topics.items():
+            for log in self._logs[name]:
+                log.settings = topic.settings
+
     def effective(self, config: Mapping[str, Value]) -> LogSettings:
         """What counts for a topic: its own values, else the broker's, else the built-in ones."""
         return log_settings({**self._settings.topic_defaults, **config})
@@ -338,6 +362,8 @@ class Catalog:
             name: each.as_document() for name, each in sorted({**doomed, **topics}.items())
         }
         document = {"version": CATALOG_VERSION, "topics": documents}
+        if dynamic := self.dynamic.as_document():
+            document["broker"] = dynamic
         write_document(self._log_dir.files, self._path, document)
 
     # -- starting ------------------------------------------------------------------------------
@@ -352,6 +378,7 @@ class Catalog:
             )
         if document is None:
             self._begin()
+        self._log_dir.problems += self.dynamic.load((document or {}).get("broker", {}))
         for name, described in (document or {"topics": {}})["topics"].items():
             topic = topic_from_document(name, described, self._settings.topic_defaults)
             (self._doomed if topic.is_deleting else self._topics)[name] = topic

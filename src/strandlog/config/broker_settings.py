@@ -1,10 +1,9 @@
 """Every setting of the broker core, under Kafka's name and with Kafka's default if it has one.
 
-`BROKER_SETTINGS` is the table; `BrokerSettings` is the same as typed attributes. All are read
-once, when the broker opens, so none is dynamic. Where strandlog departs from Kafka's default, the
-help says why. Settings that Kafka does not know: log.durability, log.segment.cache.size,
-log.max.open.files, log.min.free.bytes, log.reserve.bytes, decompressed.max.bytes,
-max.partitions.per.topic and visibility.max.wait.ms.
+`BROKER_SETTINGS` is the table; `BrokerSettings` is the same as typed attributes. A row is `dynamic`
+when the broker reads it each time that it needs it, so that clients can change it while the broker
+runs (`broker/dynamic_settings.py`). Where strandlog departs from Kafka's default, the help says
+why.
 
 The defaults of topics (log.retention.ms and the like) are rows of the table too, made from the
 topics' own rows; `topic_defaults` has those that were set, under the topics' names.
@@ -32,7 +31,7 @@ MIB = 1024 * 1024
 def _default_of_topics(row: Setting) -> Setting:
     """The broker's row for the default of a topic's setting."""
     words = f"Default of the topics' {row.name}. {row.help}"
-    return replace(row, name=row.broker_name, broker_name="", dynamic=False, help=words)
+    return replace(row, name=row.broker_name, broker_name="", help=words)
 
 
 BROKER_SETTINGS = SettingTable(
@@ -44,14 +43,12 @@ BROKER_SETTINGS = SettingTable(
             default=1,
             minimum=1,
             maximum=MAX_INT,
-            dynamic=False,
             help="Partitions of a topic that is created without a number of them.",
         ),
         Setting(
             name="auto.create.topics.enable",
             kind="bool",
             default=True,
-            dynamic=False,
             help="Whether a topic is created when a client first asks for it.",
         ),
         Setting(
@@ -166,7 +163,6 @@ BROKER_SETTINGS = SettingTable(
             default=128 * MIB,
             minimum=1024,
             maximum=MAX_LONG,
-            dynamic=False,
             help="The most memory that compaction uses to remember the last offset of each key.",
         ),
         Setting(
@@ -202,7 +198,6 @@ BROKER_SETTINGS = SettingTable(
             default=64 * MIB,
             minimum=0,
             maximum=MAX_LONG,
-            dynamic=False,
             help="Appends are refused while the disk has less free space; 0 never refuses.",
         ),
         Setting(
@@ -241,9 +236,10 @@ BROKER_SETTINGS = SettingTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BrokerSettings:
-    """The broker settings as attributes."""
+    """The broker settings as attributes. A broker has a copy of its own, which all its parts share;
+    it changes only through `update`."""
 
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int
@@ -286,6 +282,12 @@ class BrokerSettings:
     def value_of(self, name: str) -> Value:
         """The value of any row of the table."""
         return self.given.get(name, BROKER_SETTINGS[name].default)
+
+    def update(self, given: Mapping[str, Value]) -> None:
+        """Replace every value by the one that `given` and the defaults come to."""
+        changed = broker_settings(given)
+        for field in fields(self):
+            setattr(self, field.name, getattr(changed, field.name))
 
     @property
     def fsyncs(self) -> bool:

@@ -5,7 +5,7 @@ Rows of `BROKER_SETTINGS` (broker_settings.py), in a file of their own for its l
 
 from __future__ import annotations
 
-from strandlog.config.setting import MAX_INT, MAX_LONG, Setting
+from strandlog.config.setting import MAX_INT, MAX_LONG, Setting, SettingTable
 
 MIB = 1024 * 1024
 
@@ -34,7 +34,6 @@ COORDINATOR_ROWS = (
         default=MAX_INT,
         minimum=1,
         maximum=MAX_INT,
-        dynamic=False,
         help="The most members that one group takes.",
     ),
     Setting(
@@ -70,7 +69,6 @@ COORDINATOR_ROWS = (
         default=4_096,
         minimum=0,
         maximum=32_767,
-        dynamic=False,
         help="The longest metadata text that may be committed with an offset.",
     ),
     Setting(
@@ -100,7 +98,6 @@ COORDINATOR_ROWS = (
         default=86_400_000,
         minimum=1,
         maximum=MAX_INT,
-        dynamic=False,
         help="The sequence numbers of a producer that is silent for this long are forgotten.",
     ),
     Setting(
@@ -109,7 +106,6 @@ COORDINATOR_ROWS = (
         default=900_000,
         minimum=1,
         maximum=MAX_INT,
-        dynamic=False,
         help="The longest time-out that a transactional producer may ask for.",
     ),
     Setting(
@@ -118,7 +114,6 @@ COORDINATOR_ROWS = (
         default=604_800_000,
         minimum=1,
         maximum=MAX_INT,
-        dynamic=False,
         help="A transactional id that is idle for this long is forgotten.",
     ),
     Setting(
@@ -142,4 +137,29 @@ COORDINATOR_ROWS = (
         dynamic=False,
         help="segment.bytes of __transaction_state; small, so that it is soon compacted.",
     ),
+)
+
+# Kafka has these per group, for the consumer protocol of KIP-848. Groups of that protocol are not
+# offered, so the values are defaults that clients can read and not change.
+GROUP_SETTINGS = SettingTable(
+    (
+        Setting(
+            name="consumer.session.timeout.ms",
+            kind="ms",
+            default=45_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="For tools; groups of the newer consumer protocol are not offered.",
+        ),
+        Setting(
+            name="consumer.heartbeat.interval.ms",
+            kind="ms",
+            default=5_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="For tools; groups of the newer consumer protocol are not offered.",
+        ),
+    )
 )

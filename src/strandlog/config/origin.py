@@ -4,6 +4,7 @@
     file          FILE:LINE
     environment   the variable
     option        --set, or the option or argument that says the same
+    dynamic       changed by a client while the broker runs (AlterConfigs)
 
 An `Entry` is a value that somebody gave, not looked at yet; a `Problem` is what is wrong with one,
 with the way out. What reads a source gives a `Source`: all entries and all problems of it, for
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-OriginKind = Literal["default", "file", "environment", "option"]
+OriginKind = Literal["default", "file", "environment", "option", "dynamic"]
 STRENGTH: dict[str, int] = {kind: rank for rank, kind in enumerate(get_args(OriginKind))}
 
 
@@ -33,6 +34,7 @@ class Origin(NamedTuple):
 
 
 DEFAULT = Origin("default")
+DYNAMIC = Origin("dynamic", "AlterConfigs")
 
 
 class Entry(NamedTuple):

@@ -48,6 +48,7 @@ from strandlog.storage.files import DiskFiles, Files
 logger = logging.getLogger(__name__)
 
 LONGEST_NAP_MS = 1000
+NOT_OPEN = -1  # the port of a listener that is not open
 IDLE_LOOKS = 10  # during the time that a client may be silent
 DRAIN_LOOK_SECONDS = 0.01
 KILLED_EXIT_CODE = 130
@@ -139,7 +140,12 @@ class Server:
         host, port = self._listener.sockets[0].getsockname()[:2]
         kafka = f"{host}:{port}"
         others = await self._side_doors.open(self._wishes(kafka), host)
-        self.core.side_ports = self._side_doors.ports
+        self.core.listener_settings = {
+            "listeners": f"PLAINTEXT://{kafka}",
+            "log.dirs": self.broker.log_dir.path,
+            **dict.fromkeys(("grpc.port", "http.port"), NOT_OPEN),
+            **self._side_doors.ports,
+        }
         self._was_ready = True
         return f"ready kafka={kafka}{others} data={options.data}"
 

@@ -22,6 +22,7 @@ from strandlog.broker.timers import Timers
 from strandlog.broker.topic_rules import check_not_internal
 from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
 from strandlog.broker.visibility import Visibility
+from strandlog.config.setting import Value
 from strandlog.errors import StorageError
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 from strandlog.server.slow_work import SlowWork
@@ -51,7 +52,8 @@ class ServerCore:
         )
         self.producer_ids = ProducerIds(broker.log_dir)
         self._quiet_until_ms = 0
-        self.side_ports: dict[str, int] = {}  # of the doors beside Kafka's, by their setting
+        # Where the server listens and keeps its data, by setting, once it does.
+        self.listener_settings: dict[str, Value] = {}
         # Whoever has threads does work in steps there; else it is done at once.
         self.slow_work: SlowWork | None = None
         broker.upkeep.sync_elsewhere = self._sync_for_chore

@@ -143,14 +143,14 @@ GIVES = {
     "DescribeAcls": "The answer that this broker has no authorizer (SECURITY_DISABLED).",
     "CreateAcls": "The same answer for every rule.",
     "DeleteAcls": "The same answer for every filter.",
-    "DescribeConfigs": "Every setting of topics and broker: value, source, synonyms, meaning.",
-    "AlterConfigs": "The settings of a topic are replaced as a whole.",
+    "DescribeConfigs": "Every setting of topics, broker, groups: value, source, synonyms, help.",
+    "AlterConfigs": "The settings of a topic or of the broker are replaced as a whole.",
     "AlterReplicaLogDirs": "Moves to the data folder succeed, others fail: there is one folder.",
     "DescribeLogDirs": "Bytes per partition, size and free space of the disk.",
     "CreatePartitions": "Topics grow; `validate_only` tries.",
     "DeleteGroups": "Empty groups are forgotten.",
     "ElectLeaders": "The answer that no election is needed.",
-    "IncrementalAlterConfigs": "Single settings of a topic are set, taken back, added to.",
+    "IncrementalAlterConfigs": "Sets, removes or extends single settings of a topic or the broker.",
     "AlterPartitionReassignments": "Moves to node 0 succeed, others are refused.",
     "ListPartitionReassignments": "The answer that nothing is being moved.",
     "OffsetDelete": "A group's positions are forgotten, except in topics that it reads.",
@@ -193,6 +193,6 @@ NOTES = {
     "DescribeConfigs": (
         "`grpc.port` and `http.port` of the broker are the ports that are open; -1 where none is."
     ),
-    "AlterConfigs": "Settings of the broker are set when it starts.",
-    "IncrementalAlterConfigs": "Settings of the broker are set when it starts.",
+    "AlterConfigs": "Of the broker: its dynamic settings, for broker 0 or for all (empty name).",
+    "IncrementalAlterConfigs": "Of the broker: as AlterConfigs.",
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
 
 from msgspec import Struct
 
 from strandlog.broker.metrics import Histogram, table
 from strandlog.config.broker_settings import BROKER_SETTINGS
 from strandlog.config.configuration import all_rows
-from strandlog.config.origin import DEFAULT, Origin
+from strandlog.config.origin import DEFAULT, DYNAMIC, Origin, OriginKind
 from strandlog.config.setting import Setting, Value
 from strandlog.server.http.calls import Call, Nothing
 from strandlog.server.http.context import Context
@@ -77,7 +76,7 @@ class SettingShown(Struct):
     name: str
     value: str
     default: str
-    origin: Literal["default", "file", "environment", "option"]
+    origin: OriginKind
     where: str
     kind: str
     allowed: str
@@ -158,6 +157,9 @@ async def broker_settings(context: Context, call: Call[Nothing, None]) -> Settin
 
 
 def _chosen(context: Context, row: Setting) -> tuple[Value, Origin]:
+    for values in context.broker.catalog.dynamic.layers.values():
+        if row.name in values:
+            return values[row.name], DYNAMIC
     chosen = context.options.chosen.get(row.name)
     if chosen is not None:
         return chosen.value, chosen.origin

@@ -1,31 +1,36 @@
-"""Settings of topics and of the broker: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs,
-ListConfigResources.
+"""Settings of topics, of the broker and of groups: DescribeConfigs, AlterConfigs,
+IncrementalAlterConfigs, ListConfigResources.
 
 A value comes from the first of these that has one, and `synonyms` lists all that do:
 
-    topic     the topic's own  >  the broker's default for topics  >  the built-in default
-    broker    what it was started with  >  the built-in default
+    topic     the topic's own  >  the broker's value for topics, from any layer of the broker
+    broker    this node's  >  all nodes'  >  what it was started with  >  the built-in default
+    group     the built-in default
 
-The broker also tells the ports of its other doors, `grpc.port` and `http.port`: those that are
-open, whatever was asked for, and -1 where none is. A client finds such a door on the host that it
-reached.
+The broker also lists where it listens, as it is now: `listeners`, `log.dirs`, `node.id`, and the
+ports of its other listeners, `grpc.port` and `http.port`, -1 for one that is not open. A client
+finds such a listener on the host that it reached.
 
-Only topics can be changed while the broker runs. AlterConfigs, the older way, replaces everything
-that was set by what it brings; IncrementalAlterConfigs sets, takes back (`DELETE`), or adds to and
-takes from a list (`APPEND`, `SUBTRACT`). Each resource stands for itself: all of its changes happen
-or none, and the others do not notice.
+Topics and the dynamic settings of the broker can be changed while it runs: resource "0" is this
+node, resource "" the default of all nodes. AlterConfigs, the older API, replaces everything that
+was set; IncrementalAlterConfigs sets, removes (`DELETE`), or adds to and takes from a list
+(`APPEND`, `SUBTRACT`). Each resource stands for itself: all of its changes happen or none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 from strandlog.broker.catalog import Topic
-from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings
+from strandlog.broker.dynamic_settings import DynamicSettings
+from strandlog.broker.dynamic_settings import Layer as DynamicLayer
+from strandlog.config.broker_settings import BROKER_SETTINGS
+from strandlog.config.coordinator_settings import GROUP_SETTINGS
 from strandlog.config.server_settings import SERVER_SETTINGS
-from strandlog.config.setting import MAX_INT, Setting, Value
+from strandlog.config.setting import MAX_INT, Setting, SettingTable, Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
@@ -35,11 +40,15 @@ from strandlog.storage.steps import Steps, breathe
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32
 SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5
+SOURCES: dict[DynamicLayer, int] = {"node": 2, "cluster": 3}
+RESOURCE_LAYERS: dict[str, DynamicLayer] = {str(NODE_ID): "node", "": "cluster"}
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 CONFIG_TYPES = {"bool": 1, "text": 2, "choice": 2, "float": 6, "list": 7}
 INT_TYPE, LONG_TYPE = 3, 5
-DOOR_SETTINGS = ("grpc.port", "http.port")
-SHUT = -1
+NODE_ROWS = [
+    Setting(name=name, kind="int", default=NODE_ID, dynamic=False, help="The id of the one node.")
+    for name in ("node.id", "broker.id")
+]
 
 Changes = dict[str, object | None]  # None takes a setting back to its default
 Layer = tuple[str, Value, int]  # the name that a value was given under, the value, its source
@@ -56,7 +65,7 @@ def describe_configs(door: KafkaDoor, request: Request) -> None:
         keys = resource.configuration_keys
         answer = _answer(resource)
         try:
-            rows = _resource_rows(door, resource.resource_type, resource.resource_name)
+            rows = _resource_rows(door, request, resource)
             configs = [row for row in rows if not keys or row["name"] in keys]  # none are all
             if not body.include_synonyms:
                 configs = [{**row, "synonyms": ()} for row in configs]
@@ -78,46 +87,65 @@ def _answer(resource: Any) -> dict[str, Any]:
     }
 
 
-def _resource_rows(door: KafkaDoor, kind: int, name: str) -> list[dict[str, Any]]:
-    settings = door.broker.settings
+def _resource_rows(door: KafkaDoor, request: Request, resource: Any) -> list[dict[str, Any]]:
+    kind, name = resource.resource_type, resource.resource_name
+    dynamic = door.broker.catalog.dynamic
     if kind == RESOURCE_TOPIC:
-        return topic_rows(door.broker.catalog.topic_asked_for(name), settings)
-    if kind == RESOURCE_BROKER and name in ("", str(NODE_ID)):
-        rows = [(row, _layers(row, settings, row.name)) for row in BROKER_SETTINGS]
-        rows += [_door_layers(door, name) for name in DOOR_SETTINGS]
-        return [_row(row, layers, read_only=True) for row, layers in rows]
+        return topic_rows(door.broker.catalog.topic_asked_for(name), dynamic)
+    if kind == RESOURCE_BROKER and name in RESOURCE_LAYERS:
+        rows = [(row, _layers(row, dynamic, row.name)) for row in BROKER_SETTINGS]
+        rows += _listener_layers(door, request)
+        rows += [(row, [(row.name, row.default, SOURCE_DEFAULT)]) for row in NODE_ROWS]
+        return [_row(row, layers, read_only=not row.dynamic) for row, layers in rows]
+    if kind == RESOURCE_GROUP and name:
+        defaults = [(row, [(row.name, row.default, SOURCE_DEFAULT)]) for row in GROUP_SETTINGS]
+        return [_row(row, layers, read_only=True) for row, layers in defaults]
     raise _no_such_resource(kind, name)
 
 
 def _no_such_resource(kind: int, name: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"resource {name!r} of type {kind} has no settings here: "
-        f"topics (type {RESOURCE_TOPIC}) and broker {NODE_ID} (type {RESOURCE_BROKER}) have"
+        f"resource {name!r} of type {kind} has no settings here: topics (type {RESOURCE_TOPIC}), "
+        f"broker {NODE_ID} (type {RESOURCE_BROKER}) and groups (type {RESOURCE_GROUP}) have"
     )
 
 
-def topic_rows(topic: Topic, settings: BrokerSettings) -> list[dict[str, Any]]:
+def topic_rows(topic: Topic, dynamic: DynamicSettings) -> list[dict[str, Any]]:
     """Every setting of a topic, as DescribeConfigs and CreateTopics give it."""
-    return [_described(row, topic, settings) for row in TOPIC_SETTINGS]
+    return [_described(row, topic, dynamic) for row in TOPIC_SETTINGS]
 
 
-def _layers(row: Setting, settings: BrokerSettings, name: str) -> list[Layer]:
-    """Where a broker's setting has values, the one that counts first."""
-    given = settings.given.get(name)
-    default = (name, row.default, SOURCE_DEFAULT)
-    return [default] if given is None else [(name, given, SOURCE_STATIC_BROKER), default]
+def _layers(row: Setting, dynamic: DynamicSettings, name: str) -> list[Layer]:
+    """Every layer where a broker's setting has a value, the strongest first."""
+    found: list[Layer] = [
+        (name, values[name], SOURCES[layer])
+        for layer, values in dynamic.layers.items()
+        if name in values
+    ]
+    static = dynamic.static_value(name)
+    if static is not None:
+        found.append((name, static, SOURCE_STATIC_BROKER))
+    return [*found, (name, row.default, SOURCE_DEFAULT)]
 
 
-def _door_layers(door: KafkaDoor, name: str) -> tuple[Setting, list[Layer]]:
-    """The setting of a door beside this one, with the port that it really has."""
-    row = SERVER_SETTINGS[name]
-    port = door.core.side_ports.get(name, SHUT)
-    default: Layer = (name, row.default, SOURCE_DEFAULT)
-    return row, [default] if port == row.default else [(name, port, SOURCE_STATIC_BROKER), default]
+def _listener_layers(door: KafkaDoor, request: Request) -> list[tuple[Setting, list[Layer]]]:
+    """Where the broker listens and keeps its data, with the values in effect rather than those
+    that it was given: port 0 becomes the port that it got."""
+    host, port = door.advertised(request.connection)
+    actual = door.core.listener_settings
+    actual = {"advertised.listeners": f"PLAINTEXT://{host}:{port}", **actual}
+    found = []
+    for name, value in actual.items():
+        row = SERVER_SETTINGS[name]
+        default: Layer = (name, row.default, SOURCE_DEFAULT)
+        is_default = value == row.default
+        layers = [default] if is_default else [(name, value, SOURCE_STATIC_BROKER), default]
+        found.append((row, layers))
+    return found
 
 
-def _described(row: Setting, topic: Topic, settings: BrokerSettings) -> dict[str, Any]:
-    layers = _layers(row, settings, row.broker_name)
+def _described(row: Setting, topic: Topic, dynamic: DynamicSettings) -> dict[str, Any]:
+    layers = _layers(row, dynamic, row.broker_name)
     own = topic.config.get(row.name)
     if own is not None:
         layers.insert(0, (row.name, own, SOURCE_TOPIC))
@@ -175,7 +203,18 @@ def incremental_alter_configs(door: KafkaDoor, request: Request) -> None:
     _alter(door, request, _increments)
 
 
-ChangesOf = Callable[[Topic, Any, BrokerSettings], Changes]
+# What a resource has now, the rows of the request → what changes.
+ChangesOf = Callable[["Alterable", Any], Changes]
+
+
+class Alterable(NamedTuple):
+    """A resource that can be changed."""
+
+    table: SettingTable
+    given: Mapping[str, Value]  # what was set on this very resource
+    current: Callable[[str], Value]  # the value in effect, for APPEND and SUBTRACT
+    check: Callable[[Changes], object]
+    change: Callable[[Changes], object]
 
 
 def _alter(door: KafkaDoor, request: Request, changes_of: ChangesOf) -> None:
@@ -194,11 +233,11 @@ def _altering(door: KafkaDoor, body: Any, changes_of: ChangesOf) -> Steps[list[d
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidRequestError("a request names each resource once")
             _check_rows(resource)
-            topic = _alterable(door, resource)
-            changes = changes_of(topic, resource, door.broker.settings)
-            TOPIC_SETTINGS.parse({name: v for name, v in changes.items() if v is not None})
+            alterable = _alterable(door, resource)
+            changes = changes_of(alterable, resource)
+            alterable.check(changes)
             if not body.validate_only:
-                door.broker.catalog.alter(topic.name, changes)
+                alterable.change(changes)
         except StrandlogError as error:
             answer |= {"error_code": error.kafka_code, "error_message": str(error)}
         rows.append(answer)
@@ -211,40 +250,57 @@ def _check_rows(resource: Any) -> None:
         raise InvalidRequestError(f"{twice[0]!r} is given more than once")
 
 
-def _alterable(door: KafkaDoor, resource: Any) -> Topic:
-    if resource.resource_type == RESOURCE_TOPIC:
-        return door.broker.catalog.topic_asked_for(resource.resource_name)
-    if resource.resource_type == RESOURCE_BROKER:
+def _alterable(door: KafkaDoor, resource: Any) -> Alterable:
+    kind, name = resource.resource_type, resource.resource_name
+    catalog = door.broker.catalog
+    if kind == RESOURCE_TOPIC:
+        topic = catalog.topic_asked_for(name)
+        defaults = door.broker.settings.topic_defaults
+
+        def current(setting: str) -> Value:
+            default = defaults.get(setting, TOPIC_SETTINGS[setting].default)
+            return topic.config.get(setting, default)
+
+        def check(changes: Changes) -> None:
+            TOPIC_SETTINGS.parse({each: v for each, v in changes.items() if v is not None})
+
+        return Alterable(TOPIC_SETTINGS, topic.config, current, check, partial(catalog.alter, name))
+    if kind == RESOURCE_BROKER and name in RESOURCE_LAYERS:
         for row in resource.configs:
-            if row.name not in DOOR_SETTINGS:
-                BROKER_SETTINGS[row.name]  # an unknown name is the better news
-            raise InvalidSettingError(
-                row.name, row.value, "the broker reads it when it starts; set it there"
-            )
-        raise InvalidRequestError("settings of the broker are set when it starts")
-    raise _no_such_resource(resource.resource_type, resource.resource_name)
+            if row.name in SERVER_SETTINGS:
+                raise InvalidSettingError(
+                    row.name, row.value, "the broker reads it when it starts; set it there"
+                )
+        layer, dynamic = RESOURCE_LAYERS[name], catalog.dynamic
+        return Alterable(
+            BROKER_SETTINGS,
+            dynamic.layers[layer],
+            partial(dynamic.value_below, layer),
+            partial(dynamic.with_changes, layer),
+            partial(catalog.alter_broker, layer),
+        )
+    raise _no_such_resource(kind, name)
 
 
-def _replacement(topic: Topic, resource: Any, settings: BrokerSettings) -> Changes:
-    del settings
-    changes: Changes = dict.fromkeys(topic.config)
+def _replacement(alterable: Alterable, resource: Any) -> Changes:
+    changes: Changes = dict.fromkeys(alterable.given)
     for row in resource.configs:
-        changes[TOPIC_SETTINGS[row.name].name] = row.value  # null is the default, as not given
+        changes[alterable.table[row.name].name] = row.value  # null is the default, as not given
     return changes
 
 
-def _increments(topic: Topic, resource: Any, settings: BrokerSettings) -> Changes:
-    # To take back what there is not is done already. Tools that copy a topic do that with whatever
-    # has its default at the source, known here or not.
+def _increments(alterable: Alterable, resource: Any) -> Changes:
+    # Removing a value that is not set succeeds. Tools that copy a topic do so for every setting
+    # that has its default at the source, known here or not.
     return {
-        row.name: _changed(topic, row, settings)
+        row.name: _changed(alterable, row)
         for row in resource.configs
-        if row.config_operation != DELETE or row.name in TOPIC_SETTINGS
+        if row.config_operation != DELETE or row.name in alterable.table
     }
 
 
-def _changed(topic: Topic, row: Any, settings: BrokerSettings) -> object | None:
-    setting = TOPIC_SETTINGS[row.name]
+def _changed(alterable: Alterable, row: Any) -> object | None:
+    alterable.table[row.name]  # an unknown name comes first
     if row.config_operation == DELETE:
         return None
     if row.value is None:
@@ -253,8 +309,7 @@ def _changed(topic: Topic, row: Any, settings: BrokerSettings) -> object | None:
         return str(row.value)
     if row.config_operation not in (APPEND, SUBTRACT):
         raise InvalidRequestError(f"operation {row.config_operation} does not exist")
-    default = settings.topic_defaults.get(row.name, setting.default)
-    current = topic.config.get(row.name, default)
+    current = alterable.current(row.name)
     if not isinstance(current, tuple):
         raise InvalidSettingError(row.name, row.value, "only lists can be added to")
     given = tuple(part.strip() for part in row.value.split(",") if part.strip())

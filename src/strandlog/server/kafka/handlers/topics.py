@@ -82,7 +82,7 @@ def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str
         "error_message": None,
         "num_partitions": topic.partitions,
         "replication_factor": 1,
-        "configs": topic_rows(topic, broker.settings),
+        "configs": topic_rows(topic, broker.catalog.dynamic),
     }
 
 

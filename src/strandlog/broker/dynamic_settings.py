@@ -1,0 +1,97 @@
+"""Broker settings that clients change while the broker runs.
+
+A change names one of two layers, as in Kafka. The strongest layer that has a value wins:
+
+    node       AlterConfigs on broker "0"
+    cluster    AlterConfigs on broker "", the default of all brokers
+    static     file, environment, options: what the broker was started with
+    built in   the default of the setting
+
+`DynamicSettings` decides and validates; the catalog stores the two upper layers in `topics.json`,
+so a change outlives a restart. `apply` writes the result into the broker's `BrokerSettings`, which
+every part of the broker shares and reads each time that it needs a value. Only a setting whose row
+says `dynamic` is read that way; any other is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings
+from strandlog.config.setting import Value
+from strandlog.errors import InvalidSettingError, UnknownSettingError
+
+Layer = Literal["node", "cluster"]
+LAYERS: tuple[Layer, ...] = get_args(Layer)  # the strongest first
+Layers = Mapping[Layer, Mapping[str, Value]]
+
+
+class DynamicSettings:
+    """The two layers, and the settings that they change."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._static = dict(settings.given)
+        self._layers: Layers = {layer: {} for layer in LAYERS}
+
+    def load(self, document: Mapping[str, Mapping[str, str]]) -> list[str]:
+        """Take over the layers that a file holds. Returns a problem for each value that this
+        version does not take; such a value has no effect."""
+        problems: list[str] = []
+        layers: dict[Layer, dict[str, Value]] = {layer: {} for layer in LAYERS}
+        for layer in LAYERS:
+            for name, raw in document.get(layer, {}).items():
+                try:
+                    layers[layer][name] = BROKER_SETTINGS[name].parse(raw)
+                except (InvalidSettingError, UnknownSettingError) as error:
+                    problems.append(f"the dynamic setting {name}={raw} has no effect: {error}")
+        self.apply(layers)
+        return problems
+
+    def as_document(self) -> dict[str, dict[str, str]]:
+        """What the file holds; only layers with values."""
+        return {
+            layer: {name: BROKER_SETTINGS[name].format(value) for name, value in values.items()}
+            for layer, values in self._layers.items()
+            if values
+        }
+
+    @property
+    def layers(self) -> Layers:
+        """The values that clients set, by layer."""
+        return self._layers
+
+    def static_value(self, name: str) -> Value | None:
+        """The value that the broker was started with; None for a default."""
+        return self._static.get(name)
+
+    def value_below(self, layer: Layer, name: str) -> Value:
+        """The value of a setting as the layers from `layer` down have it."""
+        for each in LAYERS[LAYERS.index(layer) :]:
+            if name in self._layers[each]:
+                return self._layers[each][name]
+        return self._static.get(name, BROKER_SETTINGS[name].default)
+
+    def with_changes(self, layer: Layer, changes: Mapping[str, object | None]) -> Layers:
+        """The layers after a change, validated; None removes a value."""
+        values = dict(self._layers[layer])
+        for name, raw in changes.items():
+            row = BROKER_SETTINGS[name]
+            if not row.dynamic:
+                raise InvalidSettingError(
+                    name, raw, "the broker reads it when it starts; set it there"
+                )
+            if raw is None:
+                values.pop(name, None)
+            else:
+                values[name] = row.parse(raw)
+        return {**self._layers, layer: values}
+
+    def apply(self, layers: Layers) -> None:
+        """Make these the layers, and their values the broker's."""
+        self._layers = layers
+        merged = dict(self._static)
+        for layer in reversed(LAYERS):
+            merged |= layers[layer]
+        self._settings.update(merged)

@@ -1,0 +1,70 @@
+"""Which layer of the broker's settings wins, and what a change leaves behind when it fails."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.dynamic_settings import DynamicSettings
+from strandlog.config.broker_settings import broker_settings
+from strandlog.errors import InvalidSettingError, StorageError, UnknownSettingError
+from strandlog.testing import FakeClock, SimulatedFiles
+
+
+def _dynamic(**static: int) -> DynamicSettings:
+    given = {name.replace("_", "."): value for name, value in static.items()}
+    return DynamicSettings(broker_settings(given))
+
+
+def test_the_strongest_layer_wins() -> None:
+    settings = broker_settings({"num.partitions": 2})
+    dynamic = DynamicSettings(settings)
+    seen = [settings.num_partitions]
+    for layer, value in (("cluster", 3), ("node", 4), ("node", None), ("cluster", None)):
+        changes = {"num.partitions": value}
+        dynamic.apply(dynamic.with_changes(layer, changes))  # type: ignore[arg-type]
+        seen.append(settings.num_partitions)
+    assert seen == [2, 3, 4, 3, 2]
+    assert dynamic.as_document() == {}
+
+
+def test_a_value_survives_the_file() -> None:
+    dynamic = _dynamic()
+    dynamic.apply(dynamic.with_changes("cluster", {"log.cleanup.policy": "compact,delete"}))
+    settings = broker_settings()
+    again = DynamicSettings(settings)
+    assert again.load(dynamic.as_document()) == []
+    assert settings.topic_defaults["cleanup.policy"] == ("compact", "delete")
+
+
+def test_a_stored_value_that_this_version_does_not_take_is_reported() -> None:
+    settings = broker_settings()
+    stored = {"node": {"num.partitions": "many", "no.such": "1", "log.retention.ms": "5"}}
+    problems = DynamicSettings(settings).load(stored)
+    assert len(problems) == 2
+    assert settings.num_partitions == 1
+    assert settings.topic_defaults["retention.ms"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("log.durability", InvalidSettingError), ("num.partition", UnknownSettingError)],
+)
+def test_only_dynamic_settings_can_be_changed(name: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        _dynamic().with_changes("node", {name: "1"})
+
+
+def test_a_change_that_the_disk_refuses_has_not_happened() -> None:
+    files = SimulatedFiles()
+    broker = Broker("data", files, FakeClock(), uuid.uuid4)
+    broker.create_topic("t", 1)
+    before = broker.catalog.topic("t").settings
+    files.fail_on("append", "topics.json")
+    with pytest.raises(StorageError):
+        broker.catalog.alter_broker("node", {"log.retention.ms": "5"})
+    assert broker.settings.topic_defaults == {}
+    assert broker.catalog.topic("t").settings == before
+    assert broker.catalog.log("t", 0).settings == before

@@ -22,9 +22,15 @@ DAY_MS = 86_400_000
 class Yard:
     """A broker whose time passes when the test says so."""
 
-    def __init__(self, **settings: object) -> None:
-        self.disk = SimulatedFiles()
-        self.clock = FakeClock()
+    def __init__(
+        self,
+        disk: SimulatedFiles | None = None,
+        clock: FakeClock | None = None,
+        **settings: object,
+    ) -> None:
+        self.disk = disk or SimulatedFiles()
+        self.clock = clock or FakeClock()
+        self.settings = settings
         ids = itertools.count(1)
         overrides = BROKER_SETTINGS.parse({k.replace("_", "."): v for k, v in settings.items()})
         self.broker = Broker(
@@ -34,6 +40,13 @@ class Yard:
             lambda: UUID(int=next(ids)),
             broker_settings(overrides),
         )
+
+    def restarted(self, *, is_killed: bool = False, down_ms: int = 0) -> Yard:
+        """The broker that starts after this one was stopped; its monotonic clock begins anew."""
+        if not is_killed:
+            self.broker.close()
+        disk = self.disk.after_kill()
+        return Yard(disk, FakeClock(self.clock.now_ms() + down_ms), **self.settings)
 
     def topic(self, name: str, **config: object) -> None:
         self.broker.create_topic(name, 1, {k.replace("_", "."): v for k, v in config.items()})
@@ -73,6 +86,15 @@ def test_written_records_are_synced_after_flush_ms() -> None:
     assert (yard.unflushed("quick"), yard.unflushed("slow")) == (0, 1)
     yard.pass_ms(10_000)
     assert yard.unflushed("slow") == 0
+
+
+def test_written_records_are_synced_after_flush_ms_although_the_clock_is_put_back() -> None:
+    yard = Yard()
+    yard.topic("t", flush_ms=200)
+    yard.append("t")
+    yard.clock.set_wall(yard.clock.now_ms() - DAY_MS)
+    yard.pass_ms(400)
+    assert yard.unflushed("t") == 0
 
 
 def test_many_written_records_are_synced_at_flush_messages() -> None:
@@ -236,6 +258,71 @@ def test_producers_that_fell_silent_are_forgotten() -> None:
     yard.clock.advance(2 * DAY_MS)
     yard.broker.tick()
     assert 7 not in log.producers.last_offsets() and not log.producers.last_offsets()
+
+
+OLD_MS = 1_357_000_000_000  # a day in 2013
+
+
+def old_batch(sequence: int, producer_id: int = 7) -> bytes:
+    """A record of an idempotent producer that replays events of 2013."""
+    return bytes(
+        build_single(
+            OLD_MS, b"v", producer_id=producer_id, producer_epoch=0, base_sequence=sequence
+        )
+    )
+
+
+def test_a_retried_batch_with_timestamps_of_2013_is_not_written_twice_after_the_tick() -> None:
+    yard = Yard()
+    yard.topic("t", retention_ms=-1)
+    log = yard.broker.catalog.log("t", 0)
+    yard.broker.append(log, old_batch(0))
+    yard.pass_ms(600_000)
+    again = yard.broker.append(log, old_batch(0))
+    assert (again.is_duplicate, again.base_offset, log.log_end_offset) == (True, 0, 1)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("down_ms", [0, 3 * DAY_MS], ids=["at once", "after three days"])
+def test_a_batch_that_is_retried_across_a_restart_is_not_written_twice(
+    how: str, down_ms: int
+) -> None:
+    yard = Yard()
+    yard.topic("t", retention_ms=-1)
+    yard.broker.append(yard.broker.catalog.log("t", 0), old_batch(0))
+    yard = yard.restarted(is_killed=how == "kill", down_ms=down_ms)
+    yard.pass_ms(1_800_000)
+    log = yard.broker.catalog.log("t", 0)
+    assert yard.broker.append(log, old_batch(0)).is_duplicate
+    assert log.log_end_offset == 1
+
+
+def test_producers_expire_by_their_last_append_across_restarts_and_jumps_of_the_clock() -> None:
+    yard = Yard(producer_id_expiration_ms=DAY_MS)
+    yard.topic("t", retention_ms=-1)
+    log = yard.broker.catalog.log("t", 0)
+    yard.broker.append(log, old_batch(0))
+    for jump_ms in (400 * DAY_MS, -800 * DAY_MS, 400 * DAY_MS):
+        yard.clock.set_wall(yard.clock.now_ms() + jump_ms)
+        yard.pass_ms(600_000)
+        assert len(log.producers) == 1
+    yard.pass_ms(DAY_MS // 2)
+    yard = yard.restarted()
+    yard.pass_ms(DAY_MS // 4)
+    log = yard.broker.catalog.log("t", 0)
+    assert len(log.producers) == 1
+    yard.pass_ms(DAY_MS // 4)
+    assert not len(log.producers), "a restart does not keep producers for ever"
+
+
+def test_a_producer_that_retries_stays_known() -> None:
+    yard = Yard(producer_id_expiration_ms=DAY_MS)
+    yard.topic("t", retention_ms=-1)
+    log = yard.broker.catalog.log("t", 0)
+    yard.broker.append(log, old_batch(0))
+    for _ in range(4):
+        yard.pass_ms(DAY_MS * 3 // 4)
+        assert yard.broker.append(log, old_batch(0)).is_duplicate
 
 
 # -- in steps ------------------------------------------------------------------------------------

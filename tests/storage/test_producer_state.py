@@ -143,13 +143,16 @@ def test_producers_do_not_know_each_other() -> None:
 
 
 def test_silent_producers_expire_and_those_in_a_transaction_stay() -> None:
-    state = state_after(header(0), header(0, producer=8, transactional=True))
+    state = ProducerState()
+    state.update(header(0), 100, START_MS)
+    state.update(header(0, producer=8, transactional=True), 101, START_MS)
     assert state.expire(START_MS + 999, 1000) == 0
     assert state.expire(START_MS + 1000, 1000) == 1
     assert [producer for producer, _ in state] == [8]
     marker = read_header(control_batch(ControlType.COMMIT, 8, 0, START_MS, coordinator_epoch=3))
-    state.end_transaction(marker, 3)
-    assert state.expire(START_MS + 1000, 1000) == 1
+    state.end_transaction(marker, 3, START_MS + 500)
+    assert state.expire(START_MS + 1000, 1000) == 0
+    assert state.expire(START_MS + 1500, 1000) == 1
     assert len(state) == 0
 
 

@@ -18,6 +18,7 @@ from uuid import UUID
 from strandlog.broker.catalog import Catalog, Topic
 from strandlog.broker.group_coordinator import GroupCoordinator
 from strandlog.broker.metrics import Metrics
+from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.table_topic import TableShape, TableTopic
 from strandlog.broker.topic_rules import (
     OFFSETS_TOPIC,
@@ -103,6 +104,7 @@ class Broker:
     def _open(self, new_uuid: Callable[[], UUID]) -> None:
         """Open every partition and load the coordinators."""
         self.catalog = Catalog(self.log_dir, self.settings, new_uuid)
+        self.producer_ids = ProducerIds(self.log_dir)
         self.offsets_table = self._table(
             OFFSETS_TOPIC,
             self.settings.offsets_topic_num_partitions,

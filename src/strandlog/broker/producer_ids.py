@@ -1,36 +1,107 @@
-"""Hands out producer ids that never come twice, not even after a crash.
+"""Assigns producer ids; no id is assigned twice, whatever happens to the file that counts them.
 
-Ids are reserved on disk in blocks of a thousand, in `producer-ids.json`; a crash wastes what is
-left of a block.
+`producer-ids.json` holds the first id that is not reserved yet. Ids are reserved in blocks of a
+thousand before the first of a block is assigned, so a crash wastes the rest of a block. An id that
+came twice would lose records: a partition takes the second producer's batches for retries of the
+first one's, acknowledges them and writes nothing.
+
+    the file is                     the next id is above
+    intact                          what it says
+    missing in a new folder         -1
+    damaged, missing, or older      every id that `.previous`, a partition's producer state or the
+    than the data                   transaction table shows, and 2**20 times the seconds since 1970
+
+The last line covers the ids that no file shows: those of producers that have not written yet, and
+those whose state has expired while their records are still in the log. As long as fewer than 2**20
+ids per second are assigned on average, the time is above all of them; such ids stay below 2**53
+until the year 2242, so clients that keep them in a double are safe.
+
+A client may send an id that was never assigned, for example one of another cluster. The next id
+then moves above it (`ProducerIdsSeen`), so the two never meet.
 """
 
 from __future__ import annotations
 
+import contextlib
+
+from strandlog.errors import StorageError
 from strandlog.storage.checkpoint import read_document, write_document
 from strandlog.storage.log_dir import LogDir
 from strandlog.storage.paths import join
 
 FILE = "producer-ids.json"
 BLOCK = 1000
+IDS_PER_SECOND = 2**20
 
 
 class ProducerIds:
-    """The ids of one data folder."""
+    """The ids of one data folder whose partitions are open."""
 
     def __init__(self, log_dir: LogDir) -> None:
         self._log_dir = log_dir
         self._path = join(log_dir.path, FILE)
-        self._next = self._end = 0
+        self._next = self._end = self._load()
+        self.check()
 
     def next(self) -> int:
-        """An id that nobody has had."""
+        """An id that no producer has had."""
+        self.check()
         if self._next == self._end:
-            self._reserve()
+            self._reserve(self._next)
         self._next += 1
         return self._next - 1
 
-    def _reserve(self) -> None:
-        document = read_document(self._log_dir.files, self._path, self._log_dir.problems)
-        first = document["next"] if document else 0
-        write_document(self._log_dir.files, self._path, {"next": first + BLOCK})
-        self._next, self._end = first, first + BLOCK
+    def note(self, producer_id: int) -> None:
+        """This id is in use: a table outside the partitions' producer states shows it."""
+        self._log_dir.producer_ids_seen.note(producer_id)
+
+    def check(self) -> None:
+        """Move above every id that has been seen; one that was not assigned is reported."""
+        seen = self._log_dir.producer_ids_seen.highest
+        if seen < self._next:
+            return
+        first = self._lost_count(self._next)
+        self._log_dir.problems.append(
+            f"producer id {seen} is in use, but {self._path} had only reserved ids below "
+            f"{self._end}: the file is an old copy, or a client made the id up; the next producer "
+            f"id is {first}"
+        )
+        self._next = self._end = first
+        self._try_to_write(first)
+
+    def _reserve(self, first: int) -> None:
+        end = first + BLOCK
+        write_document(self._log_dir.files, self._path, {"next": end})
+        self._next, self._end = first, end
+
+    def _try_to_write(self, first: int) -> None:
+        """Let the file be right from now on. A full disk does not keep the folder from being
+        opened: no id is assigned before its block is reserved."""
+        with contextlib.suppress(StorageError):
+            write_document(self._log_dir.files, self._path, {"next": first})
+
+    def _load(self) -> int:
+        """The first id that is not reserved; written to the file unless it is there."""
+        files = self._log_dir.files
+        is_missing = not files.exists(self._path)
+        problems: list[str] = []
+        document = read_document(files, self._path, problems)
+        if document is not None and not is_missing and not problems:
+            return int(document["next"])
+        first = 0
+        if not self._log_dir.is_new:
+            first = self._lost_count(int(document["next"]) if document is not None else 0)
+            if document is not None or problems or self._log_dir.logs:
+                problems.append(
+                    f"{self._path} {'is missing' if is_missing else 'is damaged'}: the next "
+                    f"producer id is {first}, above all that were assigned"
+                )
+        self._log_dir.problems += problems
+        self._try_to_write(first)
+        return first
+
+    def _lost_count(self, known: int) -> int:
+        """An id above all that were ever assigned, when the file does not tell."""
+        by_time = self._log_dir.clock.now_ms() // 1000 * IDS_PER_SECOND
+        seen = self._log_dir.producer_ids_seen.highest
+        return max(known + BLOCK, seen + 1, by_time)

@@ -161,7 +161,7 @@ class Upkeep:
 
     def _flushing_lazily(self) -> Steps[None]:
         """Sync partitions whose oldest unsynced record has waited long enough."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._log_dir.steady_clock.now_ms()
         for log in self._logs():
             if should_flush(log, now_ms) and log not in self.syncing and log.failure is None:
                 yield from self._with_care(log, self._flush(log))
@@ -197,7 +197,7 @@ class Upkeep:
     def _enforcing_retention(self) -> Steps[None]:
         """Drop what is too old or too much, and forget producers that fell silent."""
         yield from self._for_each(self._drop_expired)
-        now_ms = self._clock.now_ms()
+        now_ms = self._log_dir.steady_clock.now_ms()
         for log in self._logs():
             log.producers.expire(now_ms, self._settings.producer_id_expiration_ms)
         yield from self._log_dir.writing_log_starts()

@@ -98,7 +98,8 @@ COORDINATOR_ROWS = (
         default=86_400_000,
         minimum=1,
         maximum=MAX_INT,
-        help="The sequence numbers of a producer that is silent for this long are forgotten.",
+        help="The sequence numbers of a producer that has appended nothing for this long are "
+        "forgotten, whatever timestamps its records have.",
     ),
     Setting(
         name="transaction.max.timeout.ms",

@@ -17,7 +17,6 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability, Waiter
 from strandlog.broker.fetches import Fetches
 from strandlog.broker.metrics import Metrics
-from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_rules import check_not_internal
 from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
@@ -32,6 +31,7 @@ from strandlog.storage.steps import Steps, do_here
 
 logger = logging.getLogger(__name__)
 
+MAX_PROBLEMS_LOGGED = 100
 REFUSAL_QUIET_MS = 60_000  # from one line about a disk that refuses records to the next
 
 
@@ -50,7 +50,7 @@ class ServerCore:
         self._visibility = Visibility(
             self.durability, self.timers, broker.clock, broker.settings.visibility_max_wait_ms
         )
-        self.producer_ids = ProducerIds(broker.log_dir)
+        self.producer_ids = broker.producer_ids
         self._quiet_until_ms = 0
         # Where the server listens and keeps its data, by setting, once it does.
         self.listener_settings: dict[str, Value] = {}
@@ -76,6 +76,19 @@ class ServerCore:
         aborted = self.transactions.load()
         if aborted:
             logger.warning("%d transactions that no coordinator knew were aborted", aborted)
+        for transaction in self.transactions.all():
+            self.producer_ids.note(transaction.producer_id)
+        self.producer_ids.check()
+        self._log_problems()
+
+    def _log_problems(self) -> None:
+        """Write what the start found wrong to the log, as far as a log should grow from it."""
+        problems = self.broker.problems
+        for problem in problems[:MAX_PROBLEMS_LOGGED]:
+            logger.warning("%s", problem)
+        if len(problems) > MAX_PROBLEMS_LOGGED:
+            more = len(problems) - MAX_PROBLEMS_LOGGED
+            logger.warning("%d more problems; GET /api/v1/broker lists them", more)
 
     def _sync_for_chore(self, log: PartitionLog) -> None:
         self._sync_soon(log)

@@ -91,13 +91,13 @@ class Flusher:
 
     # -- what is new -------------------------------------------------------------------------
 
-    def note_append(self, size: int, now_ms: int, *, is_first: bool) -> None:
+    def note_append(self, size: int, *, is_first: bool) -> None:
         """A batch was written; `is_first` when it is the first of its segment."""
         self._since_snapshot_bytes += size
         if is_first:
             self._names_changed += 1
         if self.first_unflushed_ms is None:
-            self.first_unflushed_ms = now_ms
+            self.first_unflushed_ms = self._context.steady_clock.now_ms()
 
     def note_roll(self, sealed: Segment, file: LogFile) -> None:
         """A segment was sealed; its indexes are complete now, and a new one begins."""
@@ -194,7 +194,7 @@ class Flusher:
         # A segment that was sealed after the plan was made has bytes and indexes that it missed.
         self.forget(list(plan.sealed))
         is_all = plan.place == self._place
-        self.first_unflushed_ms = None if is_all else self._context.clock.now_ms()
+        self.first_unflushed_ms = None if is_all else self._context.steady_clock.now_ms()
         snapshot_offset = max(self._point.snapshot_offset, plan.snapshot_offset)
         self._move_point(plan.end_offset, snapshot_offset)
         if plan.snapshot_offset == snapshot_offset:

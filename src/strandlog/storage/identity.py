@@ -108,6 +108,11 @@ def _check_properties(folder: str, properties: dict[str, str], *, is_intact: boo
         )
 
 
+def is_identified(files: Files, folder: str) -> bool:
+    """Whether the folder was opened before: one of the copies is there, whatever it says."""
+    return any(files.exists(join(folder, name)) for name in (META_PROPERTIES, _COPY))
+
+
 def take_identity(
     files: Files, folder: str, new_uuid: Callable[[], UUID], problems: list[str]
 ) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from strandlog.clock import Clock
+from strandlog.clock import Clock, SteadyClock
 from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import AlreadyOpenError, StorageError
@@ -30,10 +30,16 @@ from strandlog.storage.checkpoint import OffsetCheckpoint, write_offsets
 from strandlog.storage.disk_reserve import DiskReserve
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import DIRECTORY, Files, Lock
-from strandlog.storage.identity import check_layout, make_durable_folder, take_identity
+from strandlog.storage.identity import (
+    check_layout,
+    is_identified,
+    make_durable_folder,
+    take_identity,
+)
 from strandlog.storage.open_files import DEFAULT_LIMIT, OpenFiles
 from strandlog.storage.partition_log import LogContext, PartitionLog
 from strandlog.storage.paths import join
+from strandlog.storage.producer_state import ProducerIdsSeen
 from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
 from strandlog.storage.steps import Steps, do_here
 
@@ -69,11 +75,14 @@ class LogDir:
         self.path = path
         self.files = files
         self.clock = clock
+        self.steady_clock = SteadyClock(clock)
+        self.producer_ids_seen = ProducerIdsSeen()
         self.problems: list[str] = []
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._gone: set[TopicPartition] = set()
         self._new_uuid = new_uuid
         check_layout(files, path)
+        self.is_new = not is_identified(files, path)
         make_durable_folder(files, path)
         lock = files.lock(join(path, paths.LOCK))
         if lock is None:
@@ -91,6 +100,8 @@ class LogDir:
                 self.cache,
                 self.remover,
                 OpenFiles(options.max_open_files),
+                self.steady_clock,
+                self.producer_ids_seen,
                 options.waits_for_sync,
                 options.decompressed_max_bytes,
                 options.batch_max_records,

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from strandlog.clock import Clock
+from strandlog.clock import Clock, SteadyClock
 from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
@@ -43,7 +43,7 @@ from strandlog.storage.flusher import Flusher
 from strandlog.storage.locate import locate_batch
 from strandlog.storage.open_files import OpenFiles
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
-from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.producer_state import ProducerIdsSeen, ProducerState
 from strandlog.storage.recovery import Recovery
 from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_cache import SegmentCache
@@ -72,6 +72,8 @@ class LogContext(NamedTuple):
     cache: SegmentCache
     remover: FileRemover
     open_files: OpenFiles
+    steady_clock: SteadyClock
+    producer_ids_seen: ProducerIdsSeen
     waits_for_sync: bool = True  # durability "fsync"
     decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
     batch_max_records: int = DEFAULT_BATCH_MAX_RECORDS
@@ -115,6 +117,7 @@ class PartitionLog:
         self.segments = recovered.segments
         self.segments.active.open_files = context.open_files
         self.producers: ProducerState = recovered.producers
+        self.producers.opened(context.producer_ids_seen, context.steady_clock.now_ms())
         self.aborted = recovered.aborted
         self.last_report = recovered.report
         self.log_end_offset = recovered.log_end_offset
@@ -159,6 +162,8 @@ class PartitionLog:
                     raise InvalidRecordError("batches with a producer id are appended one by one")
                 old = self.producers.check(header)
                 if old is not None:
+                    now_ms = self.context.steady_clock.now_ms()
+                    self.producers.touch(header.producer_id, now_ms)
                     return AppendResult(old.first_offset, old.last_offset, -1, is_duplicate=True)
         base_offset = self.log_end_offset
         for header, view in batches:
@@ -190,18 +195,20 @@ class PartitionLog:
         is_first = not active.size_bytes
         active.append(buffers, size, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
-        self._flusher.note_append(size, now_ms, is_first=is_first)
+        self._flusher.note_append(size, is_first=is_first)
         if header.producer_id >= 0:
             if header.is_control:
                 self._end_transaction(header, view, base_offset)
             else:
-                self.producers.update(header, base_offset)
+                now_ms = self.context.steady_clock.now_ms()
+                self.producers.update(header, base_offset, now_ms)
         if not self.context.waits_for_sync:
             self._show_up_to(self.log_end_offset, (active.base_offset, active.size_bytes))
 
     def _end_transaction(self, header: BatchHeader, view: memoryview, offset: int) -> None:
         """A marker was written: readers of committed records may go on behind it."""
-        aborted = end_of_transaction(self.producers, header, BatchView(view), offset)
+        now_ms = self.context.steady_clock.now_ms()
+        aborted = end_of_transaction(self.producers, header, BatchView(view), offset, now_ms)
         if aborted is not None:
             self.aborted.add(aborted)
 
@@ -274,7 +281,7 @@ class PartitionLog:
 
     @property
     def first_unflushed_ms(self) -> int | None:
-        """When the oldest record that is not on disk was written."""
+        """When the oldest record that is not on disk was written, by the folder's steady clock."""
         return self._flusher.first_unflushed_ms
 
     @property

@@ -20,6 +20,12 @@ Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offs
 
 A snapshot keeps the last batch of each producer only; that it began at 0 is taken for granted. One
 that is damaged or missing is not used: the log tells the same from an earlier one.
+
+A producer's state expires some time after its last append, whatever timestamps its records carry: a
+producer that replays old events is not an old producer. The snapshot's timestamp field holds the
+time of that append. Batches that recovery reads back from the log count as appended at the restart,
+and nothing expires in the first hour after a restart (`RESTART_GRACE_MS`): while the broker was
+down, a producer could only wait, and it may be about to retry a batch that is in the log.
 """
 
 from __future__ import annotations
@@ -41,6 +47,12 @@ BATCHES_KEPT = 5
 SNAPSHOT_VERSION = 1
 NO_OPEN_TRANSACTION = -1
 
+RESTART_GRACE_MS = 3_600_000
+UNKNOWN_TIME = 0  # of the append of a batch that was read back from the log
+# Ids from here on are no evidence of what the broker has assigned: it never gets that far, so such
+# an id comes from a client that made it up, and must not use up the ids of all others.
+IMPLAUSIBLE_ID = 2**62
+
 _PREFIX = struct.Struct(">hIi")
 _CRC_END = 6  # the checksum covers everything from here on
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -54,7 +66,19 @@ class WrittenBatch(NamedTuple):
     last_sequence: int
     first_offset: int
     last_offset: int
-    timestamp: int
+
+
+class ProducerIdsSeen:
+    """The highest producer id that any partition of a folder has ever shown since it was opened."""
+
+    __slots__ = ("highest",)
+
+    def __init__(self) -> None:
+        self.highest = -1
+
+    def note(self, producer_id: int) -> None:
+        if self.highest < producer_id < IMPLAUSIBLE_ID:
+            self.highest = producer_id
 
 
 class ProducerEntry:
@@ -67,6 +91,7 @@ class ProducerEntry:
         "first_sequence",
         "last_timestamp",
         "open_transaction",
+        "updated_ms",
     )
 
     def __init__(self, epoch: int) -> None:
@@ -74,7 +99,8 @@ class ProducerEntry:
         self.first_sequence = 0  # everything from here to the last one was written
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
-        self.last_timestamp = -1
+        self.last_timestamp = -1  # of its last record; after a restart, when that was appended
+        self.updated_ms = UNKNOWN_TIME  # when it last appended, or tried to append once more
         self.open_transaction = NO_OPEN_TRANSACTION
 
     @property
@@ -89,10 +115,12 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("_open", "_producers")
+    __slots__ = ("_ids_seen", "_open", "_opened_ms", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        self._ids_seen = ProducerIdsSeen()
+        self._opened_ms = 0
         # First offsets of open transactions, in the order in which they began: ascending.
         self._open: dict[int, int] = {}
 
@@ -104,6 +132,15 @@ class ProducerState:
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._producers.get(producer_id)
+
+    def opened(self, ids_seen: ProducerIdsSeen, now_ms: int) -> None:
+        """The partition was opened at `now_ms` in a folder that notes all ids in `ids_seen`."""
+        ids_seen.note(self._ids_seen.highest)
+        self._ids_seen = ids_seen
+        self._opened_ms = now_ms
+        for entry in self._producers.values():
+            if entry.updated_ms == UNKNOWN_TIME or entry.updated_ms > now_ms:
+                entry.updated_ms = now_ms  # later than now: the clock has been put back
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
         """None when the batch may be written; the batch of old when it is a duplicate."""
@@ -147,8 +184,12 @@ class ProducerState:
             f"{expected} comes next"
         )
 
-    def update(self, header: BatchHeader, base_offset: int) -> None:
-        """A batch of an idempotent producer was written at `base_offset`."""
+    def touch(self, producer_id: int, now_ms: int) -> None:
+        """The producer sent a batch again: it is still there."""
+        self._producers[producer_id].updated_ms = now_ms
+
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int = UNKNOWN_TIME) -> None:
+        """A batch of an idempotent producer was written at `base_offset`, at `now_ms`."""
         entry = self._entry(header.producer_id, header.producer_epoch)
         last_offset = base_offset + header.last_offset_delta
         if header.base_sequence >= 0:  # a coordinator that writes for a producer counts nothing
@@ -162,19 +203,22 @@ class ProducerState:
                     header.last_sequence,
                     base_offset,
                     last_offset,
-                    header.max_timestamp,
                 )
             )
         entry.last_timestamp = header.max_timestamp
+        entry.updated_ms = now_ms
         if header.is_transactional and entry.open_transaction == NO_OPEN_TRANSACTION:
             self._open[header.producer_id] = entry.open_transaction = base_offset
 
-    def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> int | None:
+    def end_transaction(
+        self, header: BatchHeader, coordinator_epoch: int, now_ms: int = UNKNOWN_TIME
+    ) -> int | None:
         """A commit or abort marker was written. Returns where the transaction began; None when
         none was open."""
         entry = self._entry(header.producer_id, header.producer_epoch)
         entry.coordinator_epoch = coordinator_epoch
         entry.last_timestamp = header.max_timestamp
+        entry.updated_ms = now_ms
         entry.open_transaction = NO_OPEN_TRANSACTION
         return self._open.pop(header.producer_id, None)
 
@@ -184,6 +228,7 @@ class ProducerState:
             open_transaction = entry.open_transaction if entry else NO_OPEN_TRANSACTION
             entry = self._producers[producer_id] = ProducerEntry(epoch)
             entry.open_transaction = open_transaction
+            self._ids_seen.note(producer_id)
         return entry
 
     def first_open_transaction(self) -> int | None:
@@ -214,12 +259,15 @@ class ProducerState:
         }
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that were silent for so long; one inside a transaction stays."""
+        """Forget producers that have appended nothing for `expiration_ms`. One inside a transaction
+        stays, and all stay for a while after a restart."""
+        if now_ms - self._opened_ms < min(expiration_ms, RESTART_GRACE_MS):
+            return 0
         gone = [
             producer_id
             for producer_id, entry in self._producers.items()
             if entry.open_transaction == NO_OPEN_TRANSACTION
-            and now_ms - entry.last_timestamp >= expiration_ms
+            and now_ms - entry.updated_ms >= expiration_ms
         ]
         for producer_id in gone:
             del self._producers[producer_id]
@@ -242,7 +290,7 @@ class ProducerState:
                 entry.last_sequence,
                 entry.last_offset,
                 _last_offset_delta(entry),
-                entry.last_timestamp,
+                entry.updated_ms,
                 entry.coordinator_epoch,
                 entry.open_transaction,
             )
@@ -264,14 +312,13 @@ class ProducerState:
         for fields in _ENTRY.iter_unpack(data[_PREFIX.size :]):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator, open_at = fields
             entry = state._producers[producer_id] = ProducerEntry(epoch)
+            state._ids_seen.note(producer_id)
             entry.coordinator_epoch = coordinator
-            entry.last_timestamp = timestamp
+            entry.last_timestamp = entry.updated_ms = timestamp
             entry.open_transaction = open_at
             if sequence >= 0:
                 first = (sequence - delta) % _SEQUENCE_LIMIT
-                entry.batches.append(
-                    WrittenBatch(first, sequence, offset - delta, offset, timestamp)
-                )
+                entry.batches.append(WrittenBatch(first, sequence, offset - delta, offset))
         began = [(e.open_transaction, producer_id) for producer_id, e in state]
         state._open = {producer_id: first for first, producer_id in sorted(began) if first >= 0}
         return state

@@ -32,7 +32,7 @@ from strandlog.record.control import ControlType, read_control
 from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
-from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.producer_state import UNKNOWN_TIME, ProducerState
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0
@@ -157,12 +157,16 @@ class AbortedTransactions:
 
 
 def end_of_transaction(
-    producers: ProducerState, header: BatchHeader, batch: BatchView, offset: int
+    producers: ProducerState,
+    header: BatchHeader,
+    batch: BatchView,
+    offset: int,
+    now_ms: int = UNKNOWN_TIME,
 ) -> AbortedTransaction | None:
     """Tell the producers of the marker at `offset`; what it aborted, if it did. `DataError` for a
     marker that says nothing."""
     marker = read_control(batch)
-    first_offset = producers.end_transaction(header, marker.coordinator_epoch)
+    first_offset = producers.end_transaction(header, marker.coordinator_epoch, now_ms)
     if marker.kind is not ControlType.ABORT or first_offset is None:
         return None
     first_open = producers.first_open_transaction()

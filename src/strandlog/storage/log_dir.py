@@ -245,10 +245,6 @@ class LogDir:
 
     def writing_log_starts(self) -> Steps[None]:
         """The same in steps."""
-        with self.reserve.spending():
-            yield from self._writing_log_starts()
-
-    def _writing_log_starts(self) -> Steps[None]:
         # Partitions that are there but were not opened keep the one they have.
         known = self.logs.keys() | self._gone
         starts = {tp: o for tp, o in self._log_starts.offsets.items() if tp not in known}
@@ -256,7 +252,8 @@ class LogDir:
             if log.log_start_offset > log.segments.first_base:
                 starts[tp] = log.log_start_offset
         if starts != self._log_starts.offsets:
-            yield partial(self._log_starts.write, starts)
+            with self.reserve.spending():
+                yield partial(self._log_starts.write, starts)
 
     def write_checkpoints(self) -> None:
         """Write all four checkpoints."""

@@ -12,9 +12,10 @@ from tests.spark.test_sink_on_spark import (  # noqa: F401 - collected here once
     test_a_batch_that_runs_again_is_published_once,
     test_a_decision_that_was_not_carried_out_is_carried_out_later,
     test_a_frame_goes_to_the_topics_and_partitions_of_its_rows,
-    test_a_named_batch_is_written_once,
+    test_a_named_batch_is_written_once_without_asking_for_exactly_once,
     test_a_row_that_is_too_large_is_told_as_such,
     test_tasks_without_rows_have_nothing_to_commit,
+    test_two_topics_written_in_one_foreach_batch_both_get_their_rows,
 )
 from tests.spark.test_source_on_spark import (  # noqa: F401 - collected here once more
     reading,

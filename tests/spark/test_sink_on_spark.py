@@ -157,20 +157,78 @@ def test_a_frame_goes_to_the_topics_and_partitions_of_its_rows(
     assert len(by_key) == 5  # each key in one partition
 
 
-def test_a_named_batch_is_written_once(spark: Any, broker: BrokerProcess, topic: str) -> None:
+def save(frame: Any, broker: BrokerProcess, **options: str) -> None:
+    writer = frame.write.format("strandlog").mode("append")
+    writer.option("bootstrap.servers", broker.address).options(**options).save()
+
+
+def test_a_named_batch_is_written_once_without_asking_for_exactly_once(
+    spark: Any, broker: BrokerProcess, topic: str
+) -> None:
     frame = spark.range(50).selectExpr("cast(id as string) as value")
-    for version in ("1", "1", "2"):
-        writer = frame.write.format("strandlog").mode("append")
-        writer.options(
-            **{
-                "bootstrap.servers": broker.address,
-                "topic": topic,
-                "deliveryGuarantee": "exactly_once",
-                "txnAppId": topic,
-                "txnVersion": version,
-            }
-        ).save()
+    for version in ("1", "1", "2", "1"):
+        save(frame, broker, topic=topic, txnAppId="job", txnVersion=version)
     assert len(read(spark, broker, topic)) == 100
+
+
+def test_two_topics_written_in_one_foreach_batch_both_get_their_rows(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
+) -> None:
+    values = fill(client, topic, 60)
+    targets = (f"{topic}-a", f"{topic}-b")
+
+    def write_both(frame: Any, batch_id: int) -> None:
+        for target in targets:
+            save(
+                frame.select("value"),
+                broker,
+                topic=target,
+                txnAppId="both",
+                txnVersion=str(batch_id),
+            )
+
+    def run() -> None:
+        stream = spark.readStream.format("strandlog").option("bootstrap.servers", broker.address)
+        query = (
+            stream.option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .load()
+            .writeStream.foreachBatch(write_both)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    forget_last_commit(checkpoint)
+    run()
+    assert [read(spark, broker, target) for target in targets] == [values, values]
+
+
+def test_a_second_frame_under_the_same_name_in_one_foreach_batch_is_refused(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
+) -> None:
+    fill(client, topic, 10)
+
+    def write_twice(frame: Any, batch_id: int) -> None:
+        for number in range(2):
+            half = frame.where(f"partition = {number}").select("value")
+            name = {"txnAppId": topic, "txnVersion": str(batch_id)}
+            save(half, broker, topic=f"{topic}-out", **name)
+
+    stream = spark.readStream.format("strandlog").option("bootstrap.servers", broker.address)
+    query = (
+        stream.option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .writeStream.foreachBatch(write_twice)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception, match="a txnAppId of its own"):
+        query.awaitTermination()
 
 
 def test_a_topic_that_does_not_exist_is_made_as_by_sparks_own_connector(

@@ -17,8 +17,9 @@ from strandlog.record.batch import iter_batches
 pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
+from strandlog.spark.commit_log import CommitLog, Decision  # noqa: E402
 from strandlog.spark.options import SINK, parse_options  # noqa: E402
-from strandlog.spark.sink import BatchSink, TaskMessage, TaskPlace  # noqa: E402
+from strandlog.spark.sink import BatchSink, BatchWriter, TaskMessage, TaskPlace  # noqa: E402
 
 QUERY = "8c0f7a1e-phases"
 
@@ -137,3 +138,67 @@ def test_a_batch_that_can_only_be_published_in_part_is_told_as_such(
         with pytest.raises(DataLossError, match=r"1 of 2 transactions.*at_least_once"):
             sink.publish(messages, 0)
     assert committed(client, topic) == [b"0"]
+
+
+def named_writer(broker: BrokerProcess, topic: str | None, name: str, version: int) -> BatchWriter:
+    given = {"bootstrap.servers": broker.address, "txnAppId": name, "txnVersion": str(version)}
+    if topic is not None:
+        given["topic"] = topic
+    return BatchWriter(BatchSink(parse_options(SINK, given), is_exact=True))
+
+
+def write_named(writer: BatchWriter, batches: Iterator[Any]) -> None:
+    writer.commit([writer.write(batches)])
+
+
+def test_each_topic_has_its_own_versions_of_a_name(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    other = f"{topic}-other"
+    client.create_topic(other, 2)
+    for version in (1, 1, 2):
+        write_named(named_writer(broker, topic, "job", version), rows(b"%d" % version))
+        write_named(named_writer(broker, other, "job", version), rows(b"%d" % version))
+    assert committed(client, topic) == committed(client, other) == [b"1", b"2"]
+
+
+def test_rows_that_name_their_topic_are_one_write(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    other = f"{topic}-other"
+    client.create_topic(other, 2)
+    name = f"columns-{topic}"
+
+    def both(value: bytes) -> Iterator[Any]:
+        columns = {"value": pa.array([value] * 2, pa.binary()), "topic": [topic, other]}
+        return iter([pa.record_batch(columns)])
+
+    for version, value in ((1, b"a"), (1, b"again"), (2, b"b")):
+        write_named(named_writer(broker, None, name, version), both(value))
+    assert committed(client, topic) == committed(client, other) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("version", "expected"), [(7, []), (8, [b"x"])])
+def test_a_batch_that_version_0_1_0_published_is_not_published_again(
+    broker: BrokerProcess, client: WireClient, topic: str, version: int, expected: list[bytes]
+) -> None:
+    CommitLog(client, "strandlog.spark.commits", f"app-{topic}").write(Decision(7))
+    write_named(named_writer(broker, topic, topic, version), rows(b"x"))
+    assert committed(client, topic) == expected
+
+
+def test_a_decision_is_found_after_the_commit_topic_was_created_again(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    log = CommitLog(client, f"{topic}-commits", topic)
+    for number in range(4):
+        log.write(Decision(number))
+    tp = TopicPartition(f"{topic}-commits", 0)
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.delete_topics([tp.topic])[tp.topic].result(20)
+    client.create_topic(tp.topic, 1)
+    CommitLog(client, tp.topic, topic).write(Decision(9))
+    client.commit_offsets(f"strandlog-spark-{topic}", {tp: 3})  # what brokers may still remember
+    assert log.last().batch_id == 9

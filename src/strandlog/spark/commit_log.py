@@ -11,6 +11,9 @@ A driver that dies between the two finds the decision when Spark runs the batch 
 what is left; the tasks of that run find it too, and write nothing. So a batch is published once,
 however often it is run.
 
+A decision also names the run that made it, where Spark tells: the same batch twice within one run
+is not a batch that runs again, but two writes under one name (sink.py).
+
 Where the last record of a query stands is kept as the offset of a group of the same name. It may
 lag behind; reading goes from there to the end.
 """
@@ -18,6 +21,7 @@ lag behind; reading goes from there to the end.
 from __future__ import annotations
 
 import json
+import logging
 from typing import NamedTuple
 
 from strandlog.client.wire.client import WireClient
@@ -31,6 +35,8 @@ from strandlog.errors import (
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_single
+
+logger = logging.getLogger(__name__)
 
 DECIDED, DONE, UNDONE = "decided", "done", "undone"
 NO_BATCH = -1
@@ -50,6 +56,7 @@ class Decision(NamedTuple):
     batch_id: int = NO_BATCH
     state: str = DONE
     transactions: tuple[StagedTransaction, ...] = ()
+    run: str | None = None  # the run of the query that decided; None when Spark does not tell
 
     def covers(self, batch_id: int) -> bool:
         """Whether this batch is published, or will be whatever happens."""
@@ -59,21 +66,39 @@ class Decision(NamedTuple):
 class CommitLog:
     """The decisions about one query."""
 
-    def __init__(self, client: WireClient, topic: str, query: str) -> None:
+    def __init__(
+        self, client: WireClient, topic: str, query: str, former_query: str | None = None
+    ) -> None:
+        """`former_query` is the name under which version 0.1.0 kept the decisions of this query."""
         self._client = client
         self._tp = TopicPartition(topic, 0)
         self._query = query
-        self._group = f"strandlog-spark-{query}"
+        self._former_query = former_query
 
     def last(self) -> Decision:
         """The last decision; one about no batch when there is none."""
+        found = self._last_of(self._query)
+        if found.batch_id == NO_BATCH and self._former_query is not None:
+            found = self._last_of(self._former_query)
+            if found.batch_id != NO_BATCH:
+                logger.warning(
+                    "batches up to %d of %s were published by version 0.1.0, which did not record "
+                    "their topic; they are taken for published",
+                    found.batch_id,
+                    self._query,
+                )
+        return found
+
+    def _last_of(self, query: str) -> Decision:
         try:
             ends = self._client.latest_offsets([self._tp], IsolationLevel.READ_UNCOMMITTED)
         except TopicNotFoundError:
             return Decision()
         starts = self._client.earliest_offsets([self._tp])
-        known = self._client.committed_offsets(self._group, [self._tp])
+        known = self._client.committed_offsets(_group(query), [self._tp])
         start = max(starts[self._tp], known[self._tp].offset if self._tp in known else 0)
+        if start >= ends[self._tp]:  # the topic was deleted and created again
+            start = starts[self._tp]
         found = Decision()
         for piece in self._client.read_range(
             self._tp, start, ends[self._tp], IsolationLevel.READ_UNCOMMITTED
@@ -81,7 +106,7 @@ class CommitLog:
             for batch in iter_batches(piece.data):
                 batch.check()
                 for record in batch.records(*self._tp, from_offset=start):
-                    if record.key == self._query.encode() and record.value is not None:
+                    if record.key == query.encode() and record.value is not None:
                         found = _decoded(record.value)
         return found
 
@@ -95,6 +120,7 @@ class CommitLog:
                     "batch": decision.batch_id,
                     "state": decision.state,
                     "transactions": decision.transactions,
+                    "run": decision.run,
                 }
             ).encode(),
             self._query.encode(),
@@ -102,7 +128,7 @@ class CommitLog:
         result = self._client.produce({self._tp: [batch]}, acks=-1)[self._tp]
         if result.error is not None:
             raise result.error
-        self._client.commit_offsets(self._group, {self._tp: result.base_offset})
+        self._client.commit_offsets(_group(self._query), {self._tp: result.base_offset})
 
     def _ensure_topic(self) -> None:
         if self._tp.topic in self._client.topics([self._tp.topic]):
@@ -114,14 +140,16 @@ class CommitLog:
 
     # -- publishing ----------------------------------------------------------------------------
 
-    def publish(self, batch_id: int, transactions: tuple[StagedTransaction, ...]) -> bool:
+    def publish(
+        self, batch_id: int, transactions: tuple[StagedTransaction, ...], run: str | None = None
+    ) -> bool:
         """Publish a batch once. False when it was published before."""
         last = self.last()
         if last.covers(batch_id):
             if last.batch_id == batch_id and last.state == DECIDED:
                 self._commit_all(last)
             return False
-        decision = Decision(batch_id, DECIDED, transactions)
+        decision = Decision(batch_id, DECIDED, transactions, run)
         self.write(decision)
         self._commit_all(decision)
         return True
@@ -153,10 +181,15 @@ class CommitLog:
         )
 
 
+def _group(query: str) -> str:
+    return f"strandlog-spark-{query}"
+
+
 def _decoded(value: bytes) -> Decision:
     document = json.loads(value)
     return Decision(
         document["batch"],
         document["state"],
         tuple(StagedTransaction(*each) for each in document["transactions"]),
+        document.get("run"),
     )

@@ -66,7 +66,14 @@ class StrandlogDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from strandlog.spark.sink import StreamWriter  # noqa: PLC0415 - where it is needed
 
-        return StreamWriter(self._sink(schema, overwrite=overwrite, default="exactly_once"))
+        sink = self._sink(schema, overwrite=overwrite, default="exactly_once")
+        if sink.options["txnAppId"] is not None:
+            raise InvalidSettingError(
+                "txnAppId",
+                sink.options["txnAppId"],
+                "leave it out: a stream names its batches by its checkpoint",
+            )
+        return StreamWriter(sink)
 
     def _sink(self, schema: StructType, *, overwrite: bool, default: str) -> BatchSink:
         from strandlog.spark.sink import BatchSink  # noqa: PLC0415 - where it is needed
@@ -75,6 +82,8 @@ class StrandlogDataSource(DataSource):
         if overwrite:
             raise InvalidSettingError("mode", "overwrite", "append: a log is not written over")
         check_rows(schema, options)
+        if options["txnAppId"] is not None:
+            default = "exactly_once"
         guarantee = options["deliveryGuarantee"] or default
         return BatchSink(options, is_exact=guarantee == "exactly_once")
 

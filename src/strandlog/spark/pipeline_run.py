@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from strandlog.clock import SystemClock, pause
 from strandlog.errors import ConfigurationError, StrandlogError
 from strandlog.spark.failures import one_line
+from strandlog.spark.options import SINK, parse_options
 from strandlog.spark.pipeline_tables import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
 from strandlog.spark.pipeline_topics import prepare_topics
 from strandlog.spark.progress import QueryReport, report_of
@@ -145,19 +146,20 @@ class PipelineRun:
     def _to_topic(self, topic: str, options: Any) -> Callable[[Any], Any]:
         place, pipeline = self._pipeline.place, self._pipeline.name
         every = {**self._pipeline.options, **options}
+        parsed = parse_options(SINK, {**dict([place]), "topic": topic, **every})
+        is_named = parsed["deliveryGuarantee"] != "at_least_once"
 
         def configure(writer: Any) -> Any:
             def write(batch: Any, batch_id: int) -> None:
                 # The name of the query: part of the checkpoint, and the same after a restart.
-                named = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+                query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+                name = {"txnAppId": f"{pipeline}-{query}", "txnVersion": str(batch_id)}
                 (
                     batch.write.format("strandlog")
                     .mode("append")
                     .option(*place)
                     .option("topic", topic)
-                    .option("deliveryGuarantee", "exactly_once")
-                    .option("txnAppId", f"{pipeline}-{named}")
-                    .option("txnVersion", str(batch_id))
+                    .options(**(name if is_named else {}))
                     .options(**every)
                     .save()
                 )

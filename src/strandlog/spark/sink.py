@@ -8,6 +8,12 @@ its query and its number. One that runs again after a crash is recognised and no
 abort never takes back what was decided; a task that was given up for dead is fenced off by the one
 that takes its place. Readers of committed records see whole batches only.
 
+A batch that the user names (`txnAppId`, `txnVersion`) is written in the same way. Its query is the
+pair of topic and txnAppId, so that foreachBatch can write several topics under one name; rows that
+name their topic in a column are one query, whatever their topics. Whether the same name comes again
+because the batch runs again, or because foreachBatch writes a second DataFrame under it, the run of
+the streaming query tells: within one run no batch runs again, so the second write is refused.
+
 With `at_least_once` a task writes as an idempotent producer, and what a failed run has written
 stays: quicker, with duplicates after a failure.
 """
@@ -30,7 +36,7 @@ from pyspark.sql.datasource import (
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import DataError, StrandlogError
 from strandlog.record.codecs import codec_named
-from strandlog.spark.commit_log import CommitLog, StagedTransaction
+from strandlog.spark.commit_log import DONE, CommitLog, Decision, StagedTransaction
 from strandlog.spark.options import Options
 from strandlog.spark.task_writer import BATCH_BYTES, TaskWriter
 from strandlog.spark.telling import in_one_line
@@ -42,25 +48,37 @@ if TYPE_CHECKING:
 TRANSACTION_TIMEOUT_MS = 900_000  # what brokers allow at most, unless they are told otherwise
 logger = logging.getLogger(__name__)
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
+RUN_PROPERTY = "spark.jobGroup.id"  # in the jobs of a streaming query
 
 
 class TaskMessage(WriterCommitMessage):
     """What a task tells the driver."""
 
-    def __init__(self, query: str, staged: StagedTransaction | None, rows: int) -> None:
+    def __init__(
+        self,
+        query: str,
+        staged: StagedTransaction | None,
+        rows: int,
+        run: str | None = None,
+    ) -> None:
         self.query = query
         self.staged = staged
         self.rows = rows
+        self.run = run
 
 
 class TaskPlace:
-    """Which task of which batch of which query this is."""
+    """Which task of which batch of which query this is; `run` is the run of a streaming query whose
+    foreachBatch writes a DataFrame."""
 
-    def __init__(self, query: str, batch_id: int, partition: int, attempt: int) -> None:
+    def __init__(
+        self, query: str, batch_id: int, partition: int, attempt: int, run: str | None = None
+    ) -> None:
         self.query = query
         self.batch_id = batch_id
         self.partition = partition
         self.attempt = attempt
+        self.run = run
 
     def transactional_id(self, attempt: int) -> str:
         return f"{_prefix(self.query)}{self.partition}-{attempt}"
@@ -102,13 +120,27 @@ class BatchSink:
                 identity = client.init_producer_id()
                 written = self._writer(client, None, tuple(identity)).write(batches)
                 return TaskMessage(place.query, None, written.rows)
-            if self._commit_log(client, place.query).last().covers(place.batch_id):
-                return TaskMessage(place.query, None, 0)  # published by a run before this one
+            last = self._commit_log(client, place.query).last()
+            if last.covers(place.batch_id):
+                self._check_not_same_run(last, place)
+                return TaskMessage(place.query, None, 0, place.run)  # published by an earlier run
             staged = self._begin(client, place)
             writer = self._writer(client, staged, (staged.producer_id, staged.epoch))
             rows = writer.write(batches).rows
             # A transaction without records was never begun: there is nothing to commit.
-            return TaskMessage(place.query, staged if rows else None, rows)
+            return TaskMessage(place.query, staged if rows else None, rows, place.run)
+
+    def _check_not_same_run(self, last: Decision, place: TaskPlace) -> None:
+        """Refuse what would be taken for a repetition and is none."""
+        is_same = place.run is not None and (last.run, last.batch_id) == (place.run, place.batch_id)
+        if is_same and last.state == DONE:
+            target = self.options["topic"] or "the topics of its column `topic`"
+            raise DataError(
+                f"this run of the query has already written txnVersion {place.batch_id} of "
+                f"txnAppId {self.options['txnAppId']!r} to {target}: give each DataFrame that "
+                f"foreachBatch writes there a txnAppId of its own, and use the batch id as "
+                f"txnVersion"
+            )
 
     def _begin(self, client: WireClient, place: TaskPlace) -> StagedTransaction:
         """A transaction for this attempt; what earlier ones left open is aborted."""
@@ -127,7 +159,9 @@ class BatchSink:
         return TaskWriter(client, self.options["topic"], codec, staged, (producer_id, epoch), limit)
 
     def _commit_log(self, client: WireClient, query: str) -> CommitLog:
-        return CommitLog(client, self.options["commitTopic"], query)
+        named = self.options["txnAppId"]
+        former = None if named is None else f"app-{named}"
+        return CommitLog(client, self.options["commitTopic"], query, former)
 
     @settling()
     def publish(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
@@ -136,8 +170,16 @@ class BatchSink:
             return
         staged = tuple(message.staged for message in messages if message.staged is not None)
         with self.client() as client:
-            self._commit_log(client, messages[0].query).publish(batch_id, staged)
-            self._clean(client, messages[0].query)
+            first = messages[0]
+            log = self._commit_log(client, first.query)
+            is_new = log.publish(batch_id, staged, first.run)
+            if not is_new and self.options["txnAppId"] is not None:
+                logger.warning(
+                    "txnVersion %d of txnAppId %r was written before: these rows are not written",
+                    batch_id,
+                    self.options["txnAppId"],
+                )
+            self._clean(client, first.query)
 
     def give_up(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
         """The batch failed: drop what its tasks wrote, unless it was decided to publish it."""
@@ -197,17 +239,29 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink = sink
         options = sink.options
         named = options["txnAppId"]
-        self._query = f"app-{named}" if named is not None else f"batch-{uuid.uuid4()}"
+        # A topic's name has no colon in it, so no two pairs of topic and name look the same.
+        self._query = (
+            f"txn-{options['topic'] or ''}:{named}"
+            if named is not None
+            else f"batch-{uuid.uuid4()}"
+        )
         self._batch_id: int = options["txnVersion"] or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         from pyspark import TaskContext  # noqa: PLC0415 - in the task
 
         context = TaskContext.get()
-        partition, attempt = (
-            (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
-        )
-        place = TaskPlace(self._query, self._batch_id, partition, attempt)
+        if context is None:
+            place = TaskPlace(self._query, self._batch_id, 0, 0)
+        else:
+            is_streaming = context.getLocalProperty(QUERY_PROPERTY) is not None
+            place = TaskPlace(
+                self._query,
+                self._batch_id,
+                context.partitionId(),
+                context.attemptNumber(),
+                context.getLocalProperty(RUN_PROPERTY) if is_streaming else None,
+            )
         return self._sink.write(place, iterator)
 
     def commit(self, messages: list[Any]) -> None:

@@ -84,12 +84,12 @@ def test_every_row_of_the_table_was_tried() -> None:
         (BATCH, "startingOffsets", "soon", "JSON like"),
         (BATCH, "startingOffsets", '{"t": 5}', "no partitions"),
         (BATCH, "startingOffsets", '{"t": {"x": 5}}', "'x'"),
-        (BATCH, "startingOffsets", '{"t": {"0": -3}}', "from -2 on"),
+        (BATCH, "startingOffsets", '{"t": {"0": -3}}', "from -2 to"),
         (BATCH, "endingOffsets", "earliest", "JSON like"),
-        (BATCH, "endingOffsets", '{"t": {"0": -2}}', "from -1 on"),
+        (BATCH, "endingOffsets", '{"t": {"0": -2}}', "from -1 to"),
         (BATCH, "startingTimestamp", "today", "number"),
         (BATCH, "failOnDataLoss", "perhaps", "true or false"),
-        (STREAM, "maxOffsetsPerTrigger", "0", "from 1 on"),
+        (STREAM, "maxOffsetsPerTrigger", "0", "from 1 to"),
         (STREAM, "maxTriggerDelay", "soon", "15m"),
         (BATCH, "valueFormat", "xml", "binary, string, json, avro"),
         (BATCH, "valueFormat", "avro", "avroSchema"),
@@ -167,6 +167,16 @@ def test_a_sink_writes_to_a_cluster_and_names_its_batches_whole() -> None:
     assert (named["txnAppId"], named["txnVersion"]) == ("a", 3)
     with pytest.raises(InvalidSettingError, match="txnVersion"):
         parse_options(SINK, {"bootstrap.servers": "h:1", "txnAppId": "a"})
+    with pytest.raises(InvalidSettingError, match="txnAppId and txnVersion mean"):
+        parse_options(
+            SINK,
+            {
+                "bootstrap.servers": "h:1",
+                "txnAppId": "a",
+                "txnVersion": "3",
+                "deliveryGuarantee": "at_least_once",
+            },
+        )
     with pytest.raises(InvalidSettingError, match="strandlog serve"):
         parse_options(SINK, {"path": "x"})
 

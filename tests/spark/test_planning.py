@@ -1,19 +1,15 @@
-"""How ranges of offsets become tasks, and what was lost."""
+"""How ranges of offsets become tasks."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.model import TopicPartition
 from strandlog.spark.planning import (
     SMALLEST_TASK_RECORDS,
-    Loss,
     OffsetRange,
     limited,
-    lost,
-    ranges_between,
     split,
 )
 
@@ -70,27 +66,6 @@ def test_a_limited_batch_gets_on_and_stays_within_its_limit(
     assert all(0 <= taken[tp] <= end[tp] - start[tp] for tp in taken)
     assert sum(taken.values()) <= limit + len(ranges)  # at least one of each that has any
     assert all(taken.values())
-
-
-def test_a_partition_that_is_new_has_no_range_until_its_start_is_known() -> None:
-    assert ranges_between({A: 3}, {A: 5, B: 9}) == [OffsetRange(A, 3, 5)]
-
-
-@pytest.mark.parametrize(
-    ("earliest", "expected"),
-    [
-        ({A: 0, B: 0}, []),
-        ({A: 7, B: 0}, [Loss(A, 5, 7)]),
-        ({A: 5}, [Loss(B, 2, None)]),
-    ],
-)
-def test_what_was_lost_is_named(earliest: dict[TopicPartition, int], expected: list[Loss]) -> None:
-    assert lost({A: 5, B: 2}, earliest) == expected
-
-
-def test_a_loss_says_which_offsets() -> None:
-    assert str(Loss(A, 5, 7)) == "offsets 5 to 6 of a-0 are gone"
-    assert "a-0 is gone" in str(Loss(A, 5, None))
 
 
 def test_tasks_are_cut_where_the_index_says_unless_their_size_was_asked_for() -> None:

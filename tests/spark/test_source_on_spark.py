@@ -59,7 +59,7 @@ def test_options_bound_a_batch(client: WireClient, topic: str, reading: Callable
     bounded = reading(startingOffsets=start, endingOffsets=end)
     assert numbers(bounded) == sorted([*range(20, 40, 2), *range(1, 11, 2)])
     assert reading(assign=json.dumps({topic: [1]})).count() == 50
-    assert reading(subscribePattern=topic[:-1] + "[" + topic[-1] + "]").count() == 100
+    assert reading(subscribePattern=f"^{topic[:-1]}[{topic[-1]}]$").count() == 100
     assert reading(startingTimestamp=str(NOW_MS)).count() == 100
     late = {
         "startingTimestamp": str(NOW_MS + 3_600_000),
@@ -216,6 +216,7 @@ def test_a_stream_goes_on_where_it_stopped_and_shows_its_lag(
     assert run() == [10]
     assert spark.read.parquet(out).count() == 110
     offsets = json.loads(Path(tmp_path / "checkpoint" / "offsets" / "2").read_text().split("\n")[2])
+    assert offsets.pop("#topicIds").keys() == {topic}
     assert offsets == {topic: {"0": 50, "1": 50}}
 
 

@@ -7,7 +7,9 @@ pickle; it does not.
     partitions        what there is to read, by the options
     bounds            where each partition begins, and how far it may be read now: to the last
                       stable offset, unless uncommitted records are wanted; of those that there are
-                      to read, or of some of which some may be gone
+                      to read, or of some; those that are gone are left out
+    ends              where partitions end, open transactions included
+    topic_id          the id of a topic as it is now; None when it is not told
     offsets_at        the first offset at or after a time, in each partition
     read              the raw batches of a range, piece by piece
     commit_offsets    what a query has done, for whoever looks at its group
@@ -24,18 +26,12 @@ from typing import NamedTuple, Protocol
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
 from strandlog.errors import TopicNotFoundError
 from strandlog.model import TopicPartition
+from strandlog.spark.continuity import Bounds
 from strandlog.spark.options import Options
 from strandlog.spark.planning import OffsetRange
 from strandlog.storage.files import Buffer
 
 Aborted = Sequence[tuple[int, int]]
-
-
-class Bounds(NamedTuple):
-    """What may be read of a partition now, the end exclusive."""
-
-    earliest: int
-    latest: int
 
 
 class RawPiece(NamedTuple):
@@ -52,6 +48,8 @@ class LogAccess(Protocol):
     def bounds(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Bounds]: ...
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+    def topic_id(self, tp: TopicPartition) -> str | None: ...
     def offsets_at(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]: ...
@@ -75,7 +73,8 @@ def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition
     pattern: str | None = options["subscribePattern"]
     if pattern is not None:
         visible = existing.keys() - INTERNAL_TOPICS
-        names = [name for name in visible if re.fullmatch(pattern, name)]
+        # As Spark's Kafka source does: a match anywhere in the name.
+        names = [name for name in visible if re.search(pattern, name)]
     else:
         names = list(options["subscribe"])
     for name in names:

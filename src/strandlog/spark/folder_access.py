@@ -6,9 +6,17 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from strandlog.client.files import FolderSource
-from strandlog.errors import InvalidSettingError, TopicNotFoundError, UnknownLayoutError
+from strandlog.clock import SystemClock, pause
+from strandlog.errors import (
+    InvalidSettingError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+    UnknownLayoutError,
+    UnreachableError,
+)
 from strandlog.model import TopicPartition
-from strandlog.spark.access import Bounds, RawPiece, chosen
+from strandlog.spark.access import RawPiece, chosen
+from strandlog.spark.continuity import Bounds
 from strandlog.spark.options import Options
 from strandlog.spark.planning import OffsetRange, evenly
 from strandlog.storage.files import DiskFiles
@@ -16,6 +24,8 @@ from strandlog.storage.folder_view import FolderView
 from strandlog.storage.txn_index import AbortedTransaction
 
 READ_BYTES = 8 * 1024 * 1024
+POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
+LOOK_AGAIN_SECONDS = 0.02
 
 
 class FolderAccess:
@@ -37,15 +47,23 @@ class FolderAccess:
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Bounds]:
         found: dict[TopicPartition, Bounds] = {}
+        self._folder.read_log_starts()
         for tp in self.partitions() if partitions is None else partitions:
             try:
+                topic_id = self._folder.topic_id(tp)
                 earliest, latest = self._source.offset_range(tp)
                 if self._options.is_committed_only:
                     latest = self._source.stable_view(tp).last_stable_offset
             except TopicNotFoundError:
                 continue
-            found[tp] = Bounds(earliest, max(earliest, latest))
+            found[tp] = Bounds(earliest, max(earliest, latest), topic_id)
         return found
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self._source.offset_range(tp)[1] for tp in partitions}
+
+    def topic_id(self, tp: TopicPartition) -> str | None:
+        return self._folder.topic_id(tp)
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
@@ -57,8 +75,9 @@ class FolderAccess:
     def read(self, wanted: OffsetRange) -> Iterator[RawPiece]:
         aborted: list[AbortedTransaction] = []
         if self._options.is_committed_only:
-            aborted = self._source.stable_view(wanted.tp).aborted
+            aborted = self._aborted(wanted)
         offset = wanted.start
+        deadline_ms = self._deadline_ms()
         while offset < wanted.end:
             fetched = self._source.fetch_raw(wanted.tp, offset, READ_BYTES)
             if len(fetched.data):
@@ -69,9 +88,41 @@ class FolderAccess:
                     if entry.last_offset >= offset and entry.first_offset < fetched.next_offset
                 ]
                 yield RawPiece(fetched.data, overlapping)
-            if fetched.next_offset <= offset:
-                return
-            offset = fetched.next_offset
+            if fetched.next_offset > offset:
+                offset = fetched.next_offset
+                deadline_ms = self._deadline_ms()
+                continue
+            # Nothing here: the partition ends, or its owner is changing the files just now.
+            first, end = self._source.offset_range(wanted.tp)
+            if end <= offset:
+                raise OffsetOutOfRangeError(*wanted.tp, offset, first, end)
+            self._wait(deadline_ms, f"{wanted.tp} cannot be read at offset {offset}")
+
+    def _aborted(self, wanted: OffsetRange) -> list[AbortedTransaction]:
+        """The aborted transactions, once it is sure which of those in the range are."""
+        deadline_ms = self._deadline_ms()
+        while True:
+            stable = self._source.stable_view(wanted.tp)
+            if stable.last_stable_offset >= wanted.end:
+                return stable.aborted
+            first, end = self._source.offset_range(wanted.tp)
+            if end < wanted.end:
+                raise OffsetOutOfRangeError(*wanted.tp, max(wanted.start, end), first, end)
+            readable = stable.last_stable_offset
+            self._wait(
+                deadline_ms,
+                f"{wanted.tp} can be read up to offset {readable}, but {wanted.end} was asked "
+                f"for: a transaction is still open",
+            )
+
+    def _deadline_ms(self) -> int:
+        return SystemClock().monotonic_ms() + int(self._options[POLL_TIMEOUT])
+
+    def _wait(self, deadline_ms: int, reason: str) -> None:
+        if SystemClock().monotonic_ms() >= deadline_ms:
+            waited_ms = self._options[POLL_TIMEOUT]
+            raise UnreachableError(f"{reason} (waited {waited_ms} ms; see {POLL_TIMEOUT})")
+        pause(LOOK_AGAIN_SECONDS)
 
     def record_bytes(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, float]:
         return {

@@ -5,27 +5,47 @@
 The JSON is that of Spark's Kafka source, so a checkpoint reads the same. -1 stands for the latest
 offset and -2 for the earliest one, where a user may say so. Keys are sorted, for Spark compares
 offsets as text.
+
+A stream also keeps the ids of its topics, under a name that no topic can have:
+
+    {"orders": {"0": 23, "1": 7}, "#topicIds": {"orders": "qH5ZyXWFTqyL0CqXPJkqkA"}}
+
+A checkpoint of version 0.1.0 or of Spark's Kafka source has none, and neither have topics of a
+broker before Kafka 2.8: then the offsets have to do.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from strandlog.errors import InvalidSettingError
 from strandlog.model import TopicPartition
 
 LATEST, EARLIEST = -1, -2
 
+TOPIC_IDS = "#topicIds"
+
 Offsets = dict[TopicPartition, int]
 
 
-def as_document(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+class StreamOffset(NamedTuple):
+    """Where a stream stands: offsets, and of which topics, as far as that is known."""
+
+    offsets: Offsets
+    topic_ids: Mapping[str, str]
+
+
+def as_document(
+    offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """As Spark's offset object."""
-    document: dict[str, dict[str, int]] = {}
+    document: dict[str, Any] = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
+    if topic_ids:
+        document[TOPIC_IDS] = dict(sorted(topic_ids.items()))
     return document
 
 
@@ -33,13 +53,19 @@ def as_json(offsets: Mapping[TopicPartition, int]) -> str:
     return json.dumps(as_document(offsets), separators=(",", ":"))
 
 
-def from_document(document: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """What Spark hands back."""
+def from_document(document: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    """The offsets that Spark hands back."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in document.items()
+        if topic != TOPIC_IDS
         for partition, offset in partitions.items()
     }
+
+
+def stream_offset(document: Mapping[str, Mapping[str, Any]]) -> StreamOffset:
+    """What Spark hands back, with the ids of the topics."""
+    return StreamOffset(from_document(document), document.get(TOPIC_IDS, {}))
 
 
 def parse_offsets(option: str, text: str) -> Offsets:

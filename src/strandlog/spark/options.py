@@ -63,18 +63,28 @@ class Option(NamedTuple):
     help: str
 
 
-def _text(_: str, text: str) -> str:
+INT64_MAX = (1 << 63) - 1  # of offsets and times, for Spark and Kafka alike
+
+
+def _text(name: str, text: str) -> str:
+    if not text.strip():
+        raise InvalidSettingError(name, text, "a text that is not empty")
     return text
+
+
+def _group(_: str, text: str) -> str:
+    return text  # what the broker does not take does not end a query
 
 
 def _integer(minimum: int) -> Parser:
     def parse(name: str, text: str) -> int:
+        wanted = f"a number from {minimum} to {INT64_MAX}"
         try:
             number = int(text)
         except ValueError:
-            raise InvalidSettingError(name, text, f"a number from {minimum} on") from None
-        if number < minimum:
-            raise InvalidSettingError(name, text, f"a number from {minimum} on")
+            raise InvalidSettingError(name, text, wanted) from None
+        if not minimum <= number <= INT64_MAX:
+            raise InvalidSettingError(name, text, wanted)
         return number
 
     return parse
@@ -125,10 +135,14 @@ def _place(*words: str) -> Parser:
             return LATEST if text.strip().lower() == "latest" else EARLIEST
         offsets = parse_offsets(name, text)
         for tp, offset in offsets.items():
-            if offset < EARLIEST or (offset == EARLIEST and "earliest" not in words):
+            if (
+                offset > INT64_MAX
+                or offset < EARLIEST
+                or (offset == EARLIEST and "earliest" not in words)
+            ):
                 lowest = EARLIEST if "earliest" in words else LATEST
                 raise InvalidSettingError(
-                    name, text, f"offsets from {lowest} on, {tp} has {offset}"
+                    name, text, f"offsets from {lowest} to {INT64_MAX}, {tp} has {offset}"
                 )
         return offsets
 
@@ -136,7 +150,13 @@ def _place(*words: str) -> Parser:
 
 
 def _times(name: str, text: str) -> Offsets:
-    return parse_offsets(name, text)
+    times = parse_offsets(name, text)
+    for tp, time_ms in times.items():
+        if not 0 <= time_ms <= INT64_MAX:
+            raise InvalidSettingError(
+                name, text, f"times in ms from 0 to {INT64_MAX}, {tp} has {time_ms}"
+            )
+    return times
 
 
 def _avro_schema(name: str, text: str) -> Any:
@@ -160,7 +180,7 @@ OPTIONS = (
     Option("bootstrap.servers", _ALL, _text, None, "The cluster, as HOST:PORT,HOST:PORT."),
     Option("path", _ALL, _text, None, "A data folder instead of a cluster: its files are read."),
     Option("subscribe", _READ, _topics, None, "Topics to read, separated by commas."),
-    Option("subscribePattern", _READ, _pattern, None, "Read every topic whose name matches."),
+    Option("subscribePattern", _READ, _pattern, None, "Topics: a match anywhere in the name."),
     Option("assign", _READ, parse_assignment, None, 'Partitions to read: {"topic": [0, 1]}.'),
     Option(
         "startingOffsets",
@@ -193,7 +213,7 @@ OPTIONS = (
     Option("minPartitions", _READ, _integer(1), None, "Split into at least so many tasks."),
     Option("maxRecordsPerPartition", _READ, _integer(1), None, "A task's limit."),
     Option("includeHeaders", _ALL, _boolean, False, "Whether there is a column of headers."),
-    Option("groupId", frozenset({STREAM}), _text, None, "Progress is committed to this group."),
+    Option("groupId", frozenset({STREAM}), _group, None, "Progress is committed to this group."),
     Option(
         "valueFormat",
         _READ,
@@ -251,7 +271,8 @@ OPTIONS = (
         frozenset({SINK}),
         _choice("exactly_once", "at_least_once"),
         None,
-        "Of a stream exactly_once, of a batch at_least_once, unless told otherwise.",
+        "exactly_once is the default of a stream and of a batch with txnAppId, at_least_once that "
+        "of any other batch.",
     ),
     Option(
         "compression",
@@ -267,8 +288,20 @@ OPTIONS = (
         "strandlog.spark.commits",
         "Where exactly-once writes keep which batches are published.",
     ),
-    Option("txnAppId", frozenset({SINK}), _text, None, "Names a batch write that may be repeated."),
-    Option("txnVersion", frozenset({SINK}), _integer(0), None, "Its number; each is kept once."),
+    Option(
+        "txnAppId",
+        frozenset({SINK}),
+        _text,
+        None,
+        "Names the writes of a job to one topic, so that a repeated one is recognised.",
+    ),
+    Option(
+        "txnVersion",
+        frozenset({SINK}),
+        _integer(0),
+        None,
+        "The number of a write: it must grow, and a topic gets each number once.",
+    ),
 )
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
@@ -313,7 +346,9 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
             values[option.name] = value
             told.add(option.name)
         elif lowered.startswith(PREFIX):
-            client[_client_name(lowered, str(text))] = str(text)
+            known = _client_name(lowered, str(text))
+            if client.setdefault(known, str(text)) != str(text):
+                raise InvalidSettingError(name, text, f"{known} says {client[known]!r} too")
         else:
             raise _unknown(use, name, text)
     options = Options(use, values, client, frozenset(told))
@@ -367,7 +402,10 @@ def _check_together(options: Options) -> None:
     if len(chosen) != 1:
         told = " and ".join(chosen) or "none of them"
         raise SettingError(f"give exactly one of {', '.join(whats)}, not {told}")
-    if options.use == BATCH and options["startingOffsets"] == LATEST:
+    given = options["startingOffsets"]
+    if options.use == BATCH and (
+        given == LATEST or (isinstance(given, dict) and LATEST in given.values())
+    ):
         raise InvalidSettingError("startingOffsets", "latest", "a batch would find nothing there")
     least, most = (options.values.get(f"{word}OffsetsPerTrigger") for word in ("min", "max"))
     if least is not None and most is not None and least > most:
@@ -397,3 +435,10 @@ def _check_sink(options: Options) -> None:
         )
     if (options["txnAppId"] is None) != (options["txnVersion"] is None):
         raise InvalidSettingError("txnAppId", options["txnAppId"], "goes together with txnVersion")
+    if options["txnAppId"] is not None and options["deliveryGuarantee"] == "at_least_once":
+        raise InvalidSettingError(
+            "deliveryGuarantee",
+            "at_least_once",
+            "exactly_once, or leave it out: txnAppId and txnVersion mean that a batch is written "
+            "once",
+        )

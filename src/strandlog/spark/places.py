@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from strandlog.errors import InvalidSettingError
 from strandlog.model import TopicPartition
-from strandlog.spark.access import Bounds, LogAccess
+from strandlog.spark.access import LogAccess
+from strandlog.spark.continuity import Bounds
 from strandlog.spark.offsets import EARLIEST, LATEST, Offsets, check_complete
 from strandlog.spark.options import BATCH, Options
 
@@ -23,7 +24,7 @@ def starting(
     if times is not None:
         found = access.offsets_at(times)
         if options["startingOffsetsByTimestampStrategy"] == "error":
-            _check_found(times, found)
+            _check_found(options, times, found)
         return {tp: bounds[tp].latest if at is None else at for tp, at in found.items()}
     place = options["startingOffsets"]
     if place is None:
@@ -41,6 +42,29 @@ def ending(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, 
     return _resolved("endingOffsets", options["endingOffsets"], bounds)
 
 
+def check_order(options: Options, start: Offsets, end: Offsets) -> None:
+    """Refuse an end before the start where the user gave both. Where one of them follows from what
+    is there now, a partition can be empty in between."""
+    by_time = _has_times(options, "starting"), _has_times(options, "ending")
+    given = options["startingOffsets"], options["endingOffsets"]
+    for tp in sorted(end):
+        is_given = [
+            timed or (isinstance(place, dict) and place[tp] >= 0)
+            for timed, place in zip(by_time, given, strict=True)
+        ]
+        if all(is_given) and start[tp] > end[tp]:
+            raise InvalidSettingError(
+                "endingTimestamp" if by_time[1] else "endingOffsets",
+                end[tp],
+                f"{tp} would end at offset {end[tp]}, before its start at offset {start[tp]}",
+            )
+
+
+def _has_times(options: Options, side: str) -> bool:
+    names = (f"{side}Timestamp", f"{side}OffsetsByTimestamp")
+    return any(options.values.get(name) is not None for name in names)
+
+
 def _times(
     options: Options, side: str, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int] | None:
@@ -56,12 +80,15 @@ def _times(
 
 
 def _check_found(
-    times: Mapping[TopicPartition, int], found: Mapping[TopicPartition, int | None]
+    options: Options,
+    times: Mapping[TopicPartition, int],
+    found: Mapping[TopicPartition, int | None],
 ) -> None:
     missing = sorted(tp for tp, at in found.items() if at is None)
     if missing:
+        for_all = options["startingTimestamp"] is not None
         raise InvalidSettingError(
-            "startingOffsetsByTimestamp",
+            "startingTimestamp" if for_all else "startingOffsetsByTimestamp",
             times[missing[0]],
             f"{', '.join(map(str, missing))} has no record at that time or later; set "
             f"startingOffsetsByTimestampStrategy=latest to begin at the end there",

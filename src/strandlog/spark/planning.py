@@ -4,8 +4,6 @@
                   proportion to what it has, so that all get on
     split         the ranges of one batch as tasks: at most `max_records` in each, and at least
                   `min_tasks` of them where there is enough to share
-    lost          what a query was to read and can no longer: deleted by retention, or gone with
-                  its topic
 
 The rules of splitting and limiting are those of Spark's Kafka source, so that its users find what
 they know. Not so the default: without `minPartitions` a range is split for as many tasks as Spark
@@ -40,30 +38,6 @@ class OffsetRange(NamedTuple):
 
 # A range and how many pieces are wanted → where to cut it, ascending.
 Cut = Callable[[OffsetRange, int], list[int]]
-
-
-class Loss(NamedTuple):
-    """Offsets that were to be read and are gone."""
-
-    tp: TopicPartition
-    start: int
-    end: int | None  # None when the whole partition is gone
-
-    def __str__(self) -> str:
-        if self.end is None:
-            return f"{self.tp} is gone, with everything from offset {self.start} on"
-        return f"offsets {self.start} to {self.end - 1} of {self.tp} are gone"
-
-
-def ranges_between(
-    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-) -> list[OffsetRange]:
-    """What lies between two sets of offsets, without empty ranges."""
-    return [
-        OffsetRange(tp, start[tp], end[tp])
-        for tp in sorted(end)
-        if tp in start and start[tp] < end[tp]
-    ]
 
 
 def limited(
@@ -132,14 +106,3 @@ def _split_proportionally(
 def _divided(whole: OffsetRange, cuts: list[int]) -> list[OffsetRange]:
     edges = pairwise([whole.start, *cuts, whole.end])
     return [OffsetRange(whole.tp, start, end) for start, end in edges if start < end]
-
-
-def lost(start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, int]) -> list[Loss]:
-    """What a query that stands at `start` has lost, by where the partitions begin now."""
-    found: list[Loss] = []
-    for tp in sorted(start):
-        if tp not in earliest:
-            found.append(Loss(tp, start[tp], None))
-        elif start[tp] < earliest[tp]:
-            found.append(Loss(tp, start[tp], earliest[tp]))
-    return found

@@ -1,10 +1,13 @@
 """The source: topics as DataFrames, in batches and as streams.
 
-    driver    options ─▶ partitions and bounds ─▶ ranges ─▶ tasks      (planning.py, places.py)
+    driver    options ─▶ partitions and bounds ─▶ ranges ─▶ tasks      (places.py, planning.py)
     task      range ─▶ raw batches ─▶ Arrow columns ─▶ Spark           (access.py, decoding.py)
 
 Spark keeps the offsets of each micro-batch in its checkpoint before it runs, and reads the same
 ranges again after a crash: a log does not change, so neither does the answer.
+
+What was deleted before it was read, or does not follow what was read before, is an error or a
+warning (continuity.py). Tasks look too: a topic can be deleted between planning and reading.
 
 Progress is committed to the group `groupId` when the next micro-batch is planned, and before that
 by a listener where there is one (progress.py). Spark calls the reader's own `commit` later, and for
@@ -31,15 +34,39 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from strandlog.errors import DataLossError, OffsetOutOfRangeError, StrandlogError
+from strandlog.errors import (
+    DataLossError,
+    OffsetOutOfRangeError,
+    StrandlogError,
+    TopicNotFoundError,
+)
 from strandlog.model import TopicPartition
-from strandlog.spark.access import Bounds, LogAccess
+from strandlog.spark.access import LogAccess
+from strandlog.spark.continuity import (
+    Bounds,
+    Loss,
+    Plan,
+    beyond_end,
+    continued,
+    gone,
+    is_other_topic,
+    past_latest,
+    planned,
+    recreated,
+    trimmed,
+)
 from strandlog.spark.decoding import Decoder
-from strandlog.spark.offsets import Offsets, as_document, from_document
+from strandlog.spark.offsets import (
+    TOPIC_IDS,
+    Offsets,
+    StreamOffset,
+    as_document,
+    stream_offset,
+)
 from strandlog.spark.opening import open_access
 from strandlog.spark.options import Options
-from strandlog.spark.places import ending, starting
-from strandlog.spark.planning import Loss, OffsetRange, limited, lost, ranges_between, split
+from strandlog.spark.places import check_order, ending, starting
+from strandlog.spark.planning import OffsetRange, limited, split
 from strandlog.spark.telling import in_one_line
 from strandlog.spark.worker_memory import settling
 
@@ -50,11 +77,12 @@ logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """One task's part."""
+    """One task's part, and the id of the topic that it was planned for."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
+    def __init__(self, wanted: OffsetRange, topic_id: str | None = None) -> None:
         super().__init__(wanted)
         self.wanted = wanted
+        self.topic_id = topic_id
 
 
 class RangeReader:
@@ -65,7 +93,12 @@ class RangeReader:
         self._decoder = decoder
         self._cores = cores
 
-    def tasks(self, ranges: list[OffsetRange], access: LogAccess) -> list[InputPartition]:
+    def tasks(
+        self,
+        ranges: list[OffsetRange],
+        access: LogAccess,
+        bounds: Mapping[TopicPartition, Bounds],
+    ) -> list[InputPartition]:
         parts = split(
             ranges,
             min_tasks=self.options["minPartitions"],
@@ -73,34 +106,54 @@ class RangeReader:
             cores=self._cores,
             cut=access.cut,
         )
-        return [RangePartition(part) for part in parts]
+        return [RangePartition(part, bounds[part.tp].topic_id) for part in parts]
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The records of a task, as Arrow. Without any task Spark makes one that has no range."""
         if isinstance(partition, RangePartition):
-            return self.read(partition.wanted)
+            return self.read(partition.wanted, partition.topic_id)
         return iter(())
 
-    def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """The records of a range, as Arrow."""
+    def read(self, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
+        """The records of a range of the topic with this id, as Arrow."""
         with (
             in_one_line(),
             settling(),
             closing(open_access(self.options, in_task=True)) as access,
         ):
-            yield from self._read(access, wanted)
+            try:
+                # Brokers are asked for records by the topic's name, so the id is compared before
+                # and after: what was read in between is of the topic that was planned for.
+                if not self._is_topic(access, wanted, topic_id):
+                    return
+                yield from self._read(access, wanted)
+                self._is_topic(access, wanted, topic_id)
+            except TopicNotFoundError:
+                check_losses([gone(wanted.tp, wanted.start)], self.options)
+
+    def _is_topic(self, access: LogAccess, wanted: OffsetRange, topic_id: str | None) -> bool:
+        if topic_id is None or not is_other_topic(topic_id, access.topic_id(wanted.tp)):
+            return True
+        check_losses([recreated(wanted.tp, wanted.start)], self.options)
+        return False
 
     def _read(self, access: LogAccess, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        try:
-            for piece in access.read(wanted):
-                yield from self._decoder.decode(piece, wanted)
-        except OffsetOutOfRangeError as error:
-            # Deleted between planning and reading.
-            loss = Loss(wanted.tp, wanted.start, min(wanted.end, error.start_offset))
-            check_losses([loss], self.options)
-            if error.start_offset < wanted.end:
-                rest = wanted._replace(start=max(wanted.start, error.start_offset))
-                yield from self._read(access, rest)
+        left = wanted
+        while left.size > 0:
+            try:
+                for piece in access.read(left):
+                    yield from self._decoder.decode(piece, left)
+                return
+            except OffsetOutOfRangeError as error:
+                # Deleted between planning and reading; what lies before error.offset was read.
+                if error.offset < error.start_offset:
+                    end = min(error.start_offset, left.end)
+                    loss = trimmed(left.tp, max(left.start, error.offset), end)
+                else:
+                    end = left.end
+                    loss = beyond_end(left.tp, error.offset, error.end_offset)
+                check_losses([loss], self.options)
+                left = left._replace(start=end)
 
 
 def check_losses(losses: list[Loss], options: Options) -> None:
@@ -110,10 +163,27 @@ def check_losses(losses: list[Loss], options: Options) -> None:
     told = "; ".join(map(str, losses))
     if options["failOnDataLoss"]:
         raise DataLossError(
-            f"{told}. They were deleted before they were read: give the topic a longer retention, "
-            f"or set failOnDataLoss=false to go on without them"
+            f"{told}. Records were deleted before they were read: give the topic a longer "
+            f"retention, or set failOnDataLoss=false to go on without them"
         )
-    logger.warning("%s; going on without them (failOnDataLoss=false)", told)
+    logger.warning("%s; going on without these records (failOnDataLoss=false)", told)
+
+
+def ends_of(access: LogAccess, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where partitions end; nothing is asked when there are none to ask about."""
+    return access.ends(partitions) if partitions else {}
+
+
+def plan(
+    access: LogAccess,
+    done: StreamOffset,
+    until: StreamOffset,
+    bounds: Mapping[TopicPartition, Bounds],
+) -> Plan:
+    """What lies between two sets of offsets, by the bounds and, where they are in doubt, the ends
+    of the partitions."""
+    doubtful = {*past_latest(done.offsets, bounds), *past_latest(until.offsets, bounds)}
+    return planned(done, until, bounds, ends_of(access, sorted(doubtful)))
 
 
 class BatchReader(DataSourceReader):
@@ -129,10 +199,10 @@ class BatchReader(DataSourceReader):
         with closing(open_access(options)) as access:
             bounds = access.bounds()
             start, end = starting(options, access, bounds), ending(options, access, bounds)
-            earliest = {tp: bound.earliest for tp, bound in bounds.items()}
-            check_losses(lost(start, earliest), options)
-            start = {tp: max(offset, earliest[tp]) for tp, offset in start.items()}
-            return self._reader.tasks(ranges_between(start, end), access)
+            check_order(options, start, end)
+            found = plan(access, StreamOffset(start, {}), StreamOffset(end, {}), bounds)
+            check_losses(found.losses, options)
+            return self._reader.tasks(found.ranges, access, bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read_partition(partition)
@@ -167,7 +237,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_line()
     def initialOffset(self) -> dict[str, Any]:
-        return as_document(starting(self._options, self._opened(), self._bounds()))
+        bounds = self._bounds()
+        start = starting(self._options, self._opened(), bounds)
+        ends = ends_of(self._opened(), past_latest(start, bounds))
+        check_losses(continued(StreamOffset(start, {}), bounds, ends).losses, self._options)
+        return self._document(start)
+
+    def _document(self, offsets: Offsets) -> dict[str, Any]:
+        """Offsets by the last look, as Spark keeps them."""
+        ids = {tp.topic: self._seen[tp].topic_id for tp in offsets if tp in self._seen}
+        return as_document(offsets, {name: at for name, at in ids.items() if at is not None})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options["maxOffsetsPerTrigger"] is not None:
@@ -182,18 +261,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        begin = from_document(start)
-        self._commit_progress(begin)
+        done = stream_offset(start)
+        self._commit_progress(done.offsets)
         bounds = self._bounds()
-        check_losses(lost(begin, {tp: b.earliest for tp, b in bounds.items()}), self._options)
+        ends = ends_of(self._opened(), past_latest(done.offsets, bounds))
+        begin, losses = continued(done, bounds, ends)
+        check_losses(losses, self._options)
         self._latest = {tp: bound.latest for tp, bound in bounds.items()}
-        end = dict(self._frozen_end or self._latest)
-        # What a partition that is new to the query has is read from its beginning.
-        begin = {tp: begin.get(tp, bounds[tp].earliest) for tp in end if tp in bounds}
-        end = {tp: max(begin[tp], end[tp]) for tp in begin}
+        target = self._latest
+        if self._frozen_end is not None:
+            begin = {tp: at for tp, at in begin.items() if tp in self._frozen_end}
+            target = {tp: min(self._frozen_end[tp], self._latest[tp]) for tp in begin}
+        end = {tp: max(at, target[tp]) for tp, at in begin.items()}
         if self._should_wait(begin, end):
             return start
-        return as_document(self._within(begin, end, limit))
+        end = self._within(begin, end, limit)
+        document = self._document(end)
+        if end == done.offsets and done.topic_ids.items() <= document.get(TOPIC_IDS, {}).items():
+            return start  # the same text, also without ids: Spark would run an empty micro-batch
+        return document
 
     def _should_wait(self, begin: Offsets, end: Offsets) -> bool:
         """Whether there is too little for a micro-batch, and there is still time."""
@@ -228,21 +314,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begin, until = from_document(start), from_document(end)
-        new = [tp for tp in until if tp not in begin]
+        done, until = stream_offset(start), stream_offset(end)
         # After a restart a batch is planned again without a look at where everything ends.
-        is_seen = until.keys() <= self._seen.keys()
-        bounds = self._seen if is_seen else self._opened().bounds(until)
-        begin |= {tp: bounds[tp].earliest for tp in new if tp in bounds}
-        earliest = {tp: bound.earliest for tp, bound in bounds.items()}
-        wanted = ranges_between(begin, until)
-        check_losses(lost({each.tp: each.start for each in wanted}, earliest), self._options)
-        readable = [
-            each._replace(start=max(each.start, earliest[each.tp]))
-            for each in wanted
-            if each.tp in earliest and earliest[each.tp] < each.end
-        ]
-        return self._reader.tasks(readable, self._opened())
+        is_seen = until.offsets.keys() <= self._seen.keys()
+        bounds = self._seen if is_seen else self._opened().bounds(until.offsets)
+        found = plan(self._opened(), done, until, bounds)
+        check_losses(found.losses, self._options)
+        return self._reader.tasks(found.ranges, self._opened(), bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read_partition(partition)

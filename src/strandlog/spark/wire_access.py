@@ -18,14 +18,18 @@ from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock, pause
 from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
-from strandlog.spark.access import Bounds, RawPiece, chosen
+from strandlog.spark.access import RawPiece, chosen
+from strandlog.spark.continuity import Bounds
 from strandlog.spark.options import Options
 from strandlog.spark.planning import OffsetRange, evenly
+from strandlog.storage.identity import base64_id
 
 # What a record takes when nothing was read yet; corrected as soon as something was.
 ASSUMED_RECORD_BYTES = 500.0
 POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
 METADATA_TTL = "partition.metadata.cache.ttl.ms"
+# How often topics may be deleted between a look at the metadata and a look at their offsets.
+DELETIONS_PER_LOOK = 10
 
 Result = TypeVar("Result")
 
@@ -52,6 +56,7 @@ class WireAccess:
         self._options = options
         self._clock = SystemClock()
         self._known: tuple[int, list[TopicPartition]] | None = None  # when it was read, in ms
+        self._topic_ids: dict[str, str | None] = {}  # by the last look at the metadata
         client = task_client_options(options) if in_task else options.client
         client = {"isolation.level": "read_committed", **client}
         self._client = WireClient(options["bootstrap.servers"], client)
@@ -71,30 +76,57 @@ class WireAccess:
             names = list(options["subscribe"])
         elif options["assign"] is not None:
             names = sorted({tp.topic for tp in options["assign"]})
-        found = self._client.topics(names)
-        existing = chosen(options, {name: row.partition_count for name, row in found.items()})
+        existing = chosen(options, self._counts(names))
         self._known = (now_ms, existing)
         return existing
 
     def bounds(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Bounds]:
-        there = self.partitions() if partitions is None else self._existing(list(partitions))
-        try:
-            earliest = self._repeated(lambda: self._client.earliest_offsets(there))
-            latest = self._repeated(lambda: self._client.latest_offsets(there, self._isolation))
-        except TopicNotFoundError:
-            self._known = None
-            return {}  # deleted under our eyes; the next look will show it
-        return {tp: Bounds(earliest[tp], max(earliest[tp], latest[tp])) for tp in there}
+        wanted = None if partitions is None else list(partitions)
+        for attempt in range(DELETIONS_PER_LOOK):
+            there = self.partitions() if wanted is None else self._existing(wanted)
+            try:
+                return self._bounds(there)
+            except TopicNotFoundError:
+                # A topic was deleted after the look at the metadata. The others have their offsets
+                # all the same, so look again at what is left.
+                self._known = None
+                if attempt == DELETIONS_PER_LOOK - 1:
+                    raise
+                pause(self._options["fetchOffset.retryIntervalMs"] / 1000)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _bounds(self, there: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        earliest = self._repeated(lambda: self._client.earliest_offsets(there))
+        latest = self._repeated(lambda: self._client.latest_offsets(there, self._isolation))
+        return {
+            tp: Bounds(earliest[tp], max(earliest[tp], latest[tp]), self._topic_ids.get(tp.topic))
+            for tp in there
+        }
 
     def _existing(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
-        existing = self._client.topics({tp.topic for tp in wanted})
-        return [
-            tp
-            for tp in wanted
-            if tp.topic in existing and tp.partition < existing[tp.topic].partition_count
-        ]
+        counts = self._counts(sorted({tp.topic for tp in wanted}))
+        return [tp for tp in wanted if tp.partition < counts.get(tp.topic, 0)]
+
+    def _counts(self, names: list[str] | None) -> dict[str, int]:
+        """How many partitions topics have: all topics, or those of some names that there are."""
+        found = self._client.topics(names)
+        self._topic_ids |= dict.fromkeys(names or ())
+        for name, row in found.items():
+            has_id = row.topic_id is not None and row.topic_id.int != 0
+            self._topic_ids[name] = base64_id(row.topic_id) if row.topic_id and has_id else None
+        return {name: row.partition_count for name, row in found.items()}
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        there = list(partitions)
+        loose = IsolationLevel.READ_UNCOMMITTED
+        return self._repeated(lambda: self._client.latest_offsets(there, loose))
+
+    def topic_id(self, tp: TopicPartition) -> str | None:
+        if tp.partition >= self._counts([tp.topic]).get(tp.topic, 0):
+            raise TopicNotFoundError(tp.topic)
+        return self._topic_ids[tp.topic]
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         found = self._repeated(lambda: self._client.offsets_for_times(times, self._isolation))

@@ -24,7 +24,7 @@ from strandlog.storage.batch_walk import Source, walk, windowed
 from strandlog.storage.checkpoint import read_offsets
 from strandlog.storage.even_pieces import Stretch, even_cuts, stretch_of
 from strandlog.storage.files import DIRECTORY, Buffer, Files
-from strandlog.storage.log_dir import check_layout
+from strandlog.storage.log_dir import check_layout, read_topic_id
 from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.offset_index import IndexEntry
 from strandlog.storage.offset_index import search as search_offset
@@ -276,6 +276,7 @@ class FolderView:
         self.path = path
         self._cache = SegmentCache(files, DEFAULT_CAPACITY, owns_folder=False)
         self._views: dict[TopicPartition, PartitionView] = {}
+        self._topic_ids: dict[TopicPartition, str | None] = {}
 
     def partitions(self) -> dict[str, int]:
         """How many partitions each topic has, by the folders that are there."""
@@ -285,6 +286,27 @@ class FolderView:
             if tp is not None:
                 counts[tp.topic] = max(counts.get(tp.topic, 0), tp.partition + 1)
         return counts
+
+    def topic_id(self, tp: TopicPartition) -> str | None:
+        """The id of the topic that the partition belongs to now; None when its folder does not
+        tell. A view of a topic of the same name that was deleted is forgotten."""
+        folder = join(self.path, paths.partition_dir(tp))
+        if not self._files.exists(folder):
+            self._views.pop(tp, None)
+            raise TopicNotFoundError(tp.topic)
+        found = read_topic_id(self._files, folder) or None
+        if self._topic_ids.get(tp, found) != found:
+            view = self._views.pop(tp, None)
+            for segment in view.segments if view is not None else ():
+                self._cache.drop(segment.stem)
+        self._topic_ids[tp] = found
+        return found
+
+    def read_log_starts(self) -> None:
+        """See what was deleted since the last look (DeleteRecords)."""
+        starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
+        for tp, view in self._views.items():
+            view.log_start_hint = starts.get(tp, 0)
 
     def view(self, tp: TopicPartition) -> PartitionView:
         """The partition, as it was at the last look."""

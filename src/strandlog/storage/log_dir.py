@@ -136,22 +136,13 @@ class LogDir:
         """Every partition folder on disk, with the topic id that it carries ("" when
         unreadable)."""
         for tp in self.partitions_on_disk():
-            yield tp, self._topic_id(paths.partition_dir(tp))
+            yield tp, read_topic_id(self.files, join(self.path, paths.partition_dir(tp)))
 
     def partitions_on_disk(self) -> list[TopicPartition]:
         """The partitions that have a folder."""
         names = sorted(self.files.list_dir(self.path).items())
         parsed = (paths.parse_partition_dir(name) for name, size in names if size == DIRECTORY)
         return [tp for tp in parsed if tp is not None]
-
-    def _topic_id(self, folder_name: str) -> str:
-        path = join(join(self.path, folder_name), paths.PARTITION_METADATA)
-        try:
-            lines = self.files.read(path).decode(errors="replace").splitlines()
-        except FileNotFoundError:
-            return ""
-        found = [line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")]
-        return found[0] if found else ""
 
     def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
         """Make an empty partition. Durable once `sync_names` was called."""
@@ -305,6 +296,20 @@ class LogDir:
         """Let go without any write, as a crash would. For callers whose start went wrong."""
         self.cache.close()
         self._lock.release()
+
+
+def read_topic_id(files: Files, folder: str) -> str:
+    """The id of the topic that a partition's folder carries; "" when it is not readable."""
+    try:
+        lines = files.read(join(folder, paths.PARTITION_METADATA)).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    found = [
+        line.partition(":")[2].strip()
+        for line in lines.splitlines()
+        if line.startswith("topic_id:")
+    ]
+    return found[0] if found else ""
 
 
 def _partition_metadata(topic_id: str) -> bytes:

@@ -19,11 +19,13 @@ from strandlog.errors import (
     StorageError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.group_records import GroupKey, encode_key
 from strandlog.record.builder import build_single
 from strandlog.record.codecs import Codec
 from strandlog.testing import FakeClock, SimulatedFiles
 
 MIB = 1024 * 1024
+OFFSETS_LOG = f"__consumer_offsets-0/{0:020d}.log"
 
 
 def open_broker(disk: SimulatedFiles, **settings: object) -> Broker:
@@ -249,3 +251,57 @@ def test_a_start_that_fails_lets_the_folder_go() -> None:
     for _ in range(2):
         with pytest.raises(CorruptStateError):
             open_broker(disk)
+
+
+LONG_GROUP = "g" * 255
+
+
+def commit_all(broker: Broker, topic: str, partitions: int, group: str = LONG_GROUP) -> None:
+    """Commit an offset for so many partitions in one request."""
+    offsets = {
+        TopicPartition(topic, n): OffsetAndMetadata(n, metadata="m" * 50) for n in range(partitions)
+    }
+    broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+
+
+def test_a_deleted_topics_name_is_not_blocked_by_the_offsets_of_its_groups() -> None:
+    """4,500 tombstones of a group with a long name are more than max.message.bytes together."""
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t")
+    commit_all(broker, "t", 4500)
+    commit_all(broker, "other", 1)
+    assert len(committed(broker, LONG_GROUP)) == 4501
+    broker.delete_topic("t")
+    assert len(committed(broker, LONG_GROUP)) == 1
+    broker.create_topic("t")
+    broker.close()
+    again = open_broker(disk)
+    assert len(committed(again, LONG_GROUP)) == 1
+    assert not again.problems
+
+
+def test_a_topic_whose_offsets_could_not_be_forgotten_is_deleted_and_forgotten_later() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t")
+    commit_all(broker, "t", 4500)
+    disk.fail_on("append", OFFSETS_LOG, skip=2, count=1)
+    broker.delete_topic("t")
+    assert any("the deleted topic 't'" in problem for problem in broker.problems)
+    assert "t" not in broker.catalog
+    killed = open_broker(disk.after_kill())
+    assert 0 < len(committed(killed, LONG_GROUP)) < 4500, "the rest is forgotten at the next chance"
+    for each in (broker, killed):
+        each.create_topic("t")
+        assert not committed(each, LONG_GROUP)
+
+
+def test_an_internal_record_may_be_larger_than_clients_may_send() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk, message_max_bytes=1000)
+    key, value = encode_key(GroupKey("g")), bytes(3 * MIB)
+    broker.offsets_table.append([(key, b"small"), (key, value), (key, value)], 0)
+    broker.close()
+    again = open_broker(disk, message_max_bytes=1000)
+    assert list(again.offsets_table.replay()) == [(key, b"small"), (key, value), (key, value)]

@@ -22,6 +22,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TopicPartition
 from strandlog.protocol.consumer_protocol import decode_assignment
+from strandlog.storage.steps import do_here
 
 if TYPE_CHECKING:
     from tests.broker.conftest import Bench
@@ -268,7 +269,7 @@ def test_offsets_in_use_are_not_deleted(bench: Bench) -> None:
 def test_a_deleted_topic_is_forgotten_by_every_group(bench: Bench) -> None:
     bench.commit({T0: 1, U0: 1})
     bench.commit({T1: 1}, group="h")
-    bench.coordinator.forget_topic("t")
+    do_here(bench.coordinator.forgetting_topic("t"))
     assert [bench.committed(), bench.committed("h")] == [{U0: 1}, {}]
     bench.restart()
     assert [bench.committed(), bench.committed("h")] == [{U0: 1}, {}]

@@ -10,7 +10,6 @@ when the first group needs it: a program that uses no groups has no such folder.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -169,7 +168,7 @@ class Broker:
         check_not_internal(check_topic_name(name))
         if name not in self.catalog:
             # A crash or a full disk may have kept `delete_topic` from it.
-            self.groups.forget_topic(name)
+            yield from self.groups.forgetting_topic(name)
         return (yield from self.catalog.creating(name, partitions, config))
 
     def delete_topic(self, name: str) -> None:
@@ -181,8 +180,12 @@ class Broker:
         check_not_internal(check_topic_name(name))
         with self.log_dir.reserve.spending():
             yield from self.catalog.deleting(name)
-            with contextlib.suppress(StorageError):  # it is gone; `create_topic` tries again
-                self.groups.forget_topic(name)
+            try:
+                yield from self.groups.forgetting_topic(name)
+            except StrandlogError as error:  # the topic is gone; `create_topic` tries again
+                self.log_dir.problems.append(
+                    f"groups still have offsets of the deleted topic {name!r}: {error}"
+                )
 
     def add_partitions(self, name: str, count: int) -> Topic:
         """Let a topic grow."""

@@ -88,6 +88,9 @@ from strandlog.protocol.group_records import (
     encode_group,
     encode_key,
 )
+from strandlog.storage.steps import Steps, breathe
+
+OFFSETS_FORGOTTEN_AT_ONCE = 2_000  # before other requests get their turn
 
 
 class LoadReport(NamedTuple):
@@ -222,13 +225,20 @@ class GroupCoordinator:
         self._forget({group_id: self._held(group_id) & (set(partitions) - refused.keys())})
         return refused
 
-    def forget_topic(self, topic: str) -> None:
-        """Forgets every group's offsets in a topic that is deleted."""
+    def forgetting_topic(self, topic: str) -> Steps[None]:
+        """Forgets every group's offsets in a topic that is deleted, some groups at a time. May be
+        repeated after an error: what is forgotten stays forgotten."""
         self._check_loaded()
-        groups = self._pending.groups().union(self._offsets.groups())
-        self._forget(
-            {name: {tp for tp in self._held(name) if tp.topic == topic} for name in groups}
-        )
+        gathered: dict[str, set[TopicPartition]] = {}
+        for name in self._pending.groups().union(self._offsets.groups()):
+            held = {tp for tp in self._held(name) if tp.topic == topic}
+            if held:
+                gathered[name] = held
+            if sum(map(len, gathered.values())) >= OFFSETS_FORGOTTEN_AT_ONCE:
+                self._forget(gathered)
+                gathered = {}
+                yield breathe
+        self._forget(gathered)
 
     # Offsets inside transactions.
 

@@ -1,8 +1,12 @@
 """A table kept in a compacted topic: the last value of each key counts, a null value deletes it.
 
 `InternalLog` is all that a coordinator needs of storage: `append` returns when the records are as
-durable as the caller's rule asks for, or raises and has kept nothing; `replay` gives every record
-back in the order in which they were appended, compacted or not.
+durable as the caller's rule asks for, or raises; `replay` gives every record back in the order in
+which they were appended, compacted or not.
+
+An append may be of any size: it is written in as many batches as it takes. When the disk fails
+between two of them, the first ones stay in the log although `append` raises. Every caller can live
+with that: each record stands for itself, and a request that failed may be sent again.
 
 `InternalTopic` is the same over several partitions. All records of a group go to one partition,
 chosen as Kafka does (the absolute value of Java's hash of the group id, modulo the number of
@@ -19,6 +23,9 @@ from strandlog.protocol.group_records import decode_key
 
 Entry = tuple[bytes, bytes | None]
 
+BATCH_BYTES = 256 * 1024  # a batch of internal records ends at about this size
+RECORD_OVERHEAD_BYTES = 32  # lengths, deltas and attributes of one record, at most
+
 _JAVA_INT_MIN = -(2**31)
 
 
@@ -31,7 +38,7 @@ class InternalLog(Protocol):
         timestamp_ms: int,
         producer: tuple[int, int] | None = None,
     ) -> None:
-        """Keeps the records, all or none; with a producer (id, epoch), inside its transaction."""
+        """Keeps the records; with a producer (id, epoch), inside its transaction."""
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Every record that counts, from the beginning."""
@@ -71,6 +78,19 @@ class InternalTopic:
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         for partition in self._partitions:
             yield from partition.replay_open()
+
+
+def in_batches(records: Sequence[Entry], limit_bytes: int) -> Iterator[Sequence[Entry]]:
+    """The records in pieces that fit into batches of that size; a larger record is a piece."""
+    start = size = 0
+    for number, (key, value) in enumerate(records):
+        record_size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+        if number > start and size + record_size > limit_bytes:
+            yield records[start:number]
+            start, size = number, 0
+        size += record_size
+    if start < len(records):
+        yield records[start:]
 
 
 def latest_values(log: InternalLog) -> dict[bytes, bytes]:

@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from strandlog.broker.catalog import Catalog
-from strandlog.broker.internal_topic import Entry, InternalTopic, group_partition
+from strandlog.broker.internal_topic import (
+    BATCH_BYTES,
+    Entry,
+    InternalTopic,
+    group_partition,
+    in_batches,
+)
 from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView
@@ -130,20 +136,24 @@ class _TableLog:
         timestamp_ms: int,
         producer: tuple[int, int] | None = None,
     ) -> None:
-        keys = [key for key, _ in records]
-        values = [value for _, value in records]
         producer_id, epoch = producer or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-        data = build_batch(
-            timestamp_ms,
-            values,
-            keys,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            is_transactional=producer is not None,
-        )
-        with self._catalog.changing(self._log):
-            self._log.append(data, from_coordinator=True)
-            self._written(self._log)
+        log = self._log
+        end_offset = log.log_end_offset
+        with self._catalog.changing(log):
+            try:
+                for piece in in_batches(records, min(BATCH_BYTES, log.settings.max_message_bytes)):
+                    data = build_batch(
+                        timestamp_ms,
+                        [value for _, value in piece],
+                        [key for key, _ in piece],
+                        producer_id=producer_id,
+                        producer_epoch=epoch,
+                        is_transactional=producer is not None,
+                    )
+                    log.append(data, from_coordinator=True)
+            finally:
+                if log.log_end_offset > end_offset:
+                    self._written(log)
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         log = self._log

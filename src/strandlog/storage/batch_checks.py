@@ -94,14 +94,18 @@ def check_batch(
     is_control: bool,
     from_coordinator: bool = False,
 ) -> None:
-    """Raise what is wrong with a batch that is about to be appended. A coordinator that writes for
-    a producer uses none of its sequence numbers."""
+    """Raise what is wrong with a batch that is about to be appended.
+
+    Limits of size are for clients. A coordinator writes what it has accepted, however large one
+    record of it became (a group with thousands of members, a transaction over thousands of
+    partitions); and what it writes for a producer uses none of its sequence numbers.
+    """
     if header.magic != MAGIC:
         raise CorruptRecordError(f"record batches have magic {MAGIC}, this one has {header.magic}")
-    if len(data) > settings.max_message_bytes and not is_control:
+    if len(data) > settings.max_message_bytes and not (is_control or from_coordinator):
         raise MessageTooLargeError(len(data), settings.max_message_bytes, "max.message.bytes")
     check_crc(header, data)
-    _check_count(header, len(data), max_records)
+    _check_count(header, len(data), header.record_count if from_coordinator else max_records)
     attributes = header.attributes
     if attributes & CODEC_MASK > LARGEST_CODEC:
         raise InvalidRecordError(f"codec {attributes & CODEC_MASK} does not exist")

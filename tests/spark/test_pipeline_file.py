@@ -71,7 +71,7 @@ def test_whom_to_report_to_may_be_said() -> None:
         ('format = "json"', 'format = "json"\nstatic = true', 13, "again and again"),
         ('format = "json"', 'format = "json"\nstatic = "yes"', 10, "true or false"),
         ("maxOffsetsPerTrigger = 1000", "maxOffsetPerTrigger = 1000", 13, "maxOffsetsPerTrigger"),
-        ("maxOffsetsPerTrigger = 1000", "maxOffsetsPerTrigger = 0", 13, "from 1 on"),
+        ("maxOffsetsPerTrigger = 1000", "maxOffsetsPerTrigger = 0", 13, "from 1 to"),
         ('checkpoint = "', 'trigger = "soon"\ncheckpoint = "', 4, "\"10 seconds\", not 'soon'"),
         ('checkpoint = "', 'report = "host"\ncheckpoint = "', 4, "http://HOST:PORT"),
         ('checkpoint = "', 'options = { topic = "x" }\ncheckpoint = "', 4, "only kafka.…"),
@@ -85,6 +85,8 @@ def test_whom_to_report_to_may_be_said() -> None:
         ('from = "delays"', 'from = "delay"', 20, "did you mean 'delays'"),
         ('topic = "delays"', 'topic = "delays"\nparquet = "x"', 19, "exactly one of"),
         ('mode = "update"', 'mode = "upsert"', 23, "append, update, complete"),
+        ('dead_letter = "flights.bad"', 'dead_letter = "flights"', 12, "would feed itself"),
+        ('topic = "delays"', 'topic = "flights"', 21, "would feed itself"),
         ('mode = "update"', 'mood = "update"', 23, "did you mean 'mode'"),
         ('topic = "delays"\nkey', 'parquet = "x"\nkey', 22, "only records of a topic"),
         ('topic = "delays"\nkey', "topic = 7\nkey", 21, "a text is needed"),
@@ -98,6 +100,32 @@ def test_a_mistake_has_its_line(old: str, new: str, line: int, words: str) -> No
     assert read.pipeline is None
     told = [str(problem) for problem in read.problems]
     assert any(text.startswith(f"line {line}:") and words in text for text in told), told
+
+
+@pytest.mark.parametrize(
+    ("tables", "is_loop"),
+    [
+        ([("a", "t1", "v1", "SELECT * FROM a", "t2"), ("b", "t2", "v2", "FROM b", "t3")], False),
+        ([("a", "t1", "v1", "SELECT * FROM a", "t2"), ("b", "t2", "v2", "FROM b", "t1")], True),
+        ([("a", "t1", "v1", "SELECT 'x from a' FROM b", "t1"), ("b", "t2", "v2", "FROM b", "t3")],
+         False),
+        ([("a", "t1", "v1", "SELECT 1", "t9"), ("b", "t2", "v2", "SELECT b FROM v1, A x", "t1")],
+         True),
+    ],
+)  # fmt: skip
+def test_topics_that_feed_each_other_are_refused_and_chains_are_not(
+    tables: list[tuple[str, ...]], is_loop: bool
+) -> None:
+    text = GOOD[: GOOD.index("[[source]]")]
+    for name, topic, *_ in tables:
+        text += f'[[source]]\nname = "{name}"\ntopic = "{topic}"\nformat = "string"\n'
+    for _, _, view, sql, _ in tables:
+        text += f'[[view]]\nname = "{view}"\nsql = "{sql}"\n'
+    for *_, view, _, target in tables:
+        text += f'[[sink]]\nfrom = "{view}"\ntopic = "{target}"\n'
+    problems = PipelineFile(text).problems
+    assert any("would feed itself" in problem.text for problem in problems) == is_loop
+    assert is_loop or not problems
 
 
 def test_all_mistakes_come_at_once() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from strandlog.errors import SettingError
 from strandlog.spark.options import BATCH, PREFIX, SINK, STREAM, parse_options
+from strandlog.spark.pipeline_loops import loops
 from strandlog.spark.pipeline_tables import (
     FORMATS,
     KEYS,
@@ -215,6 +216,7 @@ class PipelineFile:
                 self._say("sink", number, "", "the same view goes to the same place twice")
         if pipeline.data is not None:
             self._refuse_topics(pipeline)
+        self._refuse_loops(pipeline)
         for name in pipeline.options:
             if not name.lower().startswith(PREFIX):
                 text = f"{name}: only {PREFIX}… is for all; the rest belongs to a source or sink"
@@ -227,6 +229,11 @@ class PipelineFile:
         for number, sink in enumerate(sinks):
             if sink.kind == "topic" and pipeline.bootstrap is not None:
                 self._check_options("sink", number, SINK, {**common, "topic": "x"}, sink.options)
+
+    def _refuse_loops(self, pipeline: Pipeline) -> None:
+        for loop in loops(pipeline):
+            text = f"source {loop.source} reads topic {loop.topic}: this would feed itself"
+            self._say(loop.kind, loop.number, loop.key, text)
 
     def _refuse_topics(self, pipeline: Pipeline) -> None:
         text = (

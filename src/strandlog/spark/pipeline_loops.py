@@ -1,0 +1,80 @@
+"""Topics of a pipeline that feed themselves: what a sink or a dead letter writes comes back in.
+
+    source.topic ─▶ source ─▶ views ─▶ sink.topic ─▶ a source of that topic ─▶ …
+                          └─▶ dead_letter ─▶ a source of that topic ─▶ …
+
+Such a pipeline writes its own input and never ends. Chains without a way back are fine, and so are
+static sources, which are read as they are and not followed. What a view reads is found by the names
+after FROM and JOIN; SQL that hides its tables otherwise is not understood.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from strandlog.spark.pipeline_tables import Pipeline, SourceTable
+
+_LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_NAME = r"`?\w+`?(?:\s+(?:as\s+)?(?!on\b|where\b|join\b|group\b|using\b)\w+)?"
+_TABLES = re.compile(rf"\b(?:from|join)\s+({_NAME}(?:\s*,\s*{_NAME})*)", re.IGNORECASE)
+
+
+class Loop(NamedTuple):
+    """A table whose topic leads back to where its rows come from."""
+
+    kind: str  # source or sink
+    number: int
+    key: str
+    topic: str
+    source: str  # the source that reads it again
+
+
+def loops(pipeline: Pipeline) -> list[Loop]:
+    """Every sink and dead letter that feeds itself."""
+    streams = [source for source in pipeline.sources if not source.is_static]
+    reads = _reads(pipeline)
+    sinks = [sink if sink.kind == "topic" else None for sink in pipeline.sinks]
+    writes: dict[str, set[str]] = {source.name: set() for source in streams}
+    for source in streams:
+        if source.dead_letter is not None:
+            writes[source.name].add(source.dead_letter)
+        for sink in sinks:
+            if sink is not None and source.name in reads.get(sink.view, ()):
+                writes[source.name].add(sink.target)
+    found: list[Loop] = []
+    for number, source in enumerate(pipeline.sources):
+        if source in streams and source.dead_letter is not None:
+            back = _reached(source.dead_letter, streams, writes) & {source.name}
+            found += [Loop("source", number, "dead_letter", source.dead_letter, n) for n in back]
+    for number, sink in enumerate(sinks):
+        if sink is not None:
+            back = _reached(sink.target, streams, writes) & reads.get(sink.view, set())
+            found += [Loop("sink", number, "topic", sink.target, n) for n in sorted(back)[:1]]
+    return found
+
+
+def _reads(pipeline: Pipeline) -> dict[str, set[str]]:
+    """The sources that each source and view is made of, by name."""
+    found = {source.name: {source.name} for source in pipeline.sources}
+    for view in pipeline.views:
+        sql = _LITERAL.sub(" ", view.sql)
+        words = {
+            part.split()[0].strip("`").lower()
+            for match in _TABLES.finditer(sql)
+            for part in match[1].split(",")
+        }
+        known = [name for name in found if name.lower() in words]
+        found[view.name] = set().union(*(found[name] for name in known))
+    return found
+
+
+def _reached(topic: str, streams: list[SourceTable], writes: dict[str, set[str]]) -> set[str]:
+    """The sources that get, sooner or later, what is written to a topic."""
+    topics, found = {topic}, set[str]()
+    while True:
+        new = {source.name for source in streams if source.topic in topics} - found
+        if not new:
+            return found
+        found |= new
+        topics |= set().union(*(writes[name] for name in new))

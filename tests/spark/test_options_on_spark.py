@@ -111,12 +111,17 @@ def test_a_micro_batch_waits_for_enough_records_but_not_for_ever(
         end = time.monotonic() + 60
         while not rows(hasty) and time.monotonic() < end:
             time.sleep(0.1)
-        assert rows(hasty) == [6]
-        assert rows(patient) == []
-        fill(client, topic, 6)
         while not rows(patient) and time.monotonic() < end:
             time.sleep(0.1)
-        assert rows(patient) == [12]
+        assert rows(hasty) == rows(patient) == [6], "the first one is due at once"
+        fill(client, topic, 6)
+        while len(rows(hasty)) < 2 and time.monotonic() < end:
+            time.sleep(0.1)
+        assert (rows(hasty), rows(patient)) == ([6, 6], [6])
+        fill(client, topic, 6)
+        while len(rows(patient)) < 2 and time.monotonic() < end:
+            time.sleep(0.1)
+        assert rows(patient) == [6, 12]
     finally:
         patient.stop()
         hasty.stop()

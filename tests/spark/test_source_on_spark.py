@@ -79,6 +79,7 @@ def test_headers_nulls_and_text(
     assert [row.value and bytes(row.value) for row in rows] == [b"v", None, b""]
     assert [row.key and bytes(row.key) for row in rows] == [None, b"k", b""]
     assert [(each.key, bytes(each.value)) for each in rows[0].headers] == [("h", b"x")]
+    assert [row.headers for row in rows[1:]] == [None, None]
     texts = reading(valueFormat="string").orderBy("offset").collect()
     assert [(row.key, row.value) for row in texts] == [(None, "v"), ("k", None), ("", "")]
 

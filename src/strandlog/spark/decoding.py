@@ -10,7 +10,7 @@ but for the text in `_corrupt`: it is the whole value in hexadecimal, for `unhex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from strandlog.record.columns import decode_columns
@@ -54,7 +54,7 @@ class Decoder:
 
     def decode(self, piece: RawPiece, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of a piece that lie in the range."""
-        batches = decode_columns(
+        batches: Iterable[pa.RecordBatch] = decode_columns(
             piece.data,
             wanted.start,
             wanted.end,
@@ -63,6 +63,8 @@ class Decoder:
             aborted=piece.aborted,
             columns=self._columns,
         )
+        if "headers" in self._columns:
+            batches = map(_null_headers, batches)
         if self._format == "binary":
             return iter(batches)
         convert = self._as_text if self._parse is None else self._typed
@@ -106,6 +108,20 @@ class Decoder:
                 is_text = pa.types.is_string(field.type) and field.name == "key"
                 arrays.append(as_text(array) if is_text else array)
         return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def _null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Null where a record has no headers, as Spark's Kafka source has it."""
+    import pyarrow as pa  # noqa: PLC0415 - in the task
+    import pyarrow.compute as pc  # noqa: PLC0415 - in the task
+
+    number = batch.schema.get_field_index("headers")
+    headers = batch.column(number)
+    is_empty = pc.equal(pc.list_value_length(headers), 0)
+    nulled = pa.ListArray.from_arrays(
+        headers.offsets, headers.values, type=headers.type, mask=is_empty
+    )
+    return batch.set_column(number, batch.schema.field(number), nulled)
 
 
 def as_text(array: pa.Array) -> pa.Array:

@@ -208,8 +208,20 @@ OPTIONS = (
     Option(
         "maxBytesPerTrigger", frozenset({STREAM}), _integer(1), None, "The same, about, in bytes."
     ),
-    Option("minOffsetsPerTrigger", frozenset({STREAM}), _integer(1), None, "Wait for so many."),
-    Option("maxTriggerDelay", frozenset({STREAM}), _duration, 900_000, "But at most so long."),
+    Option(
+        "minOffsetsPerTrigger",
+        frozenset({STREAM}),
+        _integer(1),
+        None,
+        "Minimum number of records per micro-batch, from the second on.",
+    ),
+    Option(
+        "maxTriggerDelay",
+        frozenset({STREAM}),
+        _duration,
+        900_000,
+        "Longest time to wait for that minimum.",
+    ),
     Option("minPartitions", _READ, _integer(1), None, "Split into at least so many tasks."),
     Option("maxRecordsPerPartition", _READ, _integer(1), None, "A task's limit."),
     Option("includeHeaders", _ALL, _boolean, False, "Whether there is a column of headers."),

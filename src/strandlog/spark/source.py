@@ -216,7 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = reader.options
         self._access: LogAccess | None = None
         self._frozen_end: Offsets | None = None  # where a bounded run ends
-        self._waiting_since: float | None = None  # for minOffsetsPerTrigger
+        self._triggered_at: float | None = None  # when a micro-batch was last due
         self._seen: dict[TopicPartition, Bounds] = {}  # by the last look
         self._latest: Offsets = {}
         self._shown: Offsets = {}  # what the group was told last
@@ -282,18 +282,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return document
 
     def _should_wait(self, begin: Offsets, end: Offsets) -> bool:
-        """Whether there is too little for a micro-batch, and there is still time."""
+        """Whether there is too little for a micro-batch, and there is still time. The first one is
+        due at once, as in Spark's Kafka source: it would be empty otherwise, not later."""
         least = self._options["minOffsetsPerTrigger"]
         if least is None or self._frozen_end is not None:
             return False
-        now = time.monotonic()
+        now, last = time.monotonic(), self._triggered_at
         available = sum(end[tp] - begin[tp] for tp in end)
-        if self._waiting_since is None:
-            self._waiting_since = now
-        waited_ms = (now - self._waiting_since) * 1000
-        if available < least and waited_ms < self._options["maxTriggerDelay"]:
+        is_in_time = last is not None and (now - last) * 1000 < self._options["maxTriggerDelay"]
+        if available < least and is_in_time:
             return True
-        self._waiting_since = now
+        self._triggered_at = now
         return False
 
     def _within(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:

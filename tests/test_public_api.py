@@ -41,10 +41,12 @@ PUBLIC_NAMES = [
     "MessageTooLargeError",
     "NotOwnerError",
     "OffsetOutOfRangeError",
+    "SkippedOffsets",
     "StorageError",
     "TopicExistsError",
     "TopicInUseError",
     "TopicNotFoundError",
+    "UndecodableBatchError",
     "UnknownLayoutError",
     "UnreachableError",
 ]

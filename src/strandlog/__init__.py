@@ -38,10 +38,11 @@ from strandlog.errors import (
     TopicExistsError,
     TopicInUseError,
     TopicNotFoundError,
+    UndecodableBatchError,
     UnknownLayoutError,
     UnreachableError,
 )
-from strandlog.model import Record, RecordMetadata, TopicPartition
+from strandlog.model import Record, RecordMetadata, SkippedOffsets, TopicPartition
 
 if TYPE_CHECKING:
     from strandlog.client.consumer import Consumer
@@ -116,6 +117,7 @@ __all__ = [
     "Consumer",
     "Record",
     "RecordMetadata",
+    "SkippedOffsets",
     "TopicPartition",
     "TopicInfo",
     "PartitionInfo",
@@ -134,6 +136,7 @@ __all__ = [
     "TopicExistsError",
     "TopicInUseError",
     "TopicNotFoundError",
+    "UndecodableBatchError",
     "UnknownLayoutError",
     "UnreachableError",
 ]

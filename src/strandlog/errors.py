@@ -31,6 +31,7 @@
     │   ├── StorageError                the disk failed; see the message            (retriable)
     │   │   └── DiskFullError           free some space                             (retriable)
     │   ├── DataLossError               records were deleted before a query read them
+    │   ├── UndecodableBatchError       the records of a batch make no sense; seek past it
     │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
     ├── DataError                       the bytes that were handed in are wrong
     │   ├── CorruptRecordError          send again: the bytes were damaged on their way
@@ -266,6 +267,29 @@ class StorageError(LogError):
 
 class DiskFullError(StorageError):
     """No space left for this write; nothing of it was kept."""
+
+
+class UndecodableBatchError(LogError):
+    """A batch is on disk as its producer sent it, and its records cannot be decoded.
+
+    Reading on from `resume_offset` leaves out this batch and nothing else.
+    """
+
+    kafka_code = 2
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, last_offset: int, reason: str
+    ) -> None:
+        super().__init__(
+            f"{topic}-{partition}: the batch with offsets {offset} to {last_offset} cannot be "
+            f"decoded: {reason}; read on from offset {last_offset + 1} to leave it out"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.last_offset = last_offset
+        self.reason = reason
+        self.resume_offset: int | None = last_offset + 1
 
 
 class CorruptSegmentError(LogError):

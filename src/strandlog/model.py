@@ -47,6 +47,16 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
+class SkippedOffsets(NamedTuple):
+    """Offsets that a consumer left out because they could not be read, and why."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
 class RecordMetadata(NamedTuple):
     """Where a record went: what a producer gets back."""
 

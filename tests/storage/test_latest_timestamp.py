@@ -5,13 +5,24 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.log_builders import START_MS, all_records, batch, new_log, reopen, small_settings
+from tests.log_builders import (
+    DATA,
+    START_MS,
+    TP,
+    all_records,
+    batch,
+    new_log,
+    reopen,
+    small_settings,
+)
+from tests.poison import raw_batch
 
 from strandlog.model import TimestampOffset
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
+from strandlog.storage.folder_view import FolderView
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import latest_timestamp
+from strandlog.storage.partition_reads import find_timestamp, latest_timestamp
 from strandlog.testing import SimulatedFiles
 
 
@@ -85,6 +96,44 @@ def test_the_end_of_a_transaction_does_not_hide_its_records() -> None:
     log.append(marker, is_control=True)
     log.flush()
     assert latest_timestamp(log) == TimestampOffset(START_MS + 9, 1)
+
+
+def test_a_search_by_time_finds_the_marker_of_a_transaction_as_kafka_does() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    for number in range(3):
+        sent = batch(
+            b"v", timestamp=START_MS + 10 * number, producer=(7, 0, number), transactional=True
+        )
+        log.append(sent)
+        marker = control_batch(ControlType.COMMIT, 7, 0, START_MS + 10 * number + 5)
+        log.append(marker, is_control=True)
+    log.flush()
+    times = range(START_MS, START_MS + 26)
+    found = [find_timestamp(log, time) for time in times]
+    assert found == [TimestampOffset(START_MS + at, at // 5) for at in map(_rounded_up, range(26))]
+    view = FolderView(files, DATA).view(TP)
+    assert [view.find_timestamp(time) for time in times] == found, "beside the owner, too"
+
+
+def _rounded_up(after: int) -> int:
+    return -(-after // 5) * 5
+
+
+def test_a_batch_that_cannot_be_decoded_is_named_by_its_header() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    append(log, 1, 2)
+    log.append(raw_batch(b"no gzip at all", 3, Codec.GZIP, START_MS + 50))
+    append(log, 3)
+    log.flush()
+    assert latest(log) == (50, 4), "the last offset of the batch"
+    assert "batch at offset 2" in log.last_report.problems[0]
+    found = find_timestamp(log, START_MS + 3)
+    assert found == TimestampOffset(START_MS + 3, 5), "what comes behind it is found"
+    view = FolderView(files, DATA).view(TP)
+    at = view.find_timestamp(START_MS + 3)
+    assert at == TimestampOffset(START_MS + 50, 2), "who begins there gets the error"
 
 
 def test_a_log_that_starts_inside_a_batch_names_nothing_before_its_start() -> None:

@@ -45,6 +45,7 @@ MEND_INTERVAL_MS = 5_000
 REMOVE_INTERVAL_MS = 1_000
 TRY_AGAIN_MS = 1_000
 FAILURES_KEPT = 100
+MOST_UNDECODABLE = 10  # batches that one compaction reports
 LOOKS_AT_A_TIME = 50  # partitions, before others get their turn
 
 COMPACTION = "compaction"
@@ -268,6 +269,10 @@ class Upkeep:
                 self._release(log)
         if self._log_dir.logs.get(log.tp) is log:
             self._log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
+        for text in report.undecodable[:MOST_UNDECODABLE]:
+            problem = f"compaction kept a batch whose records cannot be decoded: {text}"
+            if problem not in log.last_report.problems:
+                log.last_report.problems.append(problem)
         self._metrics.compactions += 1
         self._metrics.compacted_bytes += report.bytes_before
         self._metrics.compaction_saved_bytes += report.bytes_before - report.bytes_after

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from strandlog.client.arrow import record_at, table_of_batches
-from strandlog.client.record_source import Fetched
+from strandlog.client.record_source import Fetched, undecodable
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import Record, TopicPartition
+from strandlog.record.batch_header import BatchHeader
 from strandlog.record.columns import COLUMNS, decode_columns
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer
@@ -65,9 +66,11 @@ def decode_rows(
 ) -> Fetched:
     """As `record_source.decode_records`, the records as columns."""
     size = 0
+    headers: list[BatchHeader] = []
     try:
         for batch in checked_batches(data, path=path, offset=offset, end_offset=end_offset):
             size = batch.position + batch.size_bytes
+            headers.append(batch.header)
     except CorruptSegmentError:
         if not size:
             raise
@@ -84,7 +87,8 @@ def decode_rows(
     batches: list[Any] = []
     try:
         batches.extend(columns)
-    except DataError:
+    except DataError as error:
         if columns.next_offset == offset:
-            raise
+            first = next(each for each in headers if each.next_offset > offset)
+            raise undecodable(tp, first, error) from error
     return Fetched(ArrowRows(batches), columns.next_offset)

@@ -9,6 +9,7 @@ from strandlog.errors import InvalidGroupError, InvalidSettingError
 
 Acks = Literal["all", 0, 1, -1]
 OffsetReset = Literal["earliest", "latest", "none"]
+OnUnreadable = Literal["raise", "skip"]
 
 
 def check_acks(acks: Acks | str) -> None:
@@ -29,6 +30,13 @@ def check_reset(auto_offset_reset: str) -> None:
         raise InvalidSettingError(
             "auto_offset_reset", auto_offset_reset, "one of " + ", ".join(allowed)
         )
+
+
+def check_on_unreadable(on_unreadable: str) -> None:
+    """Raise for a way to treat unreadable batches that does not exist."""
+    allowed = get_args(OnUnreadable)
+    if on_unreadable not in allowed:
+        raise InvalidSettingError("on_unreadable", on_unreadable, "one of " + ", ".join(allowed))
 
 
 def check_auto_commit(group: str | None, *, auto_commit: bool) -> None:

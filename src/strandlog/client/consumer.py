@@ -14,11 +14,18 @@ commit: the record at which it stopped was not done.
 
 Partitions that a topic gets later are read, too: by the members of a group after the rebalance that
 they cause, by a consumer without a group when it next finds nothing else.
+
+A batch that cannot be read (damaged on disk, or undecodable as its producer sent it) raises
+`CorruptSegmentError` or `UndecodableBatchError` from every poll until the program seeks to the
+error's `resume_offset`. With `on_unreadable="skip"` the consumer does that by itself; it logs a
+warning and adds the range of offsets to `skipped`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +35,9 @@ from strandlog.client.arrow import schema, table_of
 from strandlog.client.arrow_rows import decode_rows
 from strandlog.client.choices import (
     OffsetReset,
+    OnUnreadable,
     check_auto_commit,
+    check_on_unreadable,
     check_reset,
     checked_assignors,
 )
@@ -45,6 +54,7 @@ from strandlog.client.record_source import (
 )
 from strandlog.errors import (
     ClosedError,
+    CorruptSegmentError,
     GroupError,
     InvalidGroupError,
     InvalidSettingError,
@@ -52,12 +62,17 @@ from strandlog.errors import (
     OffsetOutOfRangeError,
     StrandlogError,
     TopicNotFoundError,
+    UndecodableBatchError,
 )
-from strandlog.model import OffsetAndMetadata, Record, TopicPartition
+from strandlog.model import OffsetAndMetadata, Record, SkippedOffsets, TopicPartition
 from strandlog.record.columns import are_available
 
 RESETS_PER_POLL = 3  # of one partition whose start runs away; the next poll tries again
+SKIPS_PER_POLL = 100  # unreadable batches of one partition; the next poll goes on behind them
+SKIPS_REMEMBERED = 1000
 WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
+
+logger = logging.getLogger(__name__)
 
 
 class Consumer(Closing):
@@ -72,7 +87,9 @@ class Consumer(Closing):
         auto_commit: bool = False,
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
+        on_unreadable: OnUnreadable = "raise",
     ) -> None:
+        check_on_unreadable(on_unreadable)
         check_reset(auto_offset_reset)
         check_auto_commit(group, auto_commit=auto_commit)
         offered = checked_assignors(assignors, ASSIGNORS)
@@ -80,6 +97,8 @@ class Consumer(Closing):
         self._source: RecordSource = log.source
         self._reset = auto_offset_reset
         self._auto_commit = auto_commit
+        self._skips_unreadable = on_unreadable == "skip"
+        self._skipped: deque[SkippedOffsets] = deque(maxlen=SKIPS_REMEMBERED)
         self._topics = [topics] if isinstance(topics, str) else list(topics)
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._committed: dict[TopicPartition, int] = {}
@@ -289,14 +308,42 @@ class Consumer(Closing):
         return records
 
     def _take_from(self, cursor: Cursor, count: int, decode: Decode) -> Any:
-        for _ in range(RESETS_PER_POLL):
+        resets = skips = 0
+        while resets < RESETS_PER_POLL and skips < SKIPS_PER_POLL:
             try:
                 return cursor.take(self._source, count, decode)
             except OffsetOutOfRangeError as error:
                 # Retention or deletion was quicker than this consumer; beside a busy owner it may
                 # be so again.
                 cursor.seek(self._reset_position(cursor.tp, error.offset))
+                resets += 1
+            except (CorruptSegmentError, UndecodableBatchError) as error:
+                if not self._skips_unreadable:
+                    raise
+                self._skip(cursor, error)
+                skips += 1
         return []
+
+    def _skip(self, cursor: Cursor, error: CorruptSegmentError | UndecodableBatchError) -> None:
+        """Move behind what cannot be read, and say so; raise when nobody knows where it ends."""
+        resume_offset = error.resume_offset
+        if resume_offset is None or resume_offset <= cursor.position:
+            raise error
+        skipped = SkippedOffsets(*cursor.tp, cursor.position, resume_offset - 1, str(error))
+        logger.warning(
+            "skipped offsets %d to %d of %s: %s",
+            skipped.first_offset,
+            skipped.last_offset,
+            cursor.tp,
+            error,
+        )
+        self._skipped.append(skipped)
+        cursor.seek(resume_offset)
+
+    @property
+    def skipped(self) -> list[SkippedOffsets]:
+        """What `on_unreadable="skip"` has left out so far, the last thousand."""
+        return list(self._skipped)
 
     def __iter__(self) -> Self:
         return self

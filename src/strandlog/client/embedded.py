@@ -20,7 +20,7 @@ from weakref import WeakSet
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest, GroupDescription
 from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_not_internal, check_topic_name
-from strandlog.client.choices import Acks, OffsetReset
+from strandlog.client.choices import Acks, OffsetReset, OnUnreadable
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded_source import EmbeddedSource
@@ -234,11 +234,19 @@ class Log(Closing):
         auto_commit: bool = False,
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
+        on_unreadable: OnUnreadable = "raise",
     ) -> Consumer:
         """Something to read records with, alone or as a member of a group."""
         with self._guard:
             consumer = Consumer(
-                self, topics, group, auto_offset_reset, auto_commit, assignors, max_poll_interval_ms
+                self,
+                topics,
+                group,
+                auto_offset_reset,
+                auto_commit,
+                assignors,
+                max_poll_interval_ms,
+                on_unreadable,
             )
             self._consumers.add(consumer)
             return consumer

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 from strandlog.broker.catalog import CATALOG_FILE, topic_from_document
 from strandlog.broker.group_member import GroupDescription
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
-from strandlog.client.choices import OffsetReset
+from strandlog.client.choices import OffsetReset, OnUnreadable
 from strandlog.client.closing import Closing
 from strandlog.client.consumer import Consumer
 from strandlog.client.folder_groups import FolderGroups
@@ -48,6 +48,7 @@ from strandlog.errors import (
     OffsetOutOfRangeError,
     StorageError,
     TopicNotFoundError,
+    UndecodableBatchError,
     UnknownLayoutError,
 )
 from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
@@ -60,6 +61,8 @@ from strandlog.storage.paths import LOG_SUFFIX, SWAP_SUFFIX, join, parse_segment
 from strandlog.storage.stable_view import StableView, stable_view
 
 LOOKS_BEFORE_BELIEVING = 8
+# What a read may raise because the owner changes the files at the same time.
+UNSURE = (OffsetOutOfRangeError, CorruptSegmentError, UndecodableBatchError)
 
 T = TypeVar("T")
 
@@ -106,7 +109,7 @@ class FolderSource:
             return _read(view, offset, end_offset, decode)
 
         with self._looking_at(tp) as view:
-            with contextlib.suppress(OffsetOutOfRangeError, CorruptSegmentError):
+            with contextlib.suppress(*UNSURE):
                 fetched = read(view, offset, offset)
                 if fetched.next_offset == offset == view.end_offset:
                     return fetched
@@ -123,7 +126,7 @@ class FolderSource:
             return RawFetched(data, max(offset, next_offset if data else end_offset))
 
         with self._looking_at(tp) as view:
-            with contextlib.suppress(OffsetOutOfRangeError, CorruptSegmentError):
+            with contextlib.suppress(*UNSURE):
                 fetched = read(view, offset, offset)
                 has_it = len(fetched.data) and read_header(fetched.data).base_offset <= offset
                 if has_it or fetched.next_offset == offset == view.end_offset:
@@ -156,7 +159,7 @@ class FolderSource:
             result: T | LogError
             try:
                 result = read(view, offset, end_offset)
-            except (OffsetOutOfRangeError, CorruptSegmentError) as error:
+            except UNSURE as error:
                 result = error
             if before is not None and before == self._files_at_rest(view):
                 if isinstance(result, LogError):
@@ -295,12 +298,13 @@ class FolderLog(Closing):
         topics: Iterable[str] = (),
         group: str | None = None,
         auto_offset_reset: OffsetReset = "earliest",
+        on_unreadable: OnUnreadable = "raise",
     ) -> Consumer:
         """Something to read records with, from a place of its own: there are no groups here."""
         self._check_open()
         if group is not None:
             _refuse(group)
-        return Consumer(self, topics, None, auto_offset_reset)
+        return Consumer(self, topics, None, auto_offset_reset, on_unreadable=on_unreadable)
 
     def _check_open(self) -> None:
         if self.is_closed:

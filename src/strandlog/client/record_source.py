@@ -11,8 +11,9 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strandlog.clock import Clock
-from strandlog.errors import CorruptSegmentError, DataError
+from strandlog.errors import CorruptSegmentError, DataError, UndecodableBatchError
 from strandlog.model import Record, TimestampOffset, TopicPartition
+from strandlog.record.batch_header import BatchHeader
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer
 
@@ -104,8 +105,8 @@ def decode_records(
 ) -> Fetched:
     """The records of the batches in `data` from `offset` up to `end_offset`.
 
-    A batch that cannot be read hides only itself: what comes before it is returned, and it is
-    complained about when a read begins with it.
+    A batch that cannot be read hides only itself: the records before it are returned, and a read
+    that begins with it raises `CorruptSegmentError` or `UndecodableBatchError`.
     """
     records: list[Record] = []
     next_offset = offset
@@ -113,9 +114,17 @@ def decode_records(
         for batch in checked_batches(data, path=path, offset=offset, end_offset=end_offset):
             header = batch.header
             if not header.is_control and header.record_count:
-                records += batch.records(tp.topic, tp.partition, offset, limit_bytes)
+                try:
+                    records += batch.records(tp.topic, tp.partition, offset, limit_bytes)
+                except DataError as error:
+                    raise undecodable(tp, header, error) from error
             next_offset = header.next_offset
-    except (CorruptSegmentError, DataError):
+    except (CorruptSegmentError, UndecodableBatchError):
         if next_offset == offset:
             raise
     return Fetched(records, next_offset)
+
+
+def undecodable(tp: TopicPartition, header: BatchHeader, error: DataError) -> UndecodableBatchError:
+    """The error for a batch whose records cannot be decoded."""
+    return UndecodableBatchError(*tp, header.base_offset, header.last_offset, str(error))

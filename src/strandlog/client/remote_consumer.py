@@ -34,6 +34,8 @@ from strandlog.client.closing import Closing
 from strandlog.client.record_items import checked_timestamp
 from strandlog.client.remote_errors import (
     AUTO_OFFSET_RESET,
+    BAD_COMPRESSION,
+    BAD_MESSAGE,
     PARTITION_EOF,
     UNREACHABLE,
     confluent,
@@ -49,6 +51,7 @@ from strandlog.errors import (
     NotOwnerError,
     OffsetOutOfRangeError,
     RebalanceInProgressError,
+    RemoteError,
     StrandlogError,
     TopicNotFoundError,
     UnreachableError,
@@ -279,6 +282,13 @@ class RemoteConsumer(Closing):
             self._failure = self._lost(tp)
             # Every poll complains until there is a seek.
             self._progress.move({tp: self._progress.positions[tp]})
+        elif code in (BAD_COMPRESSION, BAD_MESSAGE):
+            position = self._progress.positions.get(tp, message.offset())
+            self._failure = RemoteError(
+                f"{tp}: the batch at offset {position} cannot be decoded ({error.str()}); seek "
+                f"past its last offset to read on, 'strandlog log dump' shows which that is",
+                code,
+            )
         elif code not in UNREACHABLE and self._failure is None:
             # Of the others librdkafka goes on trying; whoever waits for an answer has a time-out.
             self._failure = error_of(error, topic=tp.topic, group=self.group)

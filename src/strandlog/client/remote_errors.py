@@ -28,6 +28,8 @@ from strandlog.errors import (
 
 MESSAGE_TOO_LARGE = 10
 PARTITION_EOF = -191
+BAD_MESSAGE = -199
+BAD_COMPRESSION = -198
 AUTO_OFFSET_RESET = -140
 _NO_SUCH_TOPIC = {3, -188, -190}  # the broker's, and librdkafka's for topics and partitions
 _TOPIC_EXISTS = 36

@@ -1,8 +1,9 @@
-"""A fetch, taken apart batch by batch, for doors that show records.
+"""A fetch, decoded batch by batch, for listeners that show records.
 
-A few kilobytes on disk may unpack to many megabytes: decompressed.max.bytes for a batch, and there
-may be many. So batches are unpacked when they are wanted, one after the other, and whoever wants
-them says when it is enough. Unless it is quick (`is_quick`) that is work for a thread.
+A few kilobytes on disk may unpack to many megabytes (decompressed.max.bytes) and a million records
+(batch.max.records), and a fetch may hold many batches. So records are decoded when they are wanted,
+some at a time, and the caller says when it is enough. Unless it is quick (`is_quick`) that is work
+for a thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from strandlog.broker.fetches import FetchAnswer
-from strandlog.errors import DataError
+from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.model import Record
 from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch import BatchView, iter_batches
@@ -20,8 +21,8 @@ from strandlog.record.codecs import Codec
 IN_LOOP_BYTES = 16 * 1024  # so little is taken apart quicker than a thread is told to
 
 
-class UnpackedBatch(NamedTuple):
-    """The records of a batch, none when readers do not see it, and the offset after it."""
+class Unpacked(NamedTuple):
+    """Some records of a batch, none when readers do not see it, and the offset after them."""
 
     records: list[Record]
     next_offset: int
@@ -44,28 +45,39 @@ def is_quick(found: FetchAnswer) -> bool:
 
 
 def unpacked(
-    found: FetchAnswer, offset: int, limit_bytes: int, problems: list[str] | None = None
-) -> Iterator[UnpackedBatch]:
-    """The records at `offset` and after. Damage is raised, or told in `problems` and passed over.
+    found: FetchAnswer,
+    offset: int,
+    limit_bytes: int,
+    problems: list[UndecodableBatchError] | None = None,
+) -> Iterator[Unpacked]:
+    """The records at `offset` and after, some at a time.
 
-    A batch that unpacks to more than `limit_bytes` counts as damage.
+    A batch that cannot be decoded, or unpacks to more than `limit_bytes`, is raised as
+    `UndecodableBatchError`, or added to `problems` and passed over. Of a batch of thousands, the
+    records before the first bad one may have been handed out by then.
     """
     aborted = AbortedBatches(found.aborted or ())
     batches = iter_batches(found.data)
     while (batch := _next(batches, problems)) is not None:
-        records: list[Record] = []
+        header = batch.header
         try:
             batch.check()
             if not aborted.hides(batch):
-                records = batch.records(*found.tp, from_offset=offset, limit_bytes=limit_bytes)
+                for records in batch.pieces(*found.tp, offset, limit_bytes):
+                    if records:
+                        yield Unpacked(records, records[-1].offset + 1)
         except DataError as damage:
+            offsets = header.base_offset, header.last_offset
+            error = UndecodableBatchError(*found.tp, *offsets, str(damage))
             if problems is None:
-                raise
-            problems.append(f"{found.tp}: {damage}")
-        yield UnpackedBatch(records, batch.header.last_offset + 1)
+                raise error from damage
+            problems.append(error)
+        yield Unpacked([], header.last_offset + 1)
 
 
-def _next(batches: Iterator[BatchView], problems: list[str] | None) -> BatchView | None:
+def _next(
+    batches: Iterator[BatchView], problems: list[UndecodableBatchError] | None
+) -> BatchView | None:
     """The next batch; where none can be made out, the read that begins there tells why."""
     try:
         return next(batches, None)

@@ -18,7 +18,7 @@ Plan, execute, complete: the log's owner makes the plan and completes it, any th
 because sealed segments do not change. Executing writes `.cleaned` files only; completing swaps them
 in (swap.py). A batch that fails its checksum ends the compaction with `CorruptSegmentError` and
 leaves the originals as they are; one that is intact but cannot be decoded (a producer's fault) is
-kept as it is.
+kept as it is, and reported.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class CompactionReport:
     bytes_before: int = 0
     bytes_after: int = 0
     next_dirty_offset: int = 0
+    undecodable: list[str] = field(default_factory=list)  # batches that were kept as they are
 
 
 @dataclass(slots=True)
@@ -152,7 +153,9 @@ class CompactionPlan:
         try:
             limit_bytes = self.log.context.decompressed_max_bytes
             return batch.records(*self.log.tp, from_offset, limit_bytes)
-        except DataError:
+        except DataError as error:
+            if str(error) not in self.report.undecodable:
+                self.report.undecodable.append(str(error))
             return None
 
     def _clean(self, originals: list[Segment], last_offsets: OffsetMap, map_end: int) -> None:

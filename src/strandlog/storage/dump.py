@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Literal, NamedTuple
 
-from strandlog.errors import CorruptSegmentError, CorruptStateError, UnknownLayoutError
+from strandlog.errors import CorruptSegmentError, CorruptStateError, DataError, UnknownLayoutError
 from strandlog.model import Record, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import CODEC_MASK, BatchHeader
@@ -173,6 +173,17 @@ def batch_records(files: Files, path: str, batch: Batch, tp: TopicPartition) -> 
     """The records of a batch; a `DataError` when they cannot be decoded."""
     data = files.read_at(path, batch.position, batch.header.size_bytes)
     return BatchView(data).records(*tp)
+
+
+def _decoding_error(files: Files, path: str, batch: Batch) -> str:
+    """Why the records of an intact batch cannot be decoded, or "" when they can."""
+    data = files.read_at(path, batch.position, batch.header.size_bytes)
+    try:
+        for _ in BatchView(data).pieces("", 0):
+            pass  # some records at a time: a batch may hold millions
+    except DataError as error:
+        return str(error)
+    return ""
 
 
 def read_index(files: Files, path: str) -> list[IndexEntry]:
@@ -337,6 +348,8 @@ class _Look:
                 text = f"leader epoch goes back to {header.leader_epoch} from {self._leader_epoch}"
                 self._say("damage", path, text, header.base_offset)
             self._leader_epoch = header.leader_epoch
+            if self._verifies:
+                self._check_records(path, item)
             report.note(header)
             report.reach(header.base_offset, header.next_offset)
             positions.note(header.last_offset, item.position)
@@ -344,6 +357,17 @@ class _Look:
             self._on_bytes(header.size_bytes)
         promised = self._promised if is_last else NEVER
         report.findings += [*positions.findings(promised), *times.findings(promised)]
+
+    def _check_records(self, path: str, batch: Batch) -> None:
+        error = _decoding_error(self._files, path, batch)
+        if error:
+            header = batch.header
+            text = (
+                f"the records with offsets {header.base_offset} to {header.last_offset} cannot be "
+                f"decoded, they were sent so: {error}"
+            )
+            found = Finding("damage", path, text, batch.position, header.base_offset)
+            self._report.findings.append(found)
 
     def _note_hole(self, path: str, hole: Hole, *, is_last: bool) -> None:
         size = hole.end_position - hole.position

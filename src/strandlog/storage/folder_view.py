@@ -15,7 +15,12 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TypeVar
 
-from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError, TopicNotFoundError
+from strandlog.errors import (
+    CorruptSegmentError,
+    DataError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
 from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
@@ -256,15 +261,23 @@ class PartitionView:
             for position, header in self._walk(segment, 0, segment.base_offset):
                 if header.base_offset >= self._end_offset:
                     return None
-                if header.max_timestamp < timestamp_ms or header.is_control:
+                if header.max_timestamp < timestamp_ms:
                     continue
                 data = self._files.read_at(segment.log_path, position, header.size_bytes)
-                batch = BatchView(data)
-                batch.check()
-                for record in batch.records(*self.tp, from_offset=self.start_offset):
-                    if record.timestamp >= timestamp_ms:
-                        return TimestampOffset(record.timestamp, record.offset)
+                found = self._find_in(BatchView(data), timestamp_ms)
+                if found is not None:
+                    return found
         return None
+
+    def _find_in(self, batch: BatchView, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record at or after a time in one batch. One that cannot be decoded may hold it:
+        a reader who begins there gets the error that names the batch."""
+        batch.check()
+        try:
+            return batch.find_timestamp(timestamp_ms, from_offset=self.start_offset)
+        except DataError:
+            header = batch.header
+            return TimestampOffset(header.max_timestamp, max(header.base_offset, self.start_offset))
 
 
 class FolderView:

@@ -8,7 +8,8 @@ read inside a gap returns the next batch. `read` answers from one segment; calle
 offset after what they got.
 
 A lookup by time is exact to the record: time index to segment part, batch headers to batch, then
-the records of that one batch are decoded.
+the records of that one batch are decoded. It finds the markers of transactions as well, as Kafka's
+does: consumers that begin there read on behind them.
 
 Damaged bytes are never handed out. `read` raises `CorruptSegmentError`, whose `resume_offset` tells
 where readable records go on; a lookup by time passes over damage and puts it into the log's report.
@@ -223,7 +224,11 @@ def latest_timestamp(log: PartitionLog) -> TimestampOffset | None:
     batch = BatchView(_plan_in_whole(log, place, latest.offset).execute())
     if batch.header.is_control:
         return TimestampOffset(*latest)
-    found = batch.find_timestamp(latest.timestamp, log.context.decompressed_max_bytes)
+    try:
+        found = batch.find_timestamp(latest.timestamp, log.context.decompressed_max_bytes)
+    except DataError as error:
+        _report(log, f"{log.tp}: {error}")
+        return TimestampOffset(*latest)  # all that the header tells
     if found is None or found.offset >= log.log_start_offset:
         return found
     return found._replace(offset=log.log_start_offset)  # the start of the log is inside the batch
@@ -302,20 +307,18 @@ def _search_times(
         next_offset=place[1],
         end_offset=_end_offset(log, segment),
     ):
-        is_older = header.max_timestamp < timestamp_ms
-        if is_older or header.last_offset < log.log_start_offset or header.is_control:
+        if header.max_timestamp < timestamp_ms or header.last_offset < log.log_start_offset:
             continue
         batch = BatchView(source(position, header.size_bytes))
         try:
             batch.check()
             limit_bytes = log.context.decompressed_max_bytes
-            records = batch.records(*log.tp, log.log_start_offset, limit_bytes)
+            found = batch.find_timestamp(timestamp_ms, limit_bytes, log.log_start_offset)
         except DataError as error:
             before = header.base_offset - 1
             raise CorruptSegmentError(segment.log_path, position, str(error), before) from error
-        for record in records:
-            if record.timestamp >= timestamp_ms:
-                return TimestampOffset(record.timestamp, record.offset)
+        if found is not None:
+            return found
     return None
 
 

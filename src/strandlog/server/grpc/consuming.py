@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
 from strandlog.broker.fetches import FetchAnswer
+from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.core import ServerCore
-from strandlog.server.unpacking import UnpackedBatch, is_quick, size_of, unpacked
+from strandlog.server.unpacking import Unpacked, is_quick, size_of, unpacked
 from strandlog.server.verbs import DEFAULT_READ_BYTES, MOST_READ_BYTES
 
 ENTRY_BYTES = 32  # what an entry takes beside what its record holds, about
@@ -48,17 +49,25 @@ async def messages_of(
         yield some
 
 
-def _some(batches: Iterator[UnpackedBatch], high_watermark: int, limit: int) -> Messages | None:
-    """The messages of the next batches, up to about `limit`; None when there are no more."""
+def _some(batches: Iterator[Unpacked], high_watermark: int, limit: int) -> Messages | None:
+    """The messages of the next records, up to about `limit`; None when there are no more.
+
+    What comes before a batch that cannot be decoded is sent; the next fetch begins with that batch
+    and ends the stream with the error.
+    """
     records: list[Record] = []
     next_offset = None
     size = 0
-    for batch in batches:
-        records += batch.records
-        next_offset = batch.next_offset
-        size += sum(map(_entry_size, batch.records))
-        if size >= limit:
-            break
+    try:
+        for some in batches:
+            records += some.records
+            next_offset = some.next_offset
+            size += sum(map(_entry_size, some.records))
+            if size >= limit:
+                break
+    except UndecodableBatchError:
+        if next_offset is None:
+            raise
     if next_offset is None:
         return None
     return Messages(list(_messages(records, next_offset, high_watermark, limit)), next_offset)

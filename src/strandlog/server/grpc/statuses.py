@@ -11,6 +11,7 @@ from grpc import StatusCode
 from strandlog.errors import (
     CoordinatorLoadingError,
     CorruptRecordError,
+    CorruptSegmentError,
     DataError,
     DecompressedTooLargeError,
     DiskFullError,
@@ -27,6 +28,7 @@ from strandlog.errors import (
     StrandlogError,
     TopicExistsError,
     TopicNotFoundError,
+    UndecodableBatchError,
     UnknownTopicIdError,
 )
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
@@ -47,6 +49,8 @@ STATUSES: tuple[tuple[type[StrandlogError], StatusCode], ...] = (
     (DecompressedTooLargeError, StatusCode.RESOURCE_EXHAUSTED),
     (DiskFullError, StatusCode.RESOURCE_EXHAUSTED),
     (CorruptRecordError, StatusCode.DATA_LOSS),
+    (CorruptSegmentError, StatusCode.DATA_LOSS),
+    (UndecodableBatchError, StatusCode.DATA_LOSS),
     (DataError, StatusCode.INVALID_ARGUMENT),
     (CoordinatorLoadingError, StatusCode.UNAVAILABLE),
     (GroupError, StatusCode.FAILED_PRECONDITION),

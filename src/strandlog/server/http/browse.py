@@ -199,7 +199,7 @@ class _Look:
         bounds = Bounds(end, wanted, max(share, 1), self._deadline, batch_bytes)
         piece = await asyncio.to_thread(sift, found, offset, self._test, bounds)
         self._passed += piece.passed
-        self._problems += piece.problems
+        self._problems += map(str, piece.problems)
         self._looked_at += piece.looked_at
         self._looked_at_bytes += piece.looked_at_bytes
         # One that does not get on has nothing more to show for now.

@@ -1,9 +1,9 @@
-"""A piece of a partition, unpacked batch by batch and put through a filter, within bounds.
+"""A piece of a partition, decoded and put through a filter, within bounds.
 
-A few kilobytes on disk may unpack to many megabytes. So what a look may cost is counted in what
-comes out: it ends with the batch in which the bytes or the time run out. One batch is always looked
-at, else nobody would get on; it unpacks to decompressed.max.bytes at most. A batch that is damaged
-is told, and passed over.
+A few kilobytes on disk may unpack to many megabytes. So the cost of a look is counted in what comes
+out: it ends with the records (some thousand at a time) at which the bytes or the time run out. Some
+are always looked at, so that every look makes progress. A batch that cannot be decoded is reported
+and passed over.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from strandlog.broker.fetches import FetchAnswer
 from strandlog.clock import stopwatch
+from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.server.http.record_filter import Test
 from strandlog.server.unpacking import size_of, unpacked
@@ -34,13 +35,13 @@ class Piece(NamedTuple):
     next_offset: int
     looked_at: int
     looked_at_bytes: int
-    problems: list[str]
+    problems: list[UndecodableBatchError]
 
 
 def sift(found: FetchAnswer, offset: int, test: Test | None, bounds: Bounds) -> Piece:
     """The records from an offset on that pass; where to go on."""
     passed: list[Record] = []
-    problems: list[str] = []
+    problems: list[UndecodableBatchError] = []
     looked_at = size = 0
     for records, next_offset in unpacked(found, offset, bounds.batch_bytes, problems):
         for record in records:

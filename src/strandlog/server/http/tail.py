@@ -110,6 +110,7 @@ class Tail:
         batch_bytes = self._context.broker.settings.decompressed_max_bytes
         bounds = Bounds(end, share, MOST_BYTES, deadline, batch_bytes)
         piece = await asyncio.to_thread(sift, data, begin, test, bounds)
+        skipped += sum(bad.last_offset - bad.offset + 1 for bad in piece.problems)
         stand = piece.next_offset if piece.next_offset > begin else end
         if test is not None:
             skipped += end - stand

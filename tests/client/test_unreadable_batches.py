@@ -1,0 +1,117 @@
+"""A batch that cannot be decoded: every reader names it and gets past it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.log_builders import START_MS, batch
+from tests.poison import BAD_RECORDS, raw_batch
+
+import strandlog
+from strandlog.errors import InvalidRecordError, InvalidSettingError
+from strandlog.record.codecs import Codec
+
+
+@pytest.fixture(params=["open", "read"])
+def poisoned(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A log with a good batch, one that cannot be decoded, and a good one, twice."""
+    with strandlog.open(tmp_path) as log:
+        log.create_topic("t")
+        target = log.broker.catalog.log("t", 0)
+        for data in [batch(b"a", b"b"), POISON, batch(b"c"), POISON, POISON, batch(b"d")]:
+            log.broker.append(target, data)
+        target.flush()
+        if request.param == "open":
+            yield log
+    if request.param == "read":
+        with strandlog.read(tmp_path) as log:
+            yield log
+
+
+POISON = raw_batch(b"no gzip at all", 3, Codec.GZIP)
+FIRST, LAST = 2, 4
+
+
+@pytest.mark.parametrize("way", ["poll", "poll_arrow"])
+def test_a_poll_names_the_batch_and_where_to_read_on(poisoned: Any, way: str) -> None:
+    with poisoned.consumer(["t"]) as consumer:
+        poll = getattr(consumer, way)
+        assert len(poll()) == 2, "what lies in front of it is not hidden"
+        for _ in range(2):
+            with pytest.raises(
+                strandlog.UndecodableBatchError, match=r"t-0.*2 to 4.*gzip"
+            ) as caught:
+                poll()
+        error = caught.value
+        assert (error.topic, error.partition) == ("t", 0)
+        assert (error.offset, error.last_offset, error.resume_offset) == (FIRST, LAST, LAST + 1)
+        consumer.seek("t", 0, LAST + 1)
+        assert len(poll()) == 1
+
+
+@pytest.mark.parametrize("way", ["poll", "poll_arrow"])
+def test_a_consumer_that_skips_gets_everything_else_and_reports(
+    poisoned: Any, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with poisoned.consumer(["t"], on_unreadable="skip") as consumer:
+        found = 0
+        with caplog.at_level(logging.WARNING):
+            for _ in range(10):
+                found += len(getattr(consumer, way)(max_records=2))
+        assert found == 4
+        ranges = [(each.first_offset, each.last_offset) for each in consumer.skipped]
+        assert ranges == [(2, 4), (6, 8), (9, 11)]
+        assert all("gzip" in each.reason for each in consumer.skipped)
+        assert "skipped offsets 6 to 8 of t-0" in caplog.text
+        assert consumer.position("t", 0) == 13
+
+
+def test_a_seek_into_an_undecodable_batch_skips_only_the_rest_of_it(poisoned: Any) -> None:
+    with poisoned.consumer(["t"], on_unreadable="skip") as consumer:
+        consumer.seek("t", 0, 3)
+        assert [record.value for record in consumer.poll(1)] == [b"c"]
+        assert [(one.first_offset, one.last_offset) for one in consumer.skipped] == [(3, 4)]
+
+
+def test_a_search_by_time_passes_over_it(poisoned: Any) -> None:
+    with poisoned.consumer(["t"]) as consumer:
+        consumer.seek("t", 0, 5)
+        consumer.seek_to_time(START_MS)
+        assert consumer.position("t", 0) == 0
+
+
+def test_unknown_choices_are_refused(poisoned: Any) -> None:
+    with pytest.raises(InvalidSettingError, match="raise, skip"):
+        poisoned.consumer(["t"], on_unreadable="ignore")
+
+
+def test_a_topic_that_validates_records_takes_no_poison(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path) as log:
+        log.create_topic("t", config={"record.validation": "records"})
+        target = log.broker.catalog.log("t", 0)
+        for why, data in BAD_RECORDS.items():
+            with pytest.raises(InvalidRecordError):
+                log.broker.append(target, data)
+                raise AssertionError(why)
+        assert target.log_end_offset == 0
+        with log.producer() as producer:
+            producer.send("t", b"v")
+        with log.consumer(["t"]) as consumer:
+            assert [record.value for record in consumer.poll()] == [b"v"]
+
+
+@pytest.mark.parametrize("why", BAD_RECORDS)
+def test_every_kind_of_poison_is_skipped(tmp_path: Path, why: str) -> None:
+    with strandlog.open(tmp_path) as log:
+        log.create_topic("t")
+        target = log.broker.catalog.log("t", 0)
+        for data in (batch(b"before"), BAD_RECORDS[why], batch(b"after")):
+            log.broker.append(target, data)
+        for way in ("poll", "poll_arrow"):
+            with log.consumer(["t"], on_unreadable="skip") as consumer:
+                found = sum(len(getattr(consumer, way)()) for _ in range(3))
+                assert (found, len(consumer.skipped)) == (2, 1), way

@@ -245,9 +245,8 @@ def test_a_start_that_fails_lets_the_folder_go() -> None:
         open_broker(disk)
     broker.close()
     broker.close()
-    for path in ("data/topics.json", "data/topics.json.previous"):
-        if path in disk.contents():
-            disk.flip_bit(path, 80)
+    for path in ("data/meta.properties", "data/meta.properties.previous"):
+        disk.flip_bit(path, 80)
     for _ in range(2):
         with pytest.raises(CorruptStateError):
             open_broker(disk)
@@ -305,3 +304,82 @@ def test_an_internal_record_may_be_larger_than_clients_may_send() -> None:
     broker.close()
     again = open_broker(disk, message_max_bytes=1000)
     assert list(again.offsets_table.replay()) == [(key, b"small"), (key, value), (key, value)]
+
+
+DAMAGES = {
+    "flipped": lambda disk, path: disk.flip_bit(path, 80),
+    "emptied": lambda disk, path: disk.truncate(path, 0),
+    "deleted": lambda disk, path: disk.remove(path),
+}
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_catalog_does_not_cost_the_groups_their_offsets(how: str, both: bool) -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t", 2)
+    broker.append(broker.catalog.log("t", 1), batch(b"kept"))
+    commit(broker, "t", 1)
+    topic_id = broker.catalog.topic("t").topic_id
+    broker.close()
+    for path in ("data/topics.json", "data/topics.json.previous")[: 1 + both]:
+        DAMAGES[how](disk, path)
+    for _ in range(2):  # the second start finds everything whole again
+        again = open_broker(disk)
+        assert again.catalog.names() == ["__consumer_offsets", "t"]
+        assert again.catalog.topic("__consumer_offsets").settings.compacts
+        assert (again.catalog.topic("t").topic_id, again.catalog.topic("t").partitions) == (
+            topic_id,
+            2,
+        )
+        assert again.catalog.log("t", 1).log_end_offset == 1
+        assert committed(again) == {TopicPartition("t", 0): 1}
+        assert not [path for path in disk.contents() if "-stray" in path]
+        if not _:
+            assert any("topics.json" in problem for problem in again.problems)
+        else:
+            assert again.problems == []
+        again.close()
+
+
+def test_an_older_catalog_loses_no_partition_that_was_written_to() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t", 1)
+    older = disk.contents()["data/topics.json"]
+    commit(broker, "t", 1)
+    broker.add_partitions("t", 3)
+    broker.append(broker.catalog.log("t", 1), batch(b"kept"))
+    broker.create_topic("u", 1)
+    broker.append(broker.catalog.log("u", 0), batch(b"kept"))
+    broker.create_topic("never-written", 1)
+    broker.close()
+    for path in ("data/topics.json", "data/topics.json.previous"):
+        disk.replace(path, older)
+    again = open_broker(disk)
+    assert again.catalog.names() == ["__consumer_offsets", "t", "u"]
+    assert committed(again) == {TopicPartition("t", 0): 1}
+    assert [log.log_end_offset for log in again.catalog.logs("t")] == [0, 1]
+    assert again.catalog.log("u", 0).log_end_offset == 1
+    settings = again.catalog.topic("u").settings
+    assert (settings.retention_ms, settings.retention_bytes) == (-1, -1)
+    assert not settings.compacts
+    assert len([p for p in again.problems if "catalog" in p]) == 3
+
+
+def test_an_older_catalog_does_not_delete_a_topic_that_was_created_again() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("t", 1)
+    snapshots = list[bytes]()
+    disk.watch(lambda _: snapshots.append(disk.contents()["data/topics.json"]))
+    broker.delete_topic("t")
+    disk.watch(None)
+    older = next(text for text in snapshots if b"deleting" in text)
+    broker.create_topic("t", 1)
+    broker.append(broker.catalog.log("t", 0), batch(b"kept"))
+    broker.close()
+    for path in ("data/topics.json", "data/topics.json.previous"):
+        disk.replace(path, older)
+    assert open_broker(disk).catalog.log("t", 0).log_end_offset == 1

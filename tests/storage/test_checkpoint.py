@@ -1,4 +1,4 @@
-"""State files: whole or not used, with the one before them at hand."""
+"""State files: whole or not used, with a copy at hand."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ marks = st.dictionaries(
 )
 
 
-def sealed(body: str) -> bytes:
-    return f"{body}crc32c {crc32c(body.encode()):08x}\n".encode()
+def sealed(body: str, name: str = PATH) -> bytes:
+    return f"{body}crc32c {crc32c((body + name).encode()):08x} {name}\n".encode()
 
 
 @given(offsets=marks)
@@ -56,7 +56,31 @@ def test_no_file_is_no_problem() -> None:
     assert problems == []
 
 
-def test_any_flipped_bit_or_cut_makes_the_one_before_count() -> None:
+def test_a_file_without_a_name_in_its_seal_is_read_as_older_versions_wrote_it() -> None:
+    files, problems = SimulatedFiles(), list[str]()
+    body = "0\n1\na-topic 0 17\n"
+    files.replace(PATH, f"{body}crc32c {crc32c(body.encode()):08x}\n".encode())
+    assert read_offsets(files, PATH, problems) == {A: 17}
+    assert problems == []
+
+
+def test_a_file_in_the_place_of_another_is_not_used() -> None:
+    files, problems = SimulatedFiles(), list[str]()
+    write_offsets(files, PATH, {A: 1})
+    files.replace(PATH, sealed("0\n1\na-topic 0 17\n", "another-checkpoint"))
+    assert read_offsets(files, PATH, problems) == {A: 1}
+    assert problems == [f"{PATH} fails its checksum and was not used"]
+
+
+def test_a_missing_file_is_reported_and_its_copy_used() -> None:
+    files, problems = SimulatedFiles(), list[str]()
+    write_document(files, PATH, {"a": 1})
+    files.remove(PATH)
+    assert read_document(files, PATH, problems) == {"a": 1}
+    assert problems == [f"{PATH} is missing; its copy was used"]
+
+
+def test_any_flipped_bit_or_cut_makes_the_copy_count() -> None:
     files = SimulatedFiles()
     write_offsets(files, PATH, {A: 1})
     write_offsets(files, PATH, {A: 2, B: 3})
@@ -69,7 +93,7 @@ def test_any_flipped_bit_or_cut_makes_the_one_before_count() -> None:
     for content in damaged:
         disk, problems = files.after_kill(), list[str]()
         disk.replace(PATH, content)
-        assert read_offsets(disk, PATH, problems) == {A: 1}
+        assert read_offsets(disk, PATH, problems) == {A: 2, B: 3}
         assert problems == [f"{PATH} fails its checksum and was not used"]
 
 
@@ -83,11 +107,11 @@ def test_when_both_are_damaged_nothing_is_believed_and_both_are_named() -> None:
     assert [problem.split()[0] for problem in problems] == [PATH, PATH + ".previous"]
 
 
-def test_a_first_file_that_is_damaged_has_no_previous_one() -> None:
+def test_a_first_file_that_is_damaged_has_a_copy_too() -> None:
     files, problems = SimulatedFiles(), list[str]()
     write_document(files, PATH, {"a": 1})
     files.flip_bit(PATH, 9)
-    assert read_document(files, PATH, problems) is None
+    assert read_document(files, PATH, problems) == {"a": 1}
     assert len(problems) == 1
 
 
@@ -107,7 +131,7 @@ def test_documents_come_back(document: dict[str, object]) -> None:
     write_document(files, PATH, document)
     assert read_document(files, PATH, problems) == document
     files.flip_bit(PATH, 9)
-    assert read_document(files, PATH, problems) == {"older": True}
+    assert read_document(files, PATH, problems) == document
 
 
 def test_a_crash_leaves_the_old_file_or_the_new_one() -> None:
@@ -138,7 +162,7 @@ def test_a_forgotten_partition_is_in_neither_file() -> None:
     checkpoint = OffsetCheckpoint(files, PATH, [])
     checkpoint.write({A: 1, B: 2})
     checkpoint.write({A: 3, B: 4})
-    OffsetCheckpoint(files, PATH, []).forget(A)
+    OffsetCheckpoint(files, PATH, []).forget([A])
     for name in (PATH, PATH + ".previous"):
         assert read_offsets(files, name, []) == {B: 4}
 
@@ -148,5 +172,5 @@ def test_forgetting_a_stranger_writes_nothing() -> None:
     checkpoint = OffsetCheckpoint(files, PATH, [])
     checkpoint.write({B: 4})
     steps = len(files.trace)
-    checkpoint.forget(A)
+    checkpoint.forget([A])
     assert len(files.trace) == steps

@@ -1,7 +1,8 @@
 """Topics, how many partitions they have and how they are set, kept in `topics.json`; and the
 settings of the broker that clients changed while it ran (`dynamic_settings.py`).
 
-The file is the only truth about which topics exist; folders follow it.
+The file says which topics exist. Folders follow it, unless they hold records that the file does not
+account for: then it is damaged, missing or older than they are (catalog_recovery.py).
 
     create   folders first, made durable; then the file: that is the moment the topic exists
     delete   the file first, with the topic marked as deleting: that is the moment it is gone; then
@@ -9,7 +10,7 @@ The file is the only truth about which topics exist; folders follow it.
 
 So a crash leaves at most folders of a topic that does not exist yet (set aside as strays) or no
 longer (removed, for the mark says so). A folder that should be there and is not is made again,
-empty, and reported.
+empty, and reported; its offsets do not begin at 0 again.
 
 A change that the disk refuses has not happened: memory changes after the file, and what was begun
 is undone. Folders of a deleted topic that the disk does not let go stay marked; they are tried
@@ -24,18 +25,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 from uuid import UUID
 
+from strandlog.broker.catalog_recovery import Reconciled, Reconciliation
 from strandlog.broker.dynamic_settings import DynamicSettings, Layer
-from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_partition_count, check_topic_name
+from strandlog.broker.topic import Topic, topic_from_document
+from strandlog.broker.topic_rules import check_partition_count, check_topic_name
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.setting import Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS, LogSettings, log_settings
 from strandlog.errors import (
-    CorruptStateError,
     InvalidPartitionsError,
     StorageError,
     StrandlogError,
@@ -51,51 +52,10 @@ from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.paths import join
 from strandlog.storage.steps import Steps, Together, do_here
 
+__all__ = ["CATALOG_FILE", "Catalog", "Topic", "topic_from_document"]
+
 CATALOG_FILE = "topics.json"
 CATALOG_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """One topic as the catalog knows it."""
-
-    name: str
-    topic_id: str
-    partitions: int
-    config: dict[str, Value]
-    settings: LogSettings
-    is_deleting: bool = False
-
-    @property
-    def is_internal(self) -> bool:
-        return self.name in INTERNAL_TOPICS
-
-    def as_document(self) -> dict[str, Any]:
-        """What the file says about it."""
-        config = {name: TOPIC_SETTINGS[name].format(value) for name, value in self.config.items()}
-        document: dict[str, Any] = {
-            "topic_id": self.topic_id,
-            "partitions": self.partitions,
-            "config": config,
-        }
-        if self.is_deleting:
-            document["deleting"] = True
-        return document
-
-
-def topic_from_document(
-    name: str, document: Mapping[str, Any], defaults: Mapping[str, Value] | None = None
-) -> Topic:
-    """The topic that a part of the file describes; `defaults` are those of the broker."""
-    config = TOPIC_SETTINGS.parse(document["config"])
-    return Topic(
-        name=name,
-        topic_id=document["topic_id"],
-        partitions=document["partitions"],
-        config=config,
-        settings=log_settings({**(defaults or {}), **config}),
-        is_deleting=document.get("deleting", False),
-    )
 
 
 class Catalog:
@@ -330,7 +290,7 @@ class Catalog:
             self._log_dir.take_out(tp)
         renamed: list[tuple[TopicPartition, str]] = []
         try:
-            yield partial(self._rename_folders, topic.name, renamed)
+            yield partial(self._rename_folders, topic, renamed)
         finally:
             for tp, path in renamed:
                 self._log_dir.take_out(tp)  # also what was not open
@@ -338,10 +298,14 @@ class Catalog:
         others = {name: other for name, other in self._doomed.items() if name != topic.name}
         self._save(self._topics, others)
 
-    def _rename_folders(self, name: str, renamed: list[tuple[TopicPartition, str]]) -> None:
+    def _rename_folders(self, topic: Topic, renamed: list[tuple[TopicPartition, str]]) -> None:
         for tp in self._log_dir.partitions_on_disk():
-            if tp.topic == name:
-                renamed.append((tp, self._log_dir.rename_away(tp)))
+            if tp.topic != topic.name:
+                continue
+            metadata = self._log_dir.metadata(tp)
+            if metadata.is_sealed and metadata.topic_id != topic.topic_id:
+                continue  # of a newer topic with this name, which the catalog does not know yet
+            renamed.append((tp, self._log_dir.rename_away(tp)))
         self._log_dir.sync_names()
 
     def _save(self, topics: dict[str, Topic], doomed: dict[str, Topic] | None = None) -> None:
@@ -371,48 +335,42 @@ class Catalog:
     def _load(self) -> None:
         problems: list[str] = []
         document = read_document(self._log_dir.files, self._path, problems)
-        self._log_dir.problems += problems
-        if document is None and problems:
-            raise CorruptStateError(
-                self._path, "both it and the version before it fail their checksum; restore one"
-            )
-        if document is None:
-            self._begin()
-        self._log_dir.problems += self.dynamic.load((document or {}).get("broker", {}))
+        if document is not None and "topics" not in document:
+            problems.append(f"{self._path} describes no topics and was not used")
+            document = None
+        problems += self.dynamic.load((document or {}).get("broker", {}))
         for name, described in (document or {"topics": {}})["topics"].items():
             topic = topic_from_document(name, described, self._settings.topic_defaults)
             (self._doomed if topic.is_deleting else self._topics)[name] = topic
-        self._names_by_id = {topic.topic_id: name for name, topic in self._topics.items()}
         for topic in list(self._doomed.values()):
             self._finish_delete(topic)
-        self._open_partitions()
+        compared = Reconciliation(self._log_dir, self.effective, self._new_uuid).run(
+            self._topics, is_lost=document is None
+        )
+        if document is None and compared.topics and not problems:
+            problems.append(f"{self._path} is missing, and so is its copy")
+        problems += compared.problems
+        self._log_dir.problems += problems
+        if document is None or problems:
+            # A new folder gets its file at once, so one that is missing later was lost.
+            self._save(compared.topics)
+        self._names_by_id = {topic.topic_id: name for name, topic in self._topics.items()}
+        self._open_partitions(compared)
 
-    def _begin(self) -> None:
-        """A new folder gets its file at once: so one that is missing later was lost."""
-        found = next(self._log_dir.partition_folders(), None)
-        if found is not None:
-            raise CorruptStateError(
-                self._path, f"it is missing, and {found[0]} is there; restore it from a copy"
-            )
-        self._save({})
-
-    def _open_partitions(self) -> None:
-        on_disk: set[TopicPartition] = set()
-        for tp, topic_id in list(self._log_dir.partition_folders()):
-            topic = self._topics.get(tp.topic)
-            if topic is None or tp.partition >= topic.partitions:
-                self._log_dir.set_stray_aside(tp)
-                continue
-            if topic_id != topic.topic_id:
-                self._log_dir.problems.append(f"partition.metadata of {tp} was wrong; written anew")
-                self._log_dir.write_partition_metadata(tp, topic.topic_id)
-            self._log_dir.open_partition(tp, topic.settings)
-            on_disk.add(tp)
+    def _open_partitions(self, compared: Reconciled) -> None:
+        for tp in compared.strays:
+            self._log_dir.set_stray_aside(tp)
         for topic in self._topics.values():
             for partition in range(topic.partitions):
                 tp = TopicPartition(topic.name, partition)
-                if tp not in on_disk:
-                    self._log_dir.problems.append(f"the folder of {tp} is gone; made anew, empty")
-                    self._log_dir.create_partition(tp, topic.topic_id, topic.settings)
+                metadata = compared.metadata.get(tp)
+                if metadata is None:
+                    self._log_dir.restore_partition(tp, topic.topic_id, topic.settings)
+                    continue
+                if metadata.topic_id != topic.topic_id:
+                    problem = f"partition.metadata of {tp} was wrong; written anew"
+                    self._log_dir.problems.append(problem)
+                    self._log_dir.write_partition_metadata(tp, topic.topic_id)
+                self._log_dir.open_partition(tp, topic.settings)
             self._collect_logs(topic)
         self._log_dir.sync_names()

@@ -1,24 +1,29 @@
-"""Small versioned, checksummed state files, written whole and atomically.
+"""Small versioned, checksummed state files, written whole and atomically, in two copies.
 
 Two forms with one rule. *Offset checkpoints* are Kafka's text, with a checksum line at the end:
 
-    0                          version
-    2                          number of entries
-    orders 0 17                topic, partition, offset
+    0                                        version
+    2                                        number of entries
+    orders 0 17                              topic, partition, offset
     orders 1 4
-    crc32c 8f1d2c3a            over everything above
+    crc32c 8f1d2c3a log-start-offset-checkpoint
+                                             over everything above, and the name of the file
 
-`OffsetCheckpoint` is one such file of a folder, with what it says.
+`OffsetCheckpoint` is one such file of a folder, with what it says. *Documents* hold JSON the same
+way (`{...}` then the checksum line). The name in the checksum line gives away a file that took the
+place of another; lines of older versions have no name and are accepted.
 
-*Documents* hold JSON the same way (`{...}` then the checksum line). A file that fails its checksum
-is not used: the one before it (`.previous`, kept by every write) is, and when that fails too the
-reader gets None and a problem to report. A crash leaves the old file or the new one, never a
-mixture.
+Every write replaces the file and then its copy (`.previous`). So the file is never older than the
+copy, and after damage to one of them the other says the same. A file that is missing or fails its
+checksum is reported, and its copy is used; when the copy fails too the reader gets None, and
+rebuilds what it can from other evidence. A crash leaves the old file or the new one, never a
+mixture; the copy may then be one write behind.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from strandlog.model import TopicPartition
@@ -29,34 +34,52 @@ VERSION = 0
 _CRC_PREFIX = b"crc32c "
 
 
-def _seal(body: str) -> bytes:
-    raw = body.encode()
-    return raw + _CRC_PREFIX + f"{crc32c(raw):08x}\n".encode()
+def _name_of(path: str) -> bytes:
+    return path.rpartition("/")[2].removesuffix(PREVIOUS_SUFFIX).encode()
 
 
-def _unseal(data: bytes) -> str | None:
+def _seal(path: str, body: str) -> bytes:
+    raw, name = body.encode(), _name_of(path)
+    return raw + _CRC_PREFIX + f"{crc32c(raw + name):08x} ".encode() + name + b"\n"
+
+
+def _unseal(path: str, data: bytes) -> str | None:
     """The body, or None when the checksum does not match."""
-    body, separator, crc = data.rpartition(_CRC_PREFIX)
-    if not separator or crc != f"{crc32c(body):08x}\n".encode():
+    body, separator, seal = data.rpartition(_CRC_PREFIX)
+    crc, _, name = seal.removesuffix(b"\n").partition(b" ")
+    is_named_right = name in (_name_of(path), b"") and seal.endswith(b"\n")
+    if not separator or not is_named_right or crc != f"{crc32c(body + name):08x}".encode():
         return None
-    return body.decode()
+    return body.decode(errors="replace")
 
 
 def _read_sealed(files: Files, path: str, problems: list[str]) -> str | None:
+    missing = False
     for candidate in (path, path + PREVIOUS_SUFFIX):
         try:
-            body = _unseal(files.read(candidate))
+            body = _unseal(candidate, files.read(candidate))
         except FileNotFoundError:
+            missing = candidate == path
             continue
-        if body is not None:
-            return body
-        problems.append(f"{candidate} fails its checksum and was not used")
+        if body is None:
+            problems.append(f"{candidate} fails its checksum and was not used")
+            continue
+        if missing:
+            problems.append(f"{path} is missing; its copy was used")
+        return body
     return None
+
+
+def _write_twice(files: Files, path: str, body: str) -> None:
+    """Replace a state file and then its copy; durable when this returns."""
+    data = _seal(path, body)
+    files.replace(path, data)
+    files.replace(path + PREVIOUS_SUFFIX, data)
 
 
 def write_document(files: Files, path: str, document: dict[str, Any]) -> None:
     """Replace a JSON state file; durable when this returns."""
-    files.replace(path, _seal(json.dumps(document, indent=1) + "\n"), keep_previous=True)
+    _write_twice(files, path, json.dumps(document, indent=1) + "\n")
 
 
 def read_document(files: Files, path: str, problems: list[str]) -> dict[str, Any] | None:
@@ -69,11 +92,11 @@ def read_document(files: Files, path: str, problems: list[str]) -> dict[str, Any
     return document
 
 
-def write_offsets(files: Files, path: str, offsets: dict[TopicPartition, int]) -> None:
+def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace an offset checkpoint; durable when this returns."""
     lines = [str(VERSION), str(len(offsets))]
     lines += [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
-    files.replace(path, _seal("\n".join(lines) + "\n"), keep_previous=True)
+    _write_twice(files, path, "\n".join(lines) + "\n")
 
 
 def read_offsets(files: Files, path: str, problems: list[str]) -> dict[TopicPartition, int]:
@@ -100,18 +123,30 @@ class OffsetCheckpoint:
     def __init__(self, files: Files, path: str, problems: list[str]) -> None:
         self._files = files
         self._path = path
-        self.offsets = read_offsets(files, path, problems)
-        self._previous = read_offsets(files, path + PREVIOUS_SUFFIX, [])
+        found: list[str] = []
+        self.offsets = read_offsets(files, path, found)
+        copy = read_offsets(files, path + PREVIOUS_SUFFIX, [])
+        self._needs_writing = bool(found) or copy != self.offsets
+        problems += found
 
-    def write(self, offsets: dict[TopicPartition, int]) -> None:
-        """Replace the file; durable when this returns."""
-        write_offsets(self._files, self._path, offsets)
-        self._previous, self.offsets = self.offsets, dict(offsets)
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the file and its copy, unless they say this already; durable when this
+        returns."""
+        if self.is_stale(offsets):
+            self._needs_writing = True  # until both copies are written
+            write_offsets(self._files, self._path, offsets)
+            self._needs_writing = False
+            self.offsets = dict(offsets)
 
-    def forget(self, tp: TopicPartition) -> None:
-        """See to it that neither the file nor the one before it knows this partition.
+    def is_stale(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Whether the file or its copy says something else."""
+        return self._needs_writing or offsets != self.offsets
 
-        Before a partition is made: one of the same name may have been there and left its mark.
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Make sure that neither the file nor its copy knows these partitions.
+
+        Before partitions are created: earlier ones of the same name may have left their marks.
         """
-        while tp in self.offsets or tp in self._previous:
-            self.write({other: offset for other, offset in self.offsets.items() if other != tp})
+        gone = set(partitions)
+        if self._needs_writing or not gone.isdisjoint(self.offsets):
+            self.write({tp: offset for tp, offset in self.offsets.items() if tp not in gone})

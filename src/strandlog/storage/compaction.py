@@ -251,11 +251,14 @@ class CompactionPlan:
                 for suffix in SWAPPED_SUFFIXES:
                     files.remove(first.stem + suffix + CLEANED_SUFFIX)
                 continue
+            self.log.manifest.withdraw(first.base_offset, group.originals[-1].end_offset)
+            yield self.log.manifest.sync
             yield partial(commit_swap, files, folder, first.base_offset)
             if self.log.is_closed:
                 break
             self._swap(group)
             yield partial(files.sync_dir, folder)
+            self.log.claim([group.cleaned])
         return self.report
 
     def _swap(self, group: _CleanedGroup) -> None:

@@ -43,6 +43,7 @@ from strandlog.storage.producer_state import ProducerState
 from strandlog.storage.recovery import segment_offsets
 from strandlog.storage.recovery_point import read_recovery_point
 from strandlog.storage.segment import stem_of
+from strandlog.storage.segment_manifest import losses, read_manifest
 from strandlog.storage.time_index import TimeEntry
 
 LOOKS_BEFORE_GIVING_UP = 5
@@ -304,7 +305,10 @@ class _Look:
         self._on_bytes = on_bytes
         self._report = PartitionReport(folder.rstrip("/").rpartition("/")[2])
         self._point = read_recovery_point(files, join(folder, paths.RECOVERY_POINT))
-        self._promised = self._point.offset if self._point else 0
+        self._claims = set(read_manifest(files, folder).claims)
+        self._promised = max(
+            [self._point.offset if self._point else 0, *(c.end_offset for c in self._claims)]
+        )
         self._leader_epoch = -1
 
     def run(self) -> PartitionReport:
@@ -312,13 +316,14 @@ class _Look:
         names = self._files.list_dir(self._folder)
         bases = segment_offsets(names, paths.LOG_SUFFIX)
         report.segments = len(bases)
-        report.start_offset = report.end_offset = bases[0] if bases else self._promised
+        report.start_offset = report.end_offset = bases[0] if bases else 0
         for number, base in enumerate(bases):
             is_last = number + 1 == len(bases)
             report.size_bytes += names[paths.segment_stem(base) + paths.LOG_SUFFIX]
             self._begin_at(base)
             self._walk_segment(base, is_last=is_last)
         self._check_end()
+        self._check_manifest(names)
         if self._verifies:
             self._check_side_files(names)
         return report
@@ -387,6 +392,17 @@ class _Look:
         if end_offset < self._promised and not self._report.is_damaged:
             text = f"offsets {end_offset} to {self._promised - 1} were on disk once and are gone"
             self._say("damage", self._folder, text, end_offset)
+
+    def _check_manifest(self, names: dict[str, int]) -> None:
+        """Hold the manifest against the segments; both were there before the walk began."""
+        manifest = read_manifest(self._files, self._folder)
+        path = join(self._folder, paths.SEGMENT_MANIFEST)
+        for loss in losses(manifest.claims, names):
+            if loss.claim in self._claims:  # an owner may have added more meanwhile
+                text = loss.describe(self._folder)
+                self._say("damage", self._folder, text, loss.claim.base_offset)
+        if manifest.damaged:
+            self._say("damage", path, f"{manifest.damaged} entries fail their checksum")
 
     def _check_side_files(self, names: dict[str, int]) -> None:
         if self._point is None and names.get(paths.RECOVERY_POINT):

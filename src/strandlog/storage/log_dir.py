@@ -9,7 +9,10 @@ each partition knows how far it is good.
     log-start-offset-checkpoint        where delete_records moved the start     records come back
     cleaner-offset-checkpoint          up to where compaction came              compacted again
     replication-offset-checkpoint      the high watermark, for other tools      nothing
-    recovery-point-offset-checkpoint   the recovery point, for other tools      nothing
+    recovery-point-offset-checkpoint   the recovery point, as a second witness  nothing
+
+The last one says what was on disk about a minute ago. A partition that ends below that, because its
+files or its folder are gone, reports the loss and does not give those offsets out again.
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ from strandlog.storage.identity import (
 )
 from strandlog.storage.open_files import DEFAULT_LIMIT, OpenFiles
 from strandlog.storage.partition_log import LogContext, PartitionLog
+from strandlog.storage.partition_metadata import PartitionMetadata, metadata_text, read_metadata
 from strandlog.storage.paths import join
 from strandlog.storage.producer_state import ProducerIdsSeen
+from strandlog.storage.recovery_point import read_recovery_point
 from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
 from strandlog.storage.steps import Steps, do_here
 
@@ -108,6 +113,7 @@ class LogDir:
             )
             self._log_starts = self._checkpoint(paths.LOG_START_CHECKPOINT)
             self._cleaner_points = self._checkpoint(paths.CLEANER_CHECKPOINT)
+            self._recovery_points = self._checkpoint(paths.RECOVERY_CHECKPOINT)
             self.cleaner_offsets = dict(self._cleaner_points.offsets)
             self._drop_deleted_folders()
         except BaseException:
@@ -144,6 +150,22 @@ class LogDir:
         parsed = (paths.parse_partition_dir(name) for name, size in names if size == DIRECTORY)
         return [tp for tp in parsed if tp is not None]
 
+    def metadata(self, tp: TopicPartition) -> PartitionMetadata:
+        """What the folder of a partition says about its topic."""
+        return read_metadata(self.files, join(self.path, paths.partition_dir(tp)))
+
+    def has_history(self, tp: TopicPartition) -> bool:
+        """Whether the folder of a partition shows that records were written to it once."""
+        folder = join(self.path, paths.partition_dir(tp))
+        names = self.files.list_dir(folder)
+        logs = [parsed for name in names if (parsed := paths.parse_segment_file(name))]
+        if any(parsed[0] > 0 for parsed in logs):
+            return True
+        if any(size > 0 and name.endswith(paths.LOG_SUFFIX) for name, size in names.items()):
+            return True
+        point = read_recovery_point(self.files, join(folder, paths.RECOVERY_POINT))
+        return point is not None and point.offset > 0
+
     def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
         """Make an empty partition. Durable once `sync_names` was called."""
         self.forget_marks([tp])
@@ -152,9 +174,9 @@ class LogDir:
     def forget_marks(self, partitions: Iterable[TopicPartition]) -> None:
         """See to it that no checkpoint knows these partitions: some of their names may have been
         there before."""
-        for tp in partitions:
-            self._log_starts.forget(tp)
-            self._cleaner_points.forget(tp)
+        partitions = list(partitions)
+        for checkpoint in (self._log_starts, self._cleaner_points, self._recovery_points):
+            checkpoint.forget(partitions)
 
     def make_partition(
         self, tp: TopicPartition, topic_id: str, settings: LogSettings
@@ -165,9 +187,25 @@ class LogDir:
         self.files.make_dir(folder)
         metadata = join(folder, paths.PARTITION_METADATA)
         self.files.remove(metadata)
-        self.files.append_to(metadata, _partition_metadata(topic_id))
+        self.files.append_to(metadata, metadata_text(paths.partition_dir(tp), topic_id))
         self.files.sync_file(metadata)
         return self._opened(tp, settings, 0)  # which makes the names in the folder durable
+
+    def restore_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
+        """Create a partition whose folder is gone, empty; it goes on after the last offset that is
+        known to have been on disk."""
+        known_end = max(self._known_end(tp), self._log_starts.offsets.get(tp, 0))
+        self._cleaner_points.forget([tp])
+        folder = join(self.path, paths.partition_dir(tp))
+        self.files.make_dir(folder)
+        self.write_partition_metadata(tp, topic_id)
+        self.adopt(self._opened(tp, settings, known_end))
+        lost = f"; offsets below {known_end} are gone" if known_end else ""
+        self.problems.append(f"the folder of {tp} is gone; made anew, empty{lost}")
+
+    def _known_end(self, tp: TopicPartition) -> int:
+        """Up to where the partition was on disk when the checkpoint was written."""
+        return self._recovery_points.offsets.get(tp, 0)
 
     def adopt(self, log: PartitionLog) -> None:
         """Take a partition that was made into the folder's books."""
@@ -177,8 +215,9 @@ class LogDir:
 
     def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
         """Say in the partition's folder which topic it belongs to."""
-        folder = join(self.path, paths.partition_dir(tp))
-        self.files.replace(join(folder, paths.PARTITION_METADATA), _partition_metadata(topic_id))
+        name = paths.partition_dir(tp)
+        path = join(join(self.path, name), paths.PARTITION_METADATA)
+        self.files.replace(path, metadata_text(name, topic_id))
 
     def sync_names(self) -> None:
         """Make new and renamed partition folders durable."""
@@ -192,7 +231,8 @@ class LogDir:
 
     def _opened(self, tp: TopicPartition, settings: LogSettings, log_start: int) -> PartitionLog:
         folder = join(self.path, paths.partition_dir(tp))
-        return PartitionLog(tp, folder, settings, self._context, log_start)
+        known_end = self._known_end(tp)
+        return PartitionLog(tp, folder, settings, self._context, log_start, known_end)
 
     def delete_partition(self, tp: TopicPartition, delay_ms: int) -> None:
         """Take a partition out at once; its files go `delay_ms` later."""
@@ -242,7 +282,7 @@ class LogDir:
         for tp, log in self.logs.items():
             if log.log_start_offset > log.segments.first_base:
                 starts[tp] = log.log_start_offset
-        if starts != self._log_starts.offsets:
+        if self._log_starts.is_stale(starts):
             with self.reserve.spending():
                 yield partial(self._log_starts.write, starts)
 
@@ -257,7 +297,7 @@ class LogDir:
         marks = {tp: log.high_watermark for tp, log in self.logs.items()}
         yield partial(self._write_checkpoint, paths.HIGH_WATERMARK_CHECKPOINT, marks)
         points = {tp: log.flushed_offset for tp, log in self.logs.items()}
-        yield partial(self._write_checkpoint, paths.RECOVERY_CHECKPOINT, points)
+        yield partial(self._recovery_points.write, points)
 
     def _write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         write_offsets(self.files, join(self.path, name), offsets)
@@ -300,17 +340,4 @@ class LogDir:
 
 def read_topic_id(files: Files, folder: str) -> str:
     """The id of the topic that a partition's folder carries; "" when it is not readable."""
-    try:
-        lines = files.read(join(folder, paths.PARTITION_METADATA)).decode(errors="replace")
-    except FileNotFoundError:
-        return ""
-    found = [
-        line.partition(":")[2].strip()
-        for line in lines.splitlines()
-        if line.startswith("topic_id:")
-    ]
-    return found[0] if found else ""
-
-
-def _partition_metadata(topic_id: str) -> bytes:
-    return f"version: 0\ntopic_id: {topic_id}\n".encode()
+    return read_metadata(files, folder).topic_id

@@ -22,7 +22,8 @@ fails leaves nothing behind, so the log goes on; what is unsynced is in flusher.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from strandlog.clock import Clock, SteadyClock
@@ -92,6 +93,7 @@ class PartitionLog:
         "last_report",
         "log_end_offset",
         "log_start_offset",
+        "manifest",
         "producers",
         "segments",
         "settings",
@@ -106,14 +108,17 @@ class PartitionLog:
         settings: LogSettings,
         context: LogContext,
         log_start_offset: int = 0,
+        known_end: int = 0,
     ) -> None:
-        """Open the folder's log, recovering whatever the last stop left."""
+        """Open the folder's log, recovering whatever the last stop left. Everything below
+        `known_end` was on disk once, says a checkpoint of the data folder."""
         self.tp = tp
         self.folder = folder
         self.settings = settings
         self.context = context
         now_ms = context.clock.now_ms()
-        recovered = Recovery(context.files, folder, settings, now_ms).run(log_start_offset)
+        recovery = Recovery(context.files, folder, settings, now_ms)
+        recovered = recovery.run(log_start_offset, known_end)
         self.segments = recovered.segments
         self.segments.active.open_files = context.open_files
         self.producers: ProducerState = recovered.producers
@@ -125,11 +130,15 @@ class PartitionLog:
         self.high_watermark = recovered.log_end_offset
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
         self._stable_place = (-1, self.visible_place)  # of the last stable offset asked for
+        self.manifest = recovered.manifest
         self._flusher = Flusher(folder, context, recovered)
         if recovered.needs_flush:
             self.flush()
         if recovered.needs_flush or not recovered.point.sequence:
             self.settle()
+        self.claim(recovered.unclaimed)
+        if self.manifest.is_damaged:
+            self.manifest.shorten(self.segments.sealed)
 
     # -- append ------------------------------------------------------------------------------
 
@@ -301,8 +310,17 @@ class PartitionLog:
 
     def flush_completed(self, plan: FlushPlan) -> None:
         """A plan was executed: show what it made durable."""
-        if self._flusher.completed(plan) and self.context.waits_for_sync:
+        if not self._flusher.completed(plan):
+            return
+        if plan.sealed:
+            self.claim(plan.sealed)
+        if self.context.waits_for_sync:
             self._show_up_to(plan.end_offset, plan.place)
+
+    def claim(self, durable: Iterable[Segment]) -> None:
+        """Enter sealed segments that are on disk and were not removed since into the manifest."""
+        with contextlib.suppress(StorageError, FileNotFoundError):  # without it they are as safe
+            self.manifest.claim(segment for segment in durable if segment in self.segments.sealed)
 
     def _show_up_to(self, offset: int, place: tuple[int, int]) -> None:
         self.high_watermark = offset
@@ -386,6 +404,8 @@ class PartitionLog:
         self.flush()
         self.settle()
         self.roll()
+        self.manifest.withdraw(self.segments.at(offset)[0].base_offset)
+        self.manifest.sync()
         self.begin_active_file()
         while self.segments.sealed and self.segments.sealed[-1].base_offset >= offset:
             self._retire(self.segments.sealed[-1:])
@@ -398,6 +418,7 @@ class PartitionLog:
         self._flusher.note_truncation(offset)
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
         self.flush()
+        self.claim(self.segments.sealed[-1:])
 
     def _cut_last_sealed(self, offset: int) -> None:
         """Write the part of the segment that stays as a new file: somebody may be reading the old

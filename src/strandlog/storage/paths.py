@@ -13,6 +13,7 @@
     <20 digits>.snapshot                   producer state before that offset (can be rebuilt)
     partition.metadata                     the topic id
     recovery-point                         up to where the log is known to be on disk
+    segments                               the sealed segments, so that a lost one is missed
     <20 digits>.log.cleaned                a compaction under way: dropped at the next start
     <20 digits>.log.swap                   a compaction that is done: finished at the next start
     <20 digits>.log.deleted                waits for file.delete.delay.ms, then goes
@@ -52,6 +53,7 @@ HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINT = "recovery-point"
+SEGMENT_MANIFEST = "segments"
 
 # Everything that belongs to one segment besides the log itself, all of it rebuildable.
 SIDE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORT_INDEX_SUFFIX)

@@ -18,6 +18,8 @@ What can be wrong, and what is done about it:
                  the range is reported.
     missing end  the log ends below the recovery point: reported; the lost offsets are not given
                  out again.
+    missing or   a sealed segment is not there, or not as long, as the manifest says
+    cut segment  (segment_manifest.py), or of its files only indexes are left: reported.
 
     failed sync  the recovery point is suspect: what lies above it is written once more, or the next
                  sync would prove nothing.
@@ -43,6 +45,7 @@ from strandlog.storage.paths import (
     DAMAGED_SUFFIX,
     LOG_SUFFIX,
     RECOVERY_POINT,
+    SEGMENT_MANIFEST,
     SIDE_SUFFIXES,
     SNAPSHOT_SUFFIX,
     join,
@@ -58,6 +61,14 @@ from strandlog.storage.recovery_point import (
 )
 from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_list import SegmentList
+from strandlog.storage.segment_manifest import (
+    NOTHING,
+    Claim,
+    Loss,
+    SegmentManifest,
+    losses,
+    read_manifest,
+)
 from strandlog.storage.segment_scan import SegmentScan, intact_end, scan_segment, trusted_start
 from strandlog.storage.swap import tidy_after_crash
 from strandlog.storage.txn_index import AbortedTransactions, end_of_transaction, packed
@@ -89,12 +100,18 @@ class Recovered:
     report: RecoveryReport
     needs_flush: bool
     snapshots: set[int]  # the offsets of the snapshot files that are there
+    manifest: SegmentManifest
+    unclaimed: list[Segment]  # sealed segments that the manifest does not know
 
 
 def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
     """The offsets in the names of a partition's files with that suffix, ascending."""
     parsed = map(parse_segment_file, names)
     return sorted(found[0] for found in parsed if found and found[1:] == (suffix, ""))
+
+
+def _bases(names: dict[str, int]) -> list[int]:
+    return segment_offsets(names, LOG_SUFFIX)
 
 
 class Recovery:
@@ -115,27 +132,85 @@ class Recovery:
         self._needs_flush = False
         self._log_start_offset = 0
         self._loss_from = NEVER  # from which offset on a gap is a loss
+        self._claims: list[Claim] = []
+        self._manifest = SegmentManifest(files, folder, NOTHING)
 
-    def run(self, log_start_offset: int = 0) -> Recovered:
-        """Open the partition. `log_start_offset` is where an empty one begins."""
-        tidy_after_crash(self._files, self._folder)
+    def run(self, log_start_offset: int = 0, known_end: int = 0) -> Recovered:
+        """Open the partition. `log_start_offset` is where an empty one begins; what lies below
+        `known_end` was on disk once."""
+        lonely = tidy_after_crash(self._files, self._folder)
         names = self._files.list_dir(self._folder)
-        point_path = join(self._folder, RECOVERY_POINT)
-        found = read_recovery_point(self._files, point_path)
-        self._report.problems += mend_recovery_point(self._files, point_path)
-        self._point = found or START
-        self._loss_from = NEVER if found is None else found.offset
+        self._load_manifest(names)
+        self._load_point(names, known_end)
+        self._note_lonely(lonely, names)
         self._load_snapshot(segment_offsets(names, SNAPSHOT_SUFFIX))
         segments = [
             Segment(stem_of(self._folder, base), base, names[f"{base:020d}{LOG_SUFFIX}"])
             for base in segment_offsets(names, LOG_SUFFIX)
         ]
         if not segments:
+            if self._point.offset > log_start_offset:
+                self._say_gone(log_start_offset, "no segment is left: ")
             base = max(log_start_offset, self._point.offset)
             return self._recovered(SegmentList([], self._new_active(base)), base)
         self._log_start_offset = log_start_offset
+        self._begin_active(segments)
         self._load_aborted(segments, names)
         return self._scan_all(segments)
+
+    def _load_manifest(self, names: dict[str, int]) -> None:
+        if SEGMENT_MANIFEST not in names:
+            return
+        found = read_manifest(self._files, self._folder)
+        lost = losses(found.claims, names)
+        self._claims = found.claims
+        self._manifest = SegmentManifest(self._files, self._folder, found, lost)
+        problems = [loss.describe(self._folder) for loss in lost]
+        if found.damaged:
+            path = join(self._folder, SEGMENT_MANIFEST)
+            problems.append(f"{found.damaged} entries of {path} fail their checksum")
+        self._report.problems += problems
+
+    def _load_point(self, names: dict[str, int], known_end: int) -> None:
+        """The recovery point, raised to what other files know to have been on disk."""
+        path = join(self._folder, RECOVERY_POINT)
+        found = read_recovery_point(self._files, path)
+        self._report.problems += mend_recovery_point(self._files, path)
+        if found is None and any(names.get(f"{o:020d}{LOG_SUFFIX}") for o in _bases(names)):
+            self._report.problems.append(f"{path} is missing or empty; the whole log was read")
+        point = found or START
+        known_end = max([known_end, *(claim.end_offset for claim in self._claims)])
+        self._point = point._replace(offset=max(point.offset, known_end))
+        self._loss_from = NEVER if found is None else self._point.offset
+
+    def _note_lonely(self, lonely: list[int], names: dict[str, int]) -> None:
+        """Report logs of which only the indexes are left, unless the manifest did."""
+        claimed = {claim.base_offset for claim in self._claims}
+        bases = [*_bases(names), self._point.offset]
+        for base in lonely:
+            if base < self._point.offset and base not in claimed:
+                end = min(other for other in bases if other > base)
+                loss = Loss(Claim(base, end, 0), None)
+                self._report.problems.append(loss.describe(self._folder))
+
+    def _begin_active(self, segments: list[Segment]) -> None:
+        """When the last segment is a sealed one, the active one has no file: it was not begun yet,
+        or is lost. A sealed segment may have gaps and must not become the active one."""
+        last = next((c for c in self._claims if c.base_offset == segments[-1].base_offset), None)
+        if last is None:
+            return
+        if last.end_offset < self._point.offset:
+            self._say_gone(last.end_offset)
+        base = max(last.end_offset, self._point.offset, self._log_start_offset)
+        active = Segment(stem_of(self._folder, base), base, 0)
+        self._files.open_log(active.log_path).close()
+        self._needs_flush = True
+        segments.append(active)
+
+    def _say_gone(self, start: int, why: str = "") -> None:
+        self._report.problems.append(
+            f"{why}offsets {start} to {self._point.offset - 1} were on disk once and are gone"
+        )
 
     def _load_snapshot(self, offsets: list[int]) -> None:
         """The newest intact snapshot that is not above the snapshot point."""
@@ -328,9 +403,7 @@ class Recovery:
 
     def _finish(self, segments: SegmentList, next_offset: int, *, ends_here: bool) -> Recovered:
         if next_offset < self._point.offset:
-            self._report.problems.append(
-                f"offsets {next_offset} to {self._point.offset - 1} were on disk once and are gone"
-            )
+            self._say_gone(next_offset)
             next_offset, ends_here = self._point.offset, False
         if next_offset < self._log_start_offset:
             # With durability "page_cache": what was deleted was never on disk.
@@ -345,6 +418,7 @@ class Recovery:
     def _recovered(self, segments: SegmentList, next_offset: int) -> Recovered:
         if self._aborted_in_doubt:
             rebuild_aborted(self._files, segments.all(), self._aborted)
+        claimed = {claim.base_offset for claim in self._claims}
         return Recovered(
             segments,
             next_offset,
@@ -354,4 +428,6 @@ class Recovery:
             self._report,
             self._needs_flush or next_offset != self._point.offset,
             self._snapshots,
+            self._manifest,
+            [s for s in segments.sealed if s.base_offset not in claimed],
         )

@@ -66,18 +66,25 @@ def _rename_all(files: Files, folder: str, base_offset: int, old: str, new: str)
             files.rename(stem + suffix + old, stem + suffix + new)
 
 
-def tidy_after_crash(files: Files, folder: str) -> None:
-    """Bring a partition's folder to a state without half-done work. Safe to repeat."""
+def tidy_after_crash(files: Files, folder: str) -> list[int]:
+    """Bring a partition's folder to a state without half-done work. Safe to repeat.
+
+    Returns the base offsets of indexes whose log is gone, although nobody removed it.
+    """
     swaps: list[int] = []
     originals: list[int] = []
+    explained: set[int] = set()
     for name in files.list_dir(folder):
         parsed = parse_segment_file(name)
+        if parsed and parsed[1:] == (LOG_SUFFIX, DELETED_SUFFIX):
+            explained.add(parsed[0])
         if name.endswith((TEMP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)):
             files.remove(join(folder, name))
         elif parsed and parsed[1] == LOG_SUFFIX:
             (swaps if parsed[2] == SWAP_SUFFIX else originals).append(parsed[0])
     for base_offset in sorted(swaps):
         _finish_after_crash(files, folder, base_offset, originals)
+    lonely: set[int] = set()
     names = files.list_dir(folder)
     for name in names:
         parsed = parse_segment_file(name)
@@ -89,8 +96,11 @@ def tidy_after_crash(files: Files, folder: str) -> None:
             and not parsed[2]
             and segment_stem(parsed[0]) + LOG_SUFFIX not in names
         )
+        if is_lonely and parsed is not None:
+            lonely.add(parsed[0])
         if is_swap or is_lonely:
             files.remove(join(folder, name))
+    return sorted(lonely - explained) if not swaps else []
 
 
 def _finish_after_crash(
@@ -105,6 +115,7 @@ def _finish_after_crash(
         if base_offset <= original < max(end_offset or 0, base_offset + 1):
             for suffix in (LOG_SUFFIX, *SIDE_SUFFIXES):
                 files.remove(stem_of(folder, original) + suffix)
+    files.sync_dir(folder)  # or the next start would take a lonely index for a lost log
     _rename_all(files, folder, base_offset, SWAP_SUFFIX, "")
     files.sync_dir(folder)
 

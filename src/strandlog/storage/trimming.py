@@ -1,8 +1,8 @@
 """Takes old segments out of a partition, in steps (steps.py).
 
     1  the producers outlive their records: a snapshot of them is made durable
-    2  the name of the active segment is made durable: when the others are gone, it alone tells
-       which offset comes next
+    2  the manifest withdraws its claims, durably. The name of the active segment is made durable:
+       when the others are gone, it alone tells which offset comes next
     3  the segments go, a few at a time: renamed, forgotten; the log starts later
     4  the renames are made durable. A crash before that brings segments back, and the next
        retention takes them again
@@ -36,6 +36,8 @@ def dropping_oldest(log: PartitionLog, count: int) -> Steps[int]:
         yield from flushing(log)
         _check_is_open(log)
     log.open_active_file()
+    log.manifest.withdraw(0, doomed[-1].end_offset)
+    yield log.manifest.sync
     sync_names = partial(log.context.files.sync_dir, log.folder)
     yield sync_names
     _check_is_open(log)
@@ -44,6 +46,7 @@ def dropping_oldest(log: PartitionLog, count: int) -> Steps[int]:
         yield breathe
         _check_is_open(log)
     yield sync_names
+    yield partial(log.manifest.shorten, list(log.segments.sealed))
     return sum(segment.size_bytes for segment in doomed)
 
 

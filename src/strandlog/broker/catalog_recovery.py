@@ -1,0 +1,138 @@
+"""Holds the catalog file against the partition folders, at the start.
+
+The file says which topics exist; a folder that holds records is evidence that its topic existed
+when they were written. When the two disagree, the folder wins:
+
+    the file says            the folders say               then
+    nothing (lost, damaged)  orders-0, orders-1, id X      topic `orders`, id X, 2 partitions
+    orders, 1 partition      orders-1 holds records        `orders` has 2 partitions
+    nothing about orders     orders-0 holds records        topic `orders`, as in the first line
+    nothing about orders     orders-0 was never written    an unfinished creation: set aside
+    orders, id X             all folders: id Y, sealed     id Y: the file is older than the topic
+
+A topic that only its folders remember has lost its settings. Until someone sets them again it
+deletes nothing: no retention, no compaction (internal topics are always compacted). Every decision
+is reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from strandlog.broker.topic import Topic
+from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.config.setting import Value
+from strandlog.config.topic_settings import TOPIC_SETTINGS, LogSettings
+from strandlog.model import TopicPartition
+from strandlog.storage.identity import base64_id, uuid_of
+from strandlog.storage.log_dir import LogDir
+from strandlog.storage.partition_metadata import PartitionMetadata
+
+KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.ms": -1, "retention.bytes": -1}
+INTERNAL = {"cleanup.policy": "compact"}
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """The topics after the comparison, and what it found."""
+
+    topics: dict[str, Topic]
+    metadata: dict[TopicPartition, PartitionMetadata] = field(default_factory=dict)
+    strays: list[TopicPartition] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class Reconciliation:
+    """One comparison of a catalog with a folder."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        effective: Callable[[Mapping[str, Value]], LogSettings],
+        new_uuid: Callable[[], UUID],
+    ) -> None:
+        self._log_dir = log_dir
+        self._effective = effective
+        self._new_uuid = new_uuid
+        self._metadata = {tp: log_dir.metadata(tp) for tp in log_dir.partitions_on_disk()}
+        self._problems: list[str] = []
+        self._strays: list[TopicPartition] = []
+
+    def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
+        """Compare; `is_lost` when there was no catalog that could be read."""
+        known_ids = {topic.topic_id for topic in topics.values()}
+        found = dict(topics)
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for tp in self._metadata:
+            by_topic.setdefault(tp.topic, []).append(tp)
+        for name, partitions in by_topic.items():
+            topic = topics.get(name)
+            if topic is None:
+                topic = self._missing_topic(name, partitions, is_lost=is_lost)
+            else:
+                topic = self._with_folders_id(self._grown(topic, partitions), known_ids)
+            if topic is not None:
+                found[name] = topic
+        return Reconciled(found, self._metadata, self._strays, self._problems)
+
+    def _missing_topic(
+        self, name: str, partitions: list[TopicPartition], *, is_lost: bool
+    ) -> Topic | None:
+        """A topic that only folders know."""
+        if not is_lost and not any(map(self._log_dir.has_history, partitions)):
+            self._strays += partitions
+            return None
+        topic_id = _majority(self._metadata[tp] for tp in partitions)
+        count = 1 + max(tp.partition for tp in partitions)
+        raw = INTERNAL if name in INTERNAL_TOPICS else KEEP_EVERYTHING
+        config = TOPIC_SETTINGS.parse(raw)
+        consequence = "it keeps all records" if name not in INTERNAL_TOPICS else "it is compacted"
+        self._problems.append(
+            f"the catalog has lost topic {name!r}; its folders give it back with {count} "
+            f"partitions. Its settings are lost: {consequence} until they are set again"
+        )
+        topic_id = topic_id or base64_id(self._new_uuid())
+        return Topic(name, topic_id, count, config, self._effective(config))
+
+    def _grown(self, topic: Topic, partitions: list[TopicPartition]) -> Topic:
+        """A topic, with partitions that the catalog does not know and that hold records."""
+        beyond = [tp for tp in partitions if tp.partition >= topic.partitions]
+        written = [tp.partition for tp in beyond if self._log_dir.has_history(tp)]
+        count = max([topic.partitions, *(number + 1 for number in written)])
+        self._strays += [tp for tp in beyond if tp.partition >= count]
+        if count > topic.partitions:
+            self._problems.append(
+                f"the catalog gives topic {topic.name!r} {topic.partitions} partitions, its "
+                f"folders hold records of {count}; it has {count}"
+            )
+        return replace(topic, partitions=count)
+
+    def _with_folders_id(self, topic: Topic, known_ids: set[str]) -> Topic:
+        """A topic with the id that all of its folders agree on, if that is another one."""
+        own = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        found = {self._metadata[tp] for tp in own if tp in self._metadata}
+        if len(found) != 1:
+            return topic
+        metadata = found.pop()
+        if metadata.topic_id in known_ids or not metadata.is_sealed or not _is_id(metadata):
+            return topic
+        self._problems.append(
+            f"the catalog knows an older topic {topic.name!r}; the id in its folders counts"
+        )
+        return replace(topic, topic_id=metadata.topic_id)
+
+
+def _majority(found: Iterable[PartitionMetadata]) -> str:
+    """The id that most folders carry; "" when none has one that can be used."""
+    counts = Counter(metadata.topic_id for metadata in found if _is_id(metadata))
+    return counts.most_common(1)[0][0] if counts else ""
+
+
+def _is_id(metadata: PartitionMetadata) -> bool:
+    try:
+        return base64_id(uuid_of(metadata.topic_id)) == metadata.topic_id
+    except ValueError:
+        return False

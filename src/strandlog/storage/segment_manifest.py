@@ -1,0 +1,192 @@
+"""`segments`: which sealed segments a partition has, so that one that disappears is missed.
+
+    entry: i64 base offset | i64 end offset | i64 bytes | u32 CRC-32C (with the name of the folder)
+
+A journal of claims; the file only grows, until it is written anew. An entry says "the segment with
+this base holds the offsets up to this end, in a file of so many bytes", and replaces every earlier
+entry about those offsets. With a size of -1 it says nothing but that: whatever was there may be
+gone.
+
+    sealed       its claim is appended after its files were synced
+    retention    the claims of what goes are withdrawn, durably, before the files go
+    compaction   the same for the originals; the claim of the new segment follows after the swap
+    truncation   the same
+
+So a claim is true whenever it can be read; a crash merely loses the newest ones, and the next start
+makes those again. A segment that is missing or has another size than claimed is damage. Without
+this file a gap would be all that is left of it, and gaps are normal. Claims about lost segments
+stay until retention or compaction pass them, so every start and every `log verify` reports the
+loss. An entry that fails its checksum is skipped: torn, or damaged and reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from strandlog.errors import DiskFullError
+from strandlog.record.checksum import crc32c
+from strandlog.storage.files import Files
+from strandlog.storage.paths import LOG_SUFFIX, SEGMENT_MANIFEST, join, segment_stem
+from strandlog.storage.segment import Segment
+
+_BODY = struct.Struct(">qqq")
+_CRC = struct.Struct(">I")
+ENTRY_SIZE = _BODY.size + _CRC.size
+WITHDRAWN = -1
+END_OF_OFFSETS = 2**63 - 1
+SPARE_ENTRIES = 256  # beyond twice what is needed, before the file is written anew
+
+
+class Claim(NamedTuple):
+    """What one entry says."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+class Loss(NamedTuple):
+    """A claim that the folder does not keep; `size_bytes` is None when the file is missing."""
+
+    claim: Claim
+    size_bytes: int | None
+
+    def describe(self, folder: str) -> str:
+        """The loss in words."""
+        base, end, claimed = self.claim
+        path = join(folder, segment_stem(base) + LOG_SUFFIX)
+        if self.size_bytes is None:
+            return f"{path} is gone: offsets {base} to {end - 1} are lost"
+        return (
+            f"{path} has {self.size_bytes} bytes, it had {claimed}: some of the offsets "
+            f"{base} to {end - 1} are lost"
+        )
+
+
+class ReadManifest(NamedTuple):
+    """What the file of a partition says."""
+
+    claims: list[Claim]
+    entries: int  # up to the last good one; what follows is torn
+    damaged: int  # entries that fail their checksum, with good ones behind them
+
+
+NOTHING = ReadManifest([], 0, 0)
+
+
+def read_manifest(files: Files, folder: str) -> ReadManifest:
+    """The claims that still hold, by base offset."""
+    try:
+        data = files.read(join(folder, SEGMENT_MANIFEST))
+    except FileNotFoundError:
+        return NOTHING
+    claims: dict[int, Claim] = {}
+    damaged = bad = entries = 0
+    name = _folder_name(folder)
+    for start in range(0, len(data), ENTRY_SIZE):
+        claim = _parse(data[start : start + ENTRY_SIZE], name)
+        if claim is None:
+            bad += 1
+            continue
+        damaged, entries = bad, start // ENTRY_SIZE + 1
+        for base in [b for b, old in claims.items() if _overlaps(old, claim)]:
+            del claims[base]
+        if claim.size_bytes != WITHDRAWN:
+            claims[claim.base_offset] = claim
+    return ReadManifest(sorted(claims.values()), entries, damaged)
+
+
+def losses(claims: Iterable[Claim], names: dict[str, int]) -> list[Loss]:
+    """The claims that the files of a folder do not keep."""
+    found = []
+    for claim in claims:
+        size = names.get(segment_stem(claim.base_offset) + LOG_SUFFIX)
+        if size != claim.size_bytes:
+            found.append(Loss(claim, size))
+    return found
+
+
+def _overlaps(old: Claim, new: Claim) -> bool:
+    return old.base_offset < new.end_offset and new.base_offset < old.end_offset
+
+
+def _folder_name(folder: str) -> bytes:
+    return folder.rpartition("/")[2].encode()
+
+
+def _parse(entry: bytes, name: bytes) -> Claim | None:
+    if len(entry) != ENTRY_SIZE:
+        return None
+    body = entry[: _BODY.size]
+    if _CRC.unpack_from(entry, _BODY.size)[0] != crc32c(body + name):
+        return None
+    return Claim(*_BODY.unpack(body))
+
+
+class SegmentManifest:
+    """The manifest of an open partition."""
+
+    __slots__ = ("_entries", "_files", "_folder", "is_damaged", "lost")
+
+    def __init__(
+        self, files: Files, folder: str, found: ReadManifest, lost: Sequence[Loss] = ()
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._entries = found.entries
+        self.is_damaged = found.damaged > 0
+        self.lost = [loss.claim for loss in lost]
+
+    @property
+    def path(self) -> str:
+        return join(self._folder, SEGMENT_MANIFEST)
+
+    def claim(self, segments: Iterable[Segment]) -> None:
+        """These sealed segments are on disk. Written, not durable: an older manifest is true."""
+        self._append([Claim(s.base_offset, s.end_offset, s.size_bytes) for s in segments])
+
+    def withdraw(self, base_offset: int, end_offset: int = END_OF_OFFSETS) -> None:
+        """Nothing is claimed about these offsets any more; durable after `sync`.
+
+        A full disk must not keep files from being removed: then all claims go, and the next start
+        makes those anew that still hold.
+        """
+        if not self._entries:
+            return
+        try:
+            self._append([Claim(base_offset, end_offset, WITHDRAWN)])
+        except DiskFullError:
+            self._files.truncate(self.path, 0)
+            self._entries = 0
+        kept = [claim for claim in self.lost if not base_offset <= claim.base_offset < end_offset]
+        self.lost = kept
+
+    def sync(self) -> None:
+        """Make withdrawals durable, before files go; from any thread."""
+        with contextlib.suppress(FileNotFoundError):  # it has no claims yet
+            self._files.sync_file(self.path)
+
+    def shorten(self, sealed: Sequence[Segment]) -> None:
+        """Write the file anew when it is damaged or most of it no longer counts; durable when this
+        returns."""
+        if not self.is_damaged and self._entries <= 2 * len(sealed) + SPARE_ENTRIES:
+            return
+        claims = [Claim(s.base_offset, s.end_offset, s.size_bytes) for s in sealed]
+        claims = [c for c in claims if not any(_overlaps(c, lost) for lost in self.lost)]
+        entries = sorted([*self.lost, *claims])
+        self._files.replace(self.path, b"".join(map(self._packed, entries)))
+        self._entries, self.is_damaged = len(entries), False
+
+    def _append(self, claims: list[Claim]) -> None:
+        if claims:
+            # At its place, not at the end: a full disk may have taken a part of it before.
+            position = self._entries * ENTRY_SIZE
+            self._files.write_at(self.path, position, b"".join(map(self._packed, claims)))
+            self._entries += len(claims)
+
+    def _packed(self, claim: Claim) -> bytes:
+        body = _BODY.pack(*claim)
+        return body + _CRC.pack(crc32c(body + _folder_name(self._folder)))

@@ -338,7 +338,7 @@ class Catalog:
         if document is not None and "topics" not in document:
             problems.append(f"{self._path} describes no topics and was not used")
             document = None
-        problems += self.dynamic.load((document or {}).get("broker", {}))
+        self._log_dir.problems += self.dynamic.load((document or {}).get("broker", {}))
         for name, described in (document or {"topics": {}})["topics"].items():
             topic = topic_from_document(name, described, self._settings.topic_defaults)
             (self._doomed if topic.is_deleting else self._topics)[name] = topic

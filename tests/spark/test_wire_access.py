@@ -47,6 +47,19 @@ def options(address: str, **more: str) -> Options:
     return parse_options(STREAM, {"bootstrap.servers": address, "subscribe": "t"} | more)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "no-such-host.invalid:9092"])
+def test_a_refused_connection_is_told_at_once(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def patient(*_: Any) -> None:
+        raise AssertionError("it waits to try again")
+
+    monkeypatch.setattr("strandlog.client.wire.cluster.pause", patient)
+    with pytest.raises(UnreachableError, match=f"no connection to {host}"):
+        WireAccess(options(f"{host},127.0.0.1:1"))
+    task = WireAccess(options(host), in_task=True)
+    with closing(task), pytest.raises(AssertionError):  # its broker may be restarting
+        task.partitions()
+
+
 @pytest.mark.parametrize(("retries", "interval_ms"), [("0", "0"), ("3", "400")])
 def test_looking_up_offsets_is_repeated_as_often_as_asked(
     mortal: BrokerProcess, retries: str, interval_ms: str

@@ -24,6 +24,7 @@ def prepare_topics(pipeline: Pipeline) -> list[str]:
             wanted.setdefault(source.dead_letter, None)
     settings = client_options(pipeline.bootstrap, pipeline.options)
     with WireClient(pipeline.bootstrap, settings) as client:
+        client.check_reachable()
         read = {source.topic: source.name for source in pipeline.sources}
         existing = client.topics([*wanted, *read])
         for topic, name in read.items():

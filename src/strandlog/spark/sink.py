@@ -68,17 +68,27 @@ class TaskMessage(WriterCommitMessage):
 
 
 class TaskPlace:
-    """Which task of which batch of which query this is; `run` is the run of a streaming query whose
-    foreachBatch writes a DataFrame."""
+    """Which task of which batch of which query this is.
+
+    `run` is the run of a streaming query whose foreachBatch writes a DataFrame. A task that
+    `may_wait` is of a query that has written before: its broker may be restarting."""
 
     def __init__(
-        self, query: str, batch_id: int, partition: int, attempt: int, run: str | None = None
+        self,
+        query: str,
+        batch_id: int,
+        partition: int,
+        attempt: int,
+        run: str | None = None,
+        *,
+        may_wait: bool = True,
     ) -> None:
         self.query = query
         self.batch_id = batch_id
         self.partition = partition
         self.attempt = attempt
         self.run = run
+        self.may_wait = may_wait
 
     def transactional_id(self, attempt: int) -> str:
         return f"{_prefix(self.query)}{self.partition}-{attempt}"
@@ -116,6 +126,8 @@ class BatchSink:
     def write(self, place: TaskPlace, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows."""
         with self.client() as client:
+            if not place.may_wait:
+                client.check_reachable()
             if not self.is_exact:
                 identity = client.init_producer_id()
                 written = self._writer(client, None, tuple(identity)).write(batches)
@@ -222,7 +234,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty(BATCH_PROPERTY)
         if query is None or batch_id is None:
             raise DataError("Spark did not say which batch of which query this is")
-        place = TaskPlace(query, int(batch_id), context.partitionId(), context.attemptNumber())
+        place = TaskPlace(
+            query,
+            int(batch_id),
+            context.partitionId(),
+            context.attemptNumber(),
+            may_wait=int(batch_id) > 0,
+        )
         return self._sink.write(place, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -255,12 +273,14 @@ class BatchWriter(DataSourceArrowWriter):
             place = TaskPlace(self._query, self._batch_id, 0, 0)
         else:
             is_streaming = context.getLocalProperty(QUERY_PROPERTY) is not None
+            is_first = context.getLocalProperty(BATCH_PROPERTY) in (None, "0")
             place = TaskPlace(
                 self._query,
                 self._batch_id,
                 context.partitionId(),
                 context.attemptNumber(),
                 context.getLocalProperty(RUN_PROPERTY) if is_streaming else None,
+                may_wait=is_streaming and not is_first,
             )
         return self._sink.write(place, iterator)
 

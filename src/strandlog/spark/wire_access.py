@@ -60,11 +60,20 @@ class WireAccess:
         client = task_client_options(options) if in_task else options.client
         client = {"isolation.level": "read_committed", **client}
         self._client = WireClient(options["bootstrap.servers"], client)
+        if not in_task:
+            self._check_reachable()
         self._isolation = (
             IsolationLevel.READ_COMMITTED
             if options.is_committed_only
             else IsolationLevel.READ_UNCOMMITTED
         )
+
+    def _check_reachable(self) -> None:
+        try:
+            self._client.check_reachable()
+        except BaseException:
+            self._client.close()
+            raise
 
     def partitions(self) -> list[TopicPartition]:
         now_ms, ttl_ms = self._clock.monotonic_ms(), self._options[METADATA_TTL]

@@ -103,6 +103,11 @@ class WireClient:
             raise ClosedError("client")
         return self._open_cluster
 
+    def check_reachable(self) -> None:
+        """Raise `UnreachableError` at once when every bootstrap address refuses the connection.
+        Other calls are patient, since a broker may be restarting; a new job wants to know."""
+        self._cluster.check_reachable()
+
     def http_address(self) -> str | None:
         """Where the broker answers HTTP, if it is one of ours and does."""
         return self._cluster.attempts(lambda: http_address(self._cluster))

@@ -10,6 +10,7 @@ growing pauses; then the last one is raised.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 from uuid import UUID
@@ -138,6 +139,20 @@ class Cluster:
                 reasons.append(str(error))
         raise UnreachableError("; ".join(reasons)) from last
 
+    def check_reachable(self) -> None:
+        """Raise at once when no bootstrap address has a listener, or a host that exists. What may
+        pass, such as an address that does not answer, is left to `attempts`."""
+        reasons: list[str] = []
+        for address in dict.fromkeys(self.options.bootstrap):
+            try:
+                self._connection(address)
+                return
+            except UnreachableError as error:
+                if not _is_refused(error.__cause__):
+                    return
+                reasons.append(str(error))
+        raise UnreachableError("; ".join(reasons))
+
     def _connection(self, address: Address) -> WireConnection:
         if self._is_closed:
             raise ClosedError("client")
@@ -239,6 +254,12 @@ class Cluster:
         for tp in partitions:
             found.setdefault(self.leader_of(tp), []).append(tp)
         return found
+
+
+def _is_refused(cause: BaseException | None) -> bool:
+    if isinstance(cause, socket.gaierror):
+        return cause.errno == socket.EAI_NONAME
+    return isinstance(cause, ConnectionRefusedError)
 
 
 def _final(error: UnreachableError, timeout_ms: int) -> StrandlogError:

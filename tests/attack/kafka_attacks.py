@@ -79,11 +79,33 @@ def _ask(scene: Scene, request: bytes) -> str:
     count=100,
     few=20,
     prepare=lambda scene: fill(scene, "big", 1, 60),
+    settle_seconds=8.0,
 )
 def consumers_that_never_read(scene: Scene) -> None:
     request = fetch_frame("big", [0], 50 * MEGABYTE, 50 * MEGABYTE)
     for _ in range(scene.count):
         scene.connect().sendall(request * 3)
+
+
+@attack(
+    "parked-consumers-that-never-read",
+    "100 consumers with 60 parked fetches each that never read",
+    count=100,
+    few=10,
+    prepare=lambda scene: fill(scene, "big", 1, 0),
+    settle_seconds=8.0,
+)
+def parked_consumers_that_never_read(scene: Scene) -> None:
+    parts = struct.pack(">iqi", 0, 0, 50 * MEGABYTE)
+    body = struct.pack(">iiiib", -1, 60_000, 20 * MEGABYTE, 50 * MEGABYTE, 0)
+    request = frame(1, 4, body + _one_topic("big", 1, parts))
+    for _ in range(scene.count):
+        scene.connect().sendall(request * 60)
+    writer = scene.connect()
+    batch = _batch(900_000)
+    for _ in range(30):
+        writer.sendall(produce_frame("big", batch))
+        receive(writer)
 
 
 @attack("unfinished-frames", "40 unfinished frames of 98 MB", count=40, few=4)

@@ -92,20 +92,20 @@ def run(attack: Attack, count: int, say: Callable[[str], None]) -> Outcome:
         with Wire(broker.port) as wire:
             create_topic(wire, PROBE_TOPIC)
         attack.prepare(scene)
+        assert broker.process is not None
+        sampler = MemorySampler(broker.process.pid)
         _measure(attack, scene, outcome)
         _stop(broker, outcome)
+        outcome.memory_bytes = sampler.stop()
         _note_tracebacks(path / "broker.log", outcome)
     outcome.seconds = time.perf_counter() - began
     return outcome
 
 
 def _measure(attack: Attack, scene: Scene, outcome: Outcome) -> None:
-    broker = scene.broker
-    assert broker.process is not None
-    probe = Probe(broker.port, PROBE_TOPIC)
+    probe = Probe(scene.port, PROBE_TOPIC)
     probe.await_replies(WARM_UP_REPLIES)
     mark = len(probe.latencies)
-    sampler = MemorySampler(broker.process.pid)
     attacking = threading.Thread(target=_attack, args=(attack, scene, outcome), daemon=True)
     attacking.start()
     attacking.join(attack.limit_seconds)
@@ -114,7 +114,6 @@ def _measure(attack: Attack, scene: Scene, outcome: Outcome) -> None:
     else:
         time.sleep(attack.settle_seconds)
     outcome.stall_seconds = probe.worst_since(mark)
-    outcome.memory_bytes = sampler.stop()
     outcome.missed = outcome.missed or probe.stop()
 
 

@@ -23,6 +23,8 @@ from typing import NamedTuple
 from strandlog.broker.pending import Pending
 from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.visibility import has_more_to_show
+from strandlog.clock import stopwatch
+from strandlog.config.setting import MAX_INT
 from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.record.batch_header import end_offset_of
@@ -31,6 +33,8 @@ from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import aborted_in, read, read_plan
 
 FEW_ABORTED = 100
+WAKE_SECONDS = 0.004
+TOO_LARGE = bytearray()
 
 
 class FetchPart(NamedTuple):
@@ -85,10 +89,19 @@ class Fetches:
         self,
         timers: Timers,
         when_visible: Callable[[Iterable[PartitionLog], Callable[[], None]], bool],
+        room: Callable[[], int] = lambda: MAX_INT,
+        later: Callable[[Callable[[], None]], None] = lambda run: run(),
     ) -> None:
-        """`when_visible` calls back once readers see what was written before (`Visibility`)."""
+        """`when_visible` calls back once readers see what was written before (`Visibility`).
+        `room` says how many bytes an answer may have now; a first batch comes whole anyway.
+        `later` calls back after others had their turn: thousands may wait for one partition.
+        """
+        self._later = later
+        self._woken: dict[_Parked, None] = {}  # to be looked at
+        self._is_waking = False
         self._timers = timers
         self._when_visible = when_visible
+        self._room = room
         self._parked: dict[PartitionLog, dict[_Parked, None]] = {}
         self._by_pending: dict[Pending[list[FetchAnswer]], _Parked] = {}
         self.read_bytes = 0
@@ -139,9 +152,26 @@ class Fetches:
 
     def visible(self, log: PartitionLog) -> None:
         """A partition has more to show, or is gone: look at who waits for it."""
-        for parked in list(self._parked.get(log, ())):
-            if parked.pending.is_done or _is_enough(parked.wish):
+        waiting = self._parked.get(log)
+        if waiting:
+            self._woken.update(waiting)
+            if not self._is_waking:
+                self._wake()
+
+    def _wake(self) -> None:
+        """Answer those that can be, as many as the time allows; the others a little later."""
+        self._is_waking = True
+        began = stopwatch()
+        while self._woken and stopwatch() - began < WAKE_SECONDS:
+            parked = next(iter(self._woken))
+            del self._woken[parked]
+            # An answer to one may close the connection of another, which cancels its fetch.
+            if parked.pending in self._by_pending and _is_enough(parked.wish):
                 self._finish(parked)
+        if self._woken:
+            self._later(self._wake)
+        else:
+            self._is_waking = False
 
     def deleted(self, log: PartitionLog) -> None:
         """A partition is gone: who waits for it hears so."""
@@ -165,17 +195,19 @@ class Fetches:
             self._unpark(parked)
 
     def _finish(self, parked: _Parked) -> None:
+        is_wanted = parked.pending in self._by_pending  # else it was answered or cancelled
         self._unpark(parked)
-        if not parked.pending.is_done:
+        if is_wanted and not parked.pending.is_done:
             self._answer(parked.wish, parked.pending)
 
     def _answer(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
-        answers = answer(wish)
+        answers = answer(wish, min(wish.max_bytes, self._room()))
         self.read_bytes += sum([len(each.data) for each in answers])
         pending.complete(answers)
 
     def _unpark(self, parked: _Parked) -> None:
         self._by_pending.pop(parked.pending, None)
+        self._woken.pop(parked, None)
         if parked.timer is not None:
             parked.timer.cancel()
         for part in parked.wish.parts:
@@ -219,13 +251,16 @@ def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:
     return plan.end_position - found[0] + sum(later)
 
 
-def answer(wish: FetchWish) -> list[FetchAnswer]:
-    """Read what the fetch asks for, within its limits."""
-    left = wish.max_bytes
+def answer(wish: FetchWish, max_bytes: int) -> list[FetchAnswer]:
+    """Read what the fetch asks for, within its limits and `max_bytes` in total."""
+    left = max_bytes
     answers = []
     took_any = False
     for part in wish.parts:
         found = _answer_part(part, left, is_first=not took_any, committed=wish.committed)
+        if found.data is TOO_LARGE:
+            left = 0  # the reply is full: nothing more is read only to be dropped
+            found = found._replace(data=b"")
         left -= len(found.data)
         took_any = took_any or bool(found.data)
         answers.append(found)
@@ -243,7 +278,7 @@ def _answer_part(part: FetchPart, left: int, *, is_first: bool, committed: bool)
             limit = max(0, min(part.max_bytes, left))
             data = read(log, part.offset, limit, committed=committed)
             if len(data) > left and not is_first:
-                data = b""  # a first batch that no longer fits; the next fetch begins with it
+                data = TOO_LARGE  # a first batch that no longer fits; the next fetch gets it
     except StrandlogError as refused:
         error = refused
     return FetchAnswer(

@@ -127,6 +127,11 @@ class Metrics:
     parked_fetches: int = _gauge("Fetches that wait for more records.")
     connections_open: int = _gauge("Clients that are connected.")
     connections_paused: int = _gauge("Clients that are not read from: too much is under way.")
+    connections_stalled_closed: int = _counter(
+        "Clients that neither sent nor read while requests or replies took too much memory."
+    )
+    queued_request_bytes: int = _gauge("Bytes of requests that are unfinished or under way.")
+    queued_response_bytes: int = _gauge("Bytes in memory of responses that clients have not read.")
     connections_accepted: int = _counter("Clients that connected.")
     connections_refused: int = _counter("Clients that were turned away at max.connections.")
     connections_idle_closed: int = _counter("Clients that were silent for too long.")

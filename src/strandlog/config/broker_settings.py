@@ -68,6 +68,56 @@ BROKER_SETTINGS = SettingTable(
             help="A connection that announces a larger request is closed.",
         ),
         Setting(
+            name="control.request.max.bytes",
+            kind="bytes",
+            default=32 * MIB,
+            minimum=1024,
+            maximum=MAX_INT,
+            dynamic=False,
+            help=(
+                "The same limit for requests other than Produce: decoded, they take several times "
+                "as much memory as their bytes."
+            ),
+        ),
+        Setting(
+            name="queued.max.request.bytes",
+            kind="bytes",
+            default=64 * MIB,
+            minimum=1024,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help=(
+                "Bytes of requests that are unfinished or wait to be worked on, over all "
+                "connections. Over it, connections in the middle of a request wait, except the one "
+                "that is nearest to the end of its request. Kafka has no limit by default."
+            ),
+        ),
+        Setting(
+            name="queued.max.response.bytes",
+            kind="bytes",
+            default=64 * MIB,
+            minimum=1024,
+            maximum=MAX_LONG,
+            dynamic=False,
+            help=(
+                "Bytes in memory of responses that clients have not read yet, over all "
+                "connections. A Fetch returns no more records than there is room for, but at "
+                "least one batch."
+            ),
+        ),
+        Setting(
+            name="queued.stall.timeout.ms",
+            kind="ms",
+            default=1000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help=(
+                "While one of the two limits above is exceeded, a connection is closed if it "
+                "holds such bytes and neither sends nor reads anything for this long."
+            ),
+        ),
+        Setting(
             name="connections.max.idle.ms",
             kind="ms",
             default=600_000,
@@ -254,6 +304,10 @@ class BrokerSettings:
     auto_create_topics_enable: bool
     delete_topic_enable: bool
     socket_request_max_bytes: int
+    control_request_max_bytes: int
+    queued_max_request_bytes: int
+    queued_max_response_bytes: int
+    queued_stall_timeout_ms: int
     connections_max_idle_ms: int
     max_connections: int
     fetch_max_bytes: int

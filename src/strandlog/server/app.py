@@ -98,12 +98,7 @@ class Server:
         self.broker = Broker(options.data, files, SystemClock(), uuid.uuid4, options.settings)
         self.core = ServerCore(self.broker, self._on_work)
         self._slow_work = self.core.slow_work = SlowWork(self.crash)
-        self.door = KafkaDoor(
-            self.core,
-            advertised=options.advertised,
-            max_frame_bytes=options.settings.socket_request_max_bytes,
-            max_connections=options.settings.max_connections,
-        )
+        self.door = KafkaDoor(self.core, advertised=options.advertised)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strandlog-sync")
         self._sync_wanted = asyncio.Event()
         self._heartbeat = Heartbeat(self.broker.metrics)

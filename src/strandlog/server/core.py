@@ -24,7 +24,9 @@ from strandlog.broker.visibility import Visibility
 from strandlog.config.setting import Value
 from strandlog.errors import StorageError
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
+from strandlog.server.memory import ByteBudget
 from strandlog.server.slow_work import SlowWork
+from strandlog.server.turns import Turns
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import AppendResult, PartitionLog
 from strandlog.storage.steps import Steps, do_here
@@ -45,7 +47,15 @@ class ServerCore:
         self.clock = broker.clock
         self.on_work = on_work
         self.timers = Timers()
-        self.fetches = Fetches(self.timers, self.when_visible)
+        settings = broker.settings
+        queued, stall_ms = settings.queued_max_request_bytes, settings.queued_stall_timeout_ms
+        # Over the limit one connection may still finish its frame, however large.
+        most = queued + settings.socket_request_max_bytes
+        self.request_bytes = ByteBudget("requests", queued, most, stall_ms, broker.clock)
+        queued = settings.queued_max_response_bytes
+        self.reply_bytes = ByteBudget("replies", queued, 2 * queued, stall_ms, broker.clock)
+        self.turns = Turns()
+        self.fetches = Fetches(self.timers, self.when_visible, self.reply_bytes.room, self._in_turn)
         self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
         self._visibility = Visibility(
             self.durability, self.timers, broker.clock, broker.settings.visibility_max_wait_ms
@@ -168,6 +178,10 @@ class ServerCore:
         metrics = self.metrics
         metrics.parked_fetches = self.fetches.parked_count
         metrics.fetched_bytes = self.fetches.read_bytes
+        metrics.queued_request_bytes = self.request_bytes.total
+        metrics.queued_response_bytes = self.reply_bytes.total
+        closed = self.request_bytes.closed + self.reply_bytes.closed
+        metrics.connections_stalled_closed = closed
         metrics.problems = len(self.broker.problems)
         reports = [log.last_report for log in self.broker.log_dir.logs.values()]
         metrics.torn_bytes = sum(report.torn_bytes for report in reports)
@@ -184,6 +198,13 @@ class ServerCore:
         for log in logs:
             self.durability.forget(log)
             self.fetches.deleted(log)
+
+    def _in_turn(self, run: Callable[[], None]) -> None:
+        """Go on later, after what else takes long; at once where there is no event loop."""
+        if self.slow_work is None:
+            run()
+        else:
+            self.turns.add(run)
 
     def in_steps(self, name: str, work: Steps[None]) -> None:
         """Do work that waits for the disk, after all that was asked for before it."""

@@ -1,12 +1,18 @@
 """One client's socket.
 
-    bytes ─▶ frames ─▶ dispatch ─▶ reply slots ─▶ bytes, in the order of the requests
+    bytes ─▶ frames ─▶ dispatch ─▶ reply slots ─▶ unsent ─▶ transport, in the order of the requests
 
 A reply may come later (a long poll, a join, a sync to disk); those behind it wait in their slots,
-because Kafka's protocol answers in order. At most `max_inflight` requests are being worked on;
-reading stops at that, and while the peer does not take what was written, so a client costs a
-bounded amount of memory whatever it does. A request that cannot be read, or a Produce with acks=0
-that fails, closes the connection: there is no other way to tell.
+because Kafka's protocol answers in order. At most `max_inflight` requests are being worked on, and
+none is begun behind one that is worked on in slices (`hold_line`). After a request that kept the
+event loop for long the next ones are begun one at a time, in turns with other connections of that
+kind (`turns.py`). Reading stops at that, while the peer does not take what was written, and while
+the server is out of memory for requests. A request that cannot be read, or a Produce with acks=0
+that fails, closes the connection: there is no other way to report it.
+
+The transport copies what it cannot send. So it gets a large reply in pieces, the next one when the
+peer has taken the last (`_send`); until then the rest stays where it is, as views of the log. What
+a connection holds is reported to two budgets of the server (`memory.py`).
 
 At the end (`drain`) nothing more is read; what is under way is answered, and when all of it is
 written the connection closes.
@@ -16,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
@@ -24,39 +31,65 @@ from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.framing import FrameSplitter
+from strandlog.server.memory import ByteBudget
+from strandlog.server.turns import Turns
 from strandlog.storage.partition_log import PartitionLog
 
 Buffer = bytes | bytearray | memoryview
 logger = logging.getLogger(__name__)
 
-WRITE_HIGH_WATER_BYTES = 1024 * 1024
+WRITE_HIGH_WATER_BYTES = 128 * 1024  # the transport copies this much for a peer that stops reading
+PIECE_BYTES = 256 * 1024  # of a large reply, handed to the transport at once
 WRITE_AT_ONCE_BYTES = 16 * 1024
+LONG_SECONDS = 0.002  # a connection whose requests take longer waits for its turn
+COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames are not worth counting
 JOINED_BYTES = 16 * 1024  # so little is written quicker as one buffer, copied together
 
 
 class Slot:
     """The place of one reply in the order of replies."""
 
-    __slots__ = ("_connection", "api", "began", "buffers", "is_filled", "on_abandoned")
+    __slots__ = (
+        "_connection",
+        "api",
+        "began",
+        "buffers",
+        "copied_bytes",
+        "frame_bytes",
+        "is_filled",
+        "on_abandoned",
+        "size_bytes",
+    )
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, frame_bytes: int = 0) -> None:
         self._connection = connection
+        self.frame_bytes = frame_bytes  # of the request, as long as it is kept and worth counting
         self.buffers: Sequence[Buffer] | None = None
+        self.size_bytes = 0
+        self.copied_bytes = 0  # of a large reply: what is not a view of a mapped file
         self.is_filled = False
         self.on_abandoned: Callable[[], None] | None = None
         self.api = ""  # which request this answers, once that is known
         self.began = stopwatch()
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(map(len, self.buffers)) if self.buffers else 0
-
     def fill(self, buffers: Sequence[Buffer] | None) -> None:
         """The reply, without its length; None for a request that gets none."""
-        if not self.is_filled:
-            self.buffers = buffers
-            self.is_filled = True
-            self._connection.slot_filled(self)
+        if self.is_filled:
+            return
+        self.buffers = buffers
+        self.is_filled = True
+        if buffers:
+            self.size_bytes = sum(map(len, buffers))
+            if self.size_bytes > WRITE_AT_ONCE_BYTES:
+                self.copied_bytes = sum([len(each) for each in buffers if not _is_mapped(each)])
+        self.release_frame()
+        self._connection.slot_filled(self)
+
+    def release_frame(self) -> None:
+        """The bytes of the request are no longer needed."""
+        if self.frame_bytes:
+            self._connection.frame_released(self.frame_bytes)
+            self.frame_bytes = 0
 
     def fail(self) -> None:
         """There is no way to answer: hang up."""
@@ -64,11 +97,19 @@ class Slot:
         self._connection.abort()
 
 
+def _is_mapped(buffer: Buffer) -> bool:
+    return type(buffer) is memoryview and isinstance(buffer.obj, mmap.mmap)
+
+
 class Door(Protocol):
     """What a connection needs of the server around it."""
 
     max_frame_bytes: int
+    max_other_frame_bytes: int
     max_inflight: int
+    requests: ByteBudget
+    replies: ByteBudget
+    turns: Turns
     metrics: Metrics
     clock: Clock
 
@@ -90,14 +131,24 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self._splitter = FrameSplitter(door.max_frame_bytes)
+        self._splitter = FrameSplitter(door.max_frame_bytes, door.max_other_frame_bytes)
         self._slots: deque[Slot] = deque()
         self._waiting: deque[memoryview] = deque()
+        self._unsent: deque[Buffer] = deque()  # of replies whose turn it is
+        self._unsent_bytes = 0
+        self._frame_bytes = 0  # of whole frames that are kept
+        self._copied_bytes = 0  # of replies that the peer has not taken
+        self._counted = (0, 0)  # what the budgets know
         self._transport: asyncio.Transport | None = None
         self._peer_reads = True
         self._is_paused = False
         self._is_working = False
+        self._is_held = False
+        self._takes_long = False
+        self._awaits_turn = False
         self._is_draining = False
+        self._moved_ms = 0  # when the peer last sent or took something
+        self._buffered_then = 0  # by the transport, when that was last looked at
         self.answered_at: dict[PartitionLog, int] = {}  # where fetches began that got records
         self.last_active_ms = 0
         self.local_address: tuple[str, int] = ("127.0.0.1", 0)
@@ -119,28 +170,43 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._transport = None
+        self._abandon()
+        self._door.closed(self)
+
+    def _abandon(self) -> None:
+        """Give back at once what this connection holds: no reply can be sent any more."""
+        slots = list(self._slots)
+        self._door.metrics.requests_in_flight -= len(slots)
+        self._door.metrics.connections_paused -= self._is_paused
+        self._is_paused = False
+        self._slots.clear()
         self._waiting.clear()
-        for slot in self._slots:
+        self._unsent.clear()
+        self._door.requests.hold(self, 0)
+        self._door.replies.hold(self, 0)
+        for slot in slots:
             if slot.on_abandoned is not None and not slot.is_filled:
                 slot.on_abandoned()
-        self._door.metrics.requests_in_flight -= len(self._slots)
-        self._door.metrics.connections_paused -= self._is_paused
-        self._slots.clear()
-        self._is_paused = False
-        self._door.closed(self)
 
     def pause_writing(self) -> None:
         self._peer_reads = False
-        self._regulate()
+        self._moved_ms = self._door.clock.monotonic_ms()
+        self.regulate()
 
     def resume_writing(self) -> None:
         self._peer_reads = True
+        self._send()
         self._work()
 
     def data_received(self, data: bytes) -> None:
-        self.last_active_ms = self._door.clock.monotonic_ms()
+        if self._transport is None:
+            return
+        self.last_active_ms = self._moved_ms = self._door.clock.monotonic_ms()
         try:
-            self._waiting.extend(self._splitter.feed(data))
+            for frame in self._splitter.feed(data):
+                self._waiting.append(frame)
+                if len(frame) >= COUNTED_FRAME_BYTES:
+                    self._frame_bytes += len(frame)
         except DataError as error:
             logger.warning("%s: %s; hanging up", self.peer_host, error)
             self.abort()
@@ -149,70 +215,195 @@ class Connection(asyncio.Protocol):
 
     # -- work ------------------------------------------------------------------------------------
 
+    def _may_begin(self) -> bool:
+        return (
+            bool(self._waiting)
+            and self._peer_reads
+            and not self._is_held
+            and len(self._slots) < self._door.max_inflight
+        )
+
     def _work(self) -> None:
-        """Begin as many requests as may be under way."""
+        """Begin as many requests as may be under way, or queue up for a turn."""
+        if not self._takes_long:
+            self._begin(self._door.max_inflight)
+        if self._takes_long and not self._awaits_turn and self._may_begin():
+            self._awaits_turn = True
+            self._door.turns.add(self._take_turn)
+        self.regulate()
+
+    def _take_turn(self) -> None:
+        self._awaits_turn = False
+        self._begin(1)
+        self._work()
+
+    def _begin(self, most: int) -> None:
+        """Begin so many requests, fewer when they take long."""
+        began = stopwatch()
         self._is_working = True  # replies that are ready at once go out together
-        while self._waiting and self._peer_reads and len(self._slots) < self._door.max_inflight:
-            slot = Slot(self)
+        while most and self._may_begin():
+            most -= 1
+            frame = self._waiting.popleft()
+            slot = Slot(self, len(frame) if len(frame) >= COUNTED_FRAME_BYTES else 0)
             self._slots.append(slot)
             self._door.metrics.requests_in_flight += 1
-            self._door.handle(self._waiting.popleft(), slot, self)
+            self._door.handle(frame, slot, self)
             if slot.is_filled and (
                 slot.size_bytes > WRITE_AT_ONCE_BYTES or len(self._slots) == self._door.max_inflight
             ):
                 self._write_ready()  # and hear at once when the peer does not keep up
+            if stopwatch() - began > LONG_SECONDS:
+                break
         self._is_working = False
         self._write_ready()
-        self._regulate()
+        self._account()
+        self._takes_long = stopwatch() - began > LONG_SECONDS
         self._door.worked()
 
-    def _regulate(self) -> None:
+    def hold_line(self) -> None:
+        """Begin no other request until `release_line`: the one under way needs several turns."""
+        self._is_held = True
+
+    def release_line(self) -> None:
+        """The request that needed several turns is done, or waits for something else."""
+        if self._is_held:
+            self._is_held = False
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def regulate(self) -> None:
         """Read on only while there is room for more work."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        should_pause = bool(self._waiting) or not self._peer_reads or self._is_draining
+        should_pause = (
+            bool(self._waiting)
+            or not self._peer_reads
+            or self._is_draining
+            or (
+                self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
+                and self._door.requests.must_wait(self)
+            )
+        )
         if should_pause != self._is_paused:
             self._is_paused = should_pause
             self._door.metrics.connections_paused += 1 if should_pause else -1
             if should_pause:
                 transport.pause_reading()
             else:
+                self._moved_ms = self._door.clock.monotonic_ms()
                 transport.resume_reading()
 
     def slot_filled(self, slot: Slot) -> None:
         """Write what is ready, unless more is about to be."""
+        if self._transport is None:
+            slot.buffers = None
+            return
+        self._copied_bytes += slot.copied_bytes
         if slot.api:
             self._door.metrics.request_done(slot.api, stopwatch() - slot.began)
         if self._is_working:
             return
         self.last_active_ms = self._door.clock.monotonic_ms()
         self._write_ready()
+        self._account()
         if self._waiting:
             # Not from here: the one who filled the slot is in the middle of something.
             asyncio.get_running_loop().call_soon(self._work)
 
     def _write_ready(self) -> None:
         """Write the replies that are next in order and filled."""
+        slots, unsent = self._slots, self._unsent
+        while slots and slots[0].is_filled:
+            slot = slots.popleft()
+            self._door.metrics.requests_in_flight -= 1
+            if slot.buffers is not None:
+                unsent.append(slot.size_bytes.to_bytes(4))
+                unsent += slot.buffers
+                self._unsent_bytes += 4 + slot.size_bytes
+        if unsent or self._is_draining:
+            self._send()
+
+    def _send(self) -> None:
+        """Hand the transport as much as the peer takes."""
         transport = self._transport
         if transport is None:
             return
-        out: list[Buffer] = []
-        out_bytes = 0
-        while self._slots and self._slots[0].is_filled:
-            slot = self._slots.popleft()
-            self._door.metrics.requests_in_flight -= 1
-            if slot.buffers is not None:
-                size = slot.size_bytes
-                out.append(size.to_bytes(4))
-                out += slot.buffers
-                out_bytes += size
-        if out_bytes > JOINED_BYTES:
-            transport.writelines(out)
-        elif out:
-            transport.write(b"".join(out))
-        if self._is_draining and not self._slots:
-            transport.close()  # once everything is written
+        unsent = self._unsent
+        if self._peer_reads and 0 < self._unsent_bytes <= JOINED_BYTES:
+            joined = b"".join(unsent)
+            unsent.clear()
+            self._unsent_bytes = 0
+            transport.write(joined)
+        while unsent and self._peer_reads:
+            piece = self._next_piece()
+            transport.writelines(piece)
+        if not unsent:
+            self._unsent_bytes = 0
+            self._copied_bytes = sum([slot.copied_bytes for slot in self._slots])
+            if self._is_draining and not self._slots:
+                transport.close()  # once everything is written
+
+    def _next_piece(self) -> list[Buffer]:
+        """The next `PIECE_BYTES` of what is unsent."""
+        unsent = self._unsent
+        piece: list[Buffer] = []
+        left = PIECE_BYTES
+        while unsent and left:
+            buffer = unsent.popleft()
+            if len(buffer) <= left:
+                # The end of a large buffer is copied: as a view it would keep all of it in memory.
+                whole = type(buffer) is not memoryview or _is_mapped(buffer)
+                piece.append(buffer if whole else bytes(buffer))
+                left -= len(buffer)
+            else:
+                view = memoryview(buffer)
+                piece.append(view[:left])
+                unsent.appendleft(view[left:])
+                left = 0
+        self._unsent_bytes -= PIECE_BYTES - left
+        return piece
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def frame_released(self, count: int) -> None:
+        self._frame_bytes -= count
+
+    def _account(self) -> None:
+        """Tell the budgets what this connection holds."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        requests = self._splitter.buffered_bytes
+        requests = self._frame_bytes + (requests if requests >= COUNTED_FRAME_BYTES else 0)
+        replies = self._copied_bytes
+        if not self._peer_reads:
+            replies += transport.get_write_buffer_size()
+        if (requests, replies) != self._counted:
+            was_requests, was_replies = self._counted
+            self._counted = (requests, replies)
+            if requests != was_requests:
+                self._door.requests.hold(self, requests)
+            if replies != was_replies:
+                self._door.replies.hold(self, replies)
+
+    def missing_bytes(self) -> int:
+        """How many bytes the unfinished frame lacks; 0 if there is none worth counting."""
+        is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
+        return self._splitter.missing_bytes if is_counted else 0
+
+    def stalled_ms(self, now_ms: int) -> int:
+        """How long the peer has sent and taken nothing although it could."""
+        transport = self._transport
+        if transport is None:
+            return 0
+        if not self._peer_reads:
+            buffered = transport.get_write_buffer_size()
+            if buffered < self._buffered_then:
+                self._moved_ms = now_ms
+            self._buffered_then = buffered
+            return now_ms - self._moved_ms
+        is_awaited = self.missing_bytes() > 0 and not self._is_paused
+        return now_ms - self._moved_ms if is_awaited else 0
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -224,7 +415,7 @@ class Connection(asyncio.Protocol):
         """Read nothing more; close when everything that is under way is answered."""
         self._is_draining = True
         self._waiting.clear()
-        self._regulate()
+        self.regulate()
         self._write_ready()
 
     def close(self) -> None:
@@ -236,6 +427,8 @@ class Connection(asyncio.Protocol):
         self._door.metrics.failed_requests += 1
 
     def abort(self) -> None:
-        """Hang up at once."""
-        if self._transport is not None:
-            self._transport.abort()
+        """Close at once."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+            self._abandon()

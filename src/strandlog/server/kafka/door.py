@@ -43,9 +43,7 @@ class KafkaDoor:
         core: ServerCore,
         *,
         advertised: tuple[str, int] | None = None,
-        max_frame_bytes: int = 100 * 1024 * 1024,
         max_inflight: int = 64,
-        max_connections: int = 5000,
     ) -> None:
         from strandlog.server.kafka.handlers import HANDLERS  # noqa: PLC0415 - they know the door
 
@@ -53,9 +51,14 @@ class KafkaDoor:
         self.broker = core.broker
         self.metrics = core.metrics
         self.clock = core.clock
-        self.max_frame_bytes = max_frame_bytes
+        settings = core.broker.settings
+        self.max_frame_bytes = settings.socket_request_max_bytes
+        self.max_other_frame_bytes = settings.control_request_max_bytes
         self.max_inflight = max_inflight
-        self._max_connections = max_connections
+        self._max_connections = settings.max_connections
+        self.requests = core.request_bytes
+        self.replies = core.reply_bytes
+        self.turns = core.turns
         self._advertised = advertised
         self._handlers: dict[int, Handler] = HANDLERS
         self._connections: set[Connection] = set()

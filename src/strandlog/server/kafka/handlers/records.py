@@ -216,6 +216,8 @@ def fetch(door: KafkaDoor, request: Request) -> None:
     )
     pending = door.core.fetches.fetch(wish, now_ms)
     if not pending.is_done:
+        # One fetch waits per connection, as with Kafka: its reply has to be the next one anyway.
+        request.connection.hold_line()
         request.slot.on_abandoned = lambda: door.core.fetches.cancel(pending)
 
     def reply(done: Pending[list[FetchAnswer]]) -> None:
@@ -225,6 +227,7 @@ def fetch(door: KafkaDoor, request: Request) -> None:
                 answered_at[part.log] = part.offset
         topics = _group(refs, answers)
         request.reply_buffers(fetch_response(request.version, topics))
+        request.connection.release_line()
 
     pending.on_done(reply)
 

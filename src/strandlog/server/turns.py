@@ -1,0 +1,59 @@
+"""Shares the event loop: work that takes long gets a few milliseconds of it per round.
+
+Between two rounds the loop looks at its sockets and does all that is quick. So a request that takes
+a second delays a quick one by one round at most, whatever the number of those that take long.
+
+    add(run)         call `run` once, after all that was added before
+    slices(steps)    run a generator that yields wherever it may be interrupted (`breathe`); at once
+                     as far as it gets in one slice, the rest in turns
+
+`steps` of this kind have no slow parts: whatever waits for the disk belongs into `SlowWork`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+
+from strandlog.clock import stopwatch
+
+ROUND_SECONDS = 0.008
+SLICE_SECONDS = 0.004
+
+
+class Turns:
+    """The work of one server that takes long."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Callable[[], object]] = deque()
+        self._is_scheduled = False
+
+    def add(self, run: Callable[[], object]) -> None:
+        self._queue.append(run)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._round)
+
+    def _round(self) -> None:
+        queue = self._queue
+        began = stopwatch()
+        try:
+            for _ in range(len(queue)):
+                queue.popleft()()
+                if stopwatch() - began > ROUND_SECONDS:
+                    break
+        finally:
+            self._is_scheduled = bool(queue)
+            if queue:
+                asyncio.get_running_loop().call_soon(self._round)
+
+    def slices(self, steps: Generator[object, None, None]) -> bool:
+        """Run a generator; True when it is done already."""
+        began = stopwatch()
+        for _ in steps:
+            if stopwatch() - began > SLICE_SECONDS:
+                self.add(partial(self.slices, steps))
+                return False
+        return True

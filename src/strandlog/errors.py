@@ -14,6 +14,9 @@
     │   ├── GroupNotEmptyError          stop its members first
     │   ├── GroupSubscribedError        stop the members that read the topic first
     │   ├── GroupFullError              raise group.max.size or use fewer members
+    │   ├── TooManyGroupsError          delete groups or raise groups.max.count
+    │   ├── GroupMetadataTooLargeError  subscribe to less or raise the limit that is named
+    │   ├── TooManyOffsetsError         delete groups or raise offsets.max.bytes
     │   ├── CoordinatorLoadingError     ask again in a moment                       (retriable)
     │   ├── UnknownMemberError          join again
     │   ├── MemberIdRequiredError       join again with the id that this error carries
@@ -172,6 +175,18 @@ class GroupSubscribedError(GroupError):
 
 class GroupFullError(GroupError):
     kafka_code = 81
+
+
+class TooManyGroupsError(GroupError):
+    kafka_code = 44
+
+
+class GroupMetadataTooLargeError(GroupError):
+    kafka_code = 10
+
+
+class TooManyOffsetsError(GroupError):
+    kafka_code = 28
 
 
 class CoordinatorLoadingError(GroupError):

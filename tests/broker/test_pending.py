@@ -50,7 +50,7 @@ def test_callbacks_run_once_in_order_before_and_after() -> None:
 
 
 def test_an_outbox_answers_when_the_outermost_step_is_over() -> None:
-    outbox = Outbox()
+    outbox = Outbox(lambda: None)
     first: Pending[int] = Pending()
     second: Pending[int] = Pending()
     with outbox:
@@ -63,7 +63,7 @@ def test_an_outbox_answers_when_the_outermost_step_is_over() -> None:
 
 
 def test_a_callback_may_start_another_step() -> None:
-    outbox = Outbox()
+    outbox = Outbox(lambda: None)
     first: Pending[int] = Pending()
     second: Pending[int] = Pending()
 
@@ -78,7 +78,7 @@ def test_a_callback_may_start_another_step() -> None:
 
 
 def test_an_outbox_answers_even_if_the_step_fails() -> None:
-    outbox = Outbox()
+    outbox = Outbox(lambda: None)
     pending: Pending[int] = Pending()
     with pytest.raises(KeyError), outbox:
         outbox.complete(pending, 1)

@@ -27,12 +27,15 @@ from __future__ import annotations
 from functools import partial
 
 from strandlog.broker.group_member import (
+    MEMBER_BYTES,
     NO_MEMBER_ID,
+    PROMISE_BYTES,
     JoinRequest,
     JoinResult,
     Member,
     SyncRequest,
     SyncResult,
+    sent_bytes,
 )
 from strandlog.broker.pending import Pending
 from strandlog.broker.rebalance import (
@@ -45,6 +48,7 @@ from strandlog.broker.rebalance import (
 from strandlog.broker.roster import fenced
 from strandlog.errors import (
     GroupFullError,
+    GroupMetadataTooLargeError,
     IllegalGenerationError,
     InconsistentProtocolError,
     MemberIdRequiredError,
@@ -80,7 +84,9 @@ class Group(RebalancingGroup):
             self._check_agreed(request)
             if self.state is PREPARING:
                 raise self._rebalancing()
-            self._unsynced.discard(member.member_id)
+            if self.state is COMPLETING and member.member_id == self.roster.leader_id:
+                self._check_room(sum(map(len, request.assignments.values())))
+            self._unsynced.pop(member, None)
             if self.state is STABLE:
                 self._restart_session(member)
                 self._stop_phase_timer_if_all_synced()
@@ -88,6 +94,7 @@ class Group(RebalancingGroup):
             if member.sync is None:
                 assert self._phase_timer is not None
                 member.sync = Pending(self._phase_timer.deadline_ms)
+                self._syncing[member] = None
             pending = member.sync
             if member.member_id == self.roster.leader_id:
                 self._adopt(request)
@@ -104,7 +111,7 @@ class Group(RebalancingGroup):
         """The member goes now. A static one may be named by its instance id alone."""
         with self._outbox:
             if member_id in self._promised and instance_id is None:
-                self._promised.pop(member_id).cancel()
+                self._end_promise(member_id)
                 self._end_join_if_all_are_here()
                 return
             member = self.roster.static_member(instance_id) if not member_id else None
@@ -145,16 +152,31 @@ class Group(RebalancingGroup):
         if self.state is PREPARING:
             # Whoever rejoins first keeps its place, in case group.max.size was lowered.
             is_welcome = known is not None and known.join is not None
-            places_taken = len(self.roster.joined)
+            places_taken = self.roster.joined_count
         else:
             is_welcome, places_taken = known is not None, len(self.roster)
-        places_taken += len(self._promised.keys() - {request.member_id})
+        places_taken += len(self._promised) - (request.member_id in self._promised)
         limit = self._context.settings.group_max_size
         if not is_welcome and places_taken >= limit:
             raise GroupFullError(
                 f"group {self.group_id!r} is full: raise group.max.size ({limit}) or join another"
             )
         self.roster.check_protocols(request, known, self.protocol_type)
+        old_bytes = -MEMBER_BYTES if known is None else sent_bytes(known.protocols)
+        self._check_room(sent_bytes(request.protocols) - old_bytes)
+
+    def _check_room(self, more_bytes: int) -> None:
+        """Raise when the group, or all groups, would keep more than they may."""
+        settings = self._context.settings
+        for name, size, limit in (
+            ("group.metadata", self.roster.size_bytes, settings.group_metadata_max_bytes),
+            ("groups.metadata", self.roster.total_bytes, settings.groups_metadata_max_bytes),
+        ):
+            if more_bytes > 0 and size + more_bytes > limit:
+                raise GroupMetadataTooLargeError(
+                    f"{more_bytes} more bytes for group {self.group_id!r} are over the limit of "
+                    f"{limit}; use fewer members or topics, or raise {name}.max.bytes"
+                )
 
     def _join_first(self, request: JoinRequest) -> Pending[JoinResult]:
         new_id = f"{request.group_instance_id or request.client_id}-{self._context.new_id()}"
@@ -166,19 +188,20 @@ class Group(RebalancingGroup):
             self._promised[new_id] = self._context.timers.schedule(
                 deadline_ms, partial(self._on_promise_expired, new_id)
             )
+            self.roster.weigh(PROMISE_BYTES)
             raise MemberIdRequiredError(new_id)
         return self._add(new_id, request)
 
     def _join_again(self, request: JoinRequest) -> Pending[JoinResult]:
         if request.member_id in self._promised and request.group_instance_id is None:
-            self._promised.pop(request.member_id).cancel()
+            self._end_promise(request.member_id)
             return self._add(request.member_id, request)
         member = self._member(request.member_id, request.group_instance_id)
         is_leader = member.member_id == self.roster.leader_id
         is_changed = member.protocols != request.protocols
         # A leader that joins again in Stable wants a rebalance: it saw partitions come or go.
         if is_changed or self.state is PREPARING or (is_leader and self.state is STABLE):
-            member.update(request)
+            self.roster.update(member, request)
             return self._wait_for_join(member)
         self._restart_session(member)
         return Pending.of(self._join_result(member))
@@ -194,14 +217,12 @@ class Group(RebalancingGroup):
 
     def _take_over(self, member: Member, new_id: str, request: JoinRequest) -> Pending[JoinResult]:
         """A static member came back without its id: fence the old id, keep the place."""
-        old_leader, old_id = self.roster.leader_id, member.member_id
+        old_leader = self.roster.leader_id
         old_topics = member.topics_for(self.protocol_name)
         self._turn_away(member, fenced(member.group_instance_id))
         self.roster.rename(member, new_id)
-        member.update(request)
+        self.roster.update(member, request)
         member.is_new = False  # it has an id to come back with: its instance id
-        if old_id in self._unsynced:
-            self._unsynced = self._unsynced - {old_id} | {new_id}
         self._restart_session(member)
         is_same = (
             self.state is STABLE
@@ -218,8 +239,12 @@ class Group(RebalancingGroup):
 
     def _on_promise_expired(self, member_id: str) -> None:
         with self._outbox:
-            del self._promised[member_id]
+            self._end_promise(member_id)
             self._end_join_if_all_are_here()
+
+    def _end_promise(self, member_id: str) -> None:
+        self._promised.pop(member_id).cancel()
+        self.roster.weigh(-PROMISE_BYTES)
 
     def _member(self, member_id: str, instance_id: str | None) -> Member:
         return self.roster.find(member_id, instance_id, self.group_id)

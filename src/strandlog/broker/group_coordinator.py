@@ -16,7 +16,7 @@ Who may commit:
 - A member of the current generation, except while that generation has no assignment yet
   (RebalanceInProgressError). In a "consumer" group only for what it owns (NotOwnerError):
   so a member with a stale position can never move the group back. This is stricter than Kafka;
-  `Roster.may_commit` says what a cooperative member may do.
+  `Roster.commit_rule` says what a cooperative member may do.
 
 `commit_offsets` keeps all or nothing and raises; `try_commit_offsets` keeps what it may and
 returns the rest with reasons, as Kafka's wire wants it.
@@ -66,6 +66,7 @@ from strandlog.broker.offset_store import (
 from strandlog.broker.pending import Pending
 from strandlog.broker.pending_offsets import PendingOffsets
 from strandlog.broker.rebalance import EMPTY, GroupContext, RebalancingGroup
+from strandlog.broker.roster import Meter
 from strandlog.broker.timers import Timers
 from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings
@@ -76,6 +77,7 @@ from strandlog.errors import (
     GroupNotFoundError,
     GroupSubscribedError,
     StrandlogError,
+    TooManyGroupsError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.group_records import (
@@ -116,7 +118,7 @@ class GroupCoordinator:
         self._clock = clock
         self._log = log
         self._timers = Timers()
-        self._context = GroupContext(settings, clock, self._timers, new_id, self._save)
+        self._context = GroupContext(settings, clock, self._timers, new_id, self._save, Meter())
         self._groups: dict[str, Group] = {}
         self._offsets = OffsetStore()
         self._pending = PendingOffsets()
@@ -254,6 +256,8 @@ class GroupCoordinator:
         refused = refused_offsets(group, request, limit_bytes)
         offsets = self._stamped(request, refused)
         if offsets:
+            self._check_room_for(request.group_id)
+            self._offsets.check_room(request.group_id, offsets, self._settings.offsets_max_bytes)
             self._append(commit_records(request.group_id, offsets), producer)
             self._pending.add(producer[0], request.group_id, offsets)
         return refused
@@ -265,7 +269,7 @@ class GroupCoordinator:
             return
         for group_id, offsets in self._pending.commit(producer_id).items():
             if group_id not in self._groups:
-                self._create(group_id)
+                self._groups[group_id] = Group(group_id, self._context)  # it was promised
             self._offsets.put(group_id, offsets)
 
     def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
@@ -334,9 +338,17 @@ class GroupCoordinator:
     # Effects.
 
     def _create(self, group_id: str) -> Group:
+        self._check_room_for(group_id)
         group = Group(group_id, self._context)
         self._groups[group_id] = group
         return group
+
+    def _check_room_for(self, group_id: str) -> None:
+        limit = self._settings.groups_max_count
+        if len(self._groups) >= limit and group_id not in self._groups:
+            raise TooManyGroupsError(
+                f"there are {len(self._groups)} groups; delete some or raise groups.max.count"
+            )
 
     def _drop_if_blank(self, group: Group) -> None:
         """A group that never had a generation nor an offset leaves no trace."""
@@ -354,6 +366,8 @@ class GroupCoordinator:
         offsets = self._stamped(request, refused)
         if not offsets:
             return
+        self._check_room_for(request.group_id)
+        self._offsets.check_room(request.group_id, offsets, self._settings.offsets_max_bytes)
         self._append(commit_records(request.group_id, offsets))
         if group is None:
             self._create(request.group_id)

@@ -14,10 +14,12 @@ with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from strandlog.broker.partition_index import PartitionIndex
 from strandlog.broker.pending import Pending
 from strandlog.broker.timers import Timer
 from strandlog.errors import DataError
@@ -25,12 +27,15 @@ from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     Subscription,
-    decode_assignment,
     decode_subscription,
 )
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
+# What objects take beside the bytes that were sent, about.
+MEMBER_BYTES = 2000
+PROTOCOL_BYTES = 200
+PROMISE_BYTES = 500
 
 
 class MemberProtocol(NamedTuple):
@@ -58,6 +63,11 @@ class JoinRequest:
     supports_skip_assignment: bool = False
     """JoinGroup v9+: a returning static leader may be told that nothing is to be assigned."""
     reason: str = ""
+
+
+def sent_bytes(protocols: Iterable[MemberProtocol]) -> int:
+    """How much a member sends to its leader."""
+    return sum(PROTOCOL_BYTES + len(item.name) + len(item.metadata) for item in protocols)
 
 
 class JoiningMember(NamedTuple):
@@ -131,6 +141,11 @@ class GroupDescription(NamedTuple):
     generation: int
     members: tuple[MemberDescription, ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of what members sent and were assigned."""
+        return sum(len(each.metadata) + len(each.assignment) for each in self.members)
+
 
 class GroupListing(NamedTuple):
     group_id: str
@@ -155,8 +170,8 @@ class Member:
     sync: Pending[SyncResult] | None = None
     session_timer: Timer | None = None
     assignment: bytes = b""
-    assigned: frozenset[TopicPartition] | None = frozenset()
-    """The partitions in `assignment`; None when only its leader's assignor can read it."""
+    _assigned: PartitionIndex | None = None
+    _is_assignment_read: bool = False
 
     @classmethod
     def joining(cls, member_id: str, request: JoinRequest) -> Member:
@@ -199,15 +214,34 @@ class Member:
         except DataError:
             return None
 
+    def owned_before(self, protocol_name: str | None) -> frozenset[TopicPartition]:
+        """The partitions that it held when it joined."""
+        subscription = self.subscription_for(protocol_name)
+        return frozenset() if subscription is None else frozenset(subscription.owned_partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it keeps of what it sent and was assigned."""
+        texts = len(self.member_id) + len(self.client_id) + len(self.client_host)
+        texts += MEMBER_BYTES + len(self.group_instance_id or "")
+        return texts + sent_bytes(self.protocols) + len(self.assignment)
+
     def topics_for(self, protocol_name: str | None) -> frozenset[str] | None:
         subscription = self.subscription_for(protocol_name)
         return None if subscription is None else frozenset(subscription.topics)
 
     def assign(self, assignment: bytes) -> None:
         self.assignment = assignment
-        self.assigned = None
-        if self.protocol_type == CONSUMER_PROTOCOL_TYPE:
-            try:
-                self.assigned = frozenset(decode_assignment(assignment).partitions)
-            except DataError:
-                self.assigned = None
+        self._is_assignment_read = False
+
+    @property
+    def assigned(self) -> PartitionIndex | None:
+        """The partitions in `assignment`, read when first asked for; None when only its leader's
+        assignor can read it."""
+        if not self._is_assignment_read:
+            self._is_assignment_read = True
+            self._assigned = None
+            if self.protocol_type == CONSUMER_PROTOCOL_TYPE:
+                with contextlib.suppress(DataError):
+                    self._assigned = PartitionIndex.of_assignment(self.assignment)
+        return self._assigned

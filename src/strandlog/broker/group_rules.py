@@ -11,12 +11,14 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 
 from strandlog.broker.group import Group
-from strandlog.broker.group_member import CommitRequest, JoinRequest, Member
+from strandlog.broker.group_member import CommitRequest, JoinRequest, Member, sent_bytes
 from strandlog.broker.offset_store import refusal
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.errors import (
+    GroupMetadataTooLargeError,
     IllegalGenerationError,
     InvalidGroupError,
     InvalidSessionTimeoutError,
@@ -54,17 +56,19 @@ def check_join(request: JoinRequest, settings: BrokerSettings) -> None:
             f"a rebalance time-out of {request.rebalance_timeout_ms} ms makes no sense; "
             f"choose one of 0 to {MAX_TIMEOUT_MS}"
         )
+    size, limit = sent_bytes(request.protocols), settings.group_member_metadata_max_bytes
+    if size > limit:
+        raise GroupMetadataTooLargeError(
+            f"a member of {request.group_id!r} sends {size} bytes of metadata, over the limit of "
+            f"{limit}; subscribe to less or raise group.member.metadata.max.bytes"
+        )
     named = (request.client_id, request.client_host, request.group_instance_id or "")
     for text in (*named, request.protocol_type, *(item.name for item in request.protocols)):
         encoded_text(text)
 
 
-def ownership_error(
-    group: Group, member: Member, partition: TopicPartition
-) -> StrandlogError | None:
-    """Why this member may not move the group's offset in this partition; None when it may."""
-    if group.roster.may_commit(member, partition, group.protocol_name):
-        return None
+def _ownership_error(group: Group, member: Member, partition: TopicPartition) -> StrandlogError:
+    """Why a member may not move the group's offset in a partition that it does not own."""
     if not group.has_assignment:
         return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join it again")
     return NotOwnerError(
@@ -85,10 +89,13 @@ def refused_offsets(
             f"group {request.group_id!r} has no generation {request.generation}; join it first"
         )
     refused: dict[TopicPartition, StrandlogError] = {}
+    may_commit: Callable[[TopicPartition], bool] = lambda _: True  # noqa: E731
+    if group is not None and member is not None:
+        may_commit = group.roster.commit_rule(member, group.protocol_name)
     for partition, value in request.offsets.items():
         error = refusal(partition, value, metadata_max_bytes)
-        if error is None and group is not None and member is not None:
-            error = ownership_error(group, member, partition)
+        if error is None and group and member and not may_commit(partition):
+            error = _ownership_error(group, member, partition)
         if error is not None:
             refused[partition] = error
     return refused

@@ -25,11 +25,17 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from strandlog.broker.internal_topic import Entry
-from strandlog.errors import DataError, OffsetMetadataTooLargeError, StrandlogError
+from strandlog.errors import (
+    DataError,
+    OffsetMetadataTooLargeError,
+    StrandlogError,
+    TooManyOffsetsError,
+)
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.group_records import OffsetKey, encode_key, encode_offset
 
 MAX_OFFSET = 2**63 - 1
+ENTRY_BYTES = 400  # an offset without metadata and its place in the tables, about
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -44,10 +50,11 @@ class ExpiryRule(NamedTuple):
 class OffsetStore:
     """The committed offsets of every group."""
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "size_bytes")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self.size_bytes = 0  # about what all of them take in memory
 
     def groups(self) -> list[str]:
         return list(self._groups)
@@ -67,15 +74,36 @@ class OffsetStore:
         return {partition: held.get(partition) for partition in partitions}
 
     def put(self, group: str, offsets: Offsets) -> None:
-        if offsets:
-            self._groups.setdefault(group, {}).update(offsets)
+        if not offsets:
+            return
+        self.size_bytes += self._growth(group, offsets)
+        self._groups.setdefault(group, {}).update(offsets)
+
+    def check_room(self, group: str, offsets: Offsets, limit_bytes: int) -> None:
+        """Raise when the store would take more memory than that with these offsets in it."""
+        growth = self._growth(group, offsets)
+        if growth > 0 and self.size_bytes + growth > limit_bytes:
+            raise TooManyOffsetsError(
+                f"committed offsets take {self.size_bytes} bytes, {growth} more are over the limit "
+                f"of {limit_bytes}; delete groups or raise offsets.max.bytes"
+            )
+
+    def _growth(self, group: str, offsets: Offsets) -> int:
+        held = self._groups.get(group, {})
+        growth = 0
+        for partition, value in offsets.items():
+            old = held.get(partition)
+            growth += len(value.metadata) + (ENTRY_BYTES if old is None else -len(old.metadata))
+        return growth
 
     def forget(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         held = self._groups.get(group)
         if held is None:
             return
         for partition in partitions:
-            held.pop(partition, None)
+            gone = held.pop(partition, None)
+            if gone is not None:
+                self.size_bytes -= len(gone.metadata) + ENTRY_BYTES
         if not held:
             del self._groups[group]
 

@@ -91,14 +91,24 @@ class Pending(Generic[T]):
             callback(self)
 
 
+ANSWERS_AT_ONCE = 64
+
+
 class Outbox:
-    """Answers that are given when the step is over: `with outbox: …`."""
+    """Answers that are given when the step is over: `with outbox: …`.
 
-    __slots__ = ("_answers", "_depth")
+    An answer may cost a reply on a socket, and a step may answer thousands. At most
+    `ANSWERS_AT_ONCE` are given with the step; `deliver_later` sees to it that `deliver` is called
+    for the others, in their order, when other work had its turn.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_answers", "_deliver_later", "_depth", "_is_later_due")
+
+    def __init__(self, deliver_later: Callable[[], None]) -> None:
         self._answers: deque[tuple[Pending[Any], object, Exception | None]] = deque()
         self._depth = 0
+        self._deliver_later = deliver_later
+        self._is_later_due = False
 
     def complete(self, pending: Pending[T], value: T) -> None:
         self._answers.append((pending, value, None))
@@ -116,9 +126,23 @@ class Outbox:
         trace: TracebackType | None,
     ) -> None:
         self._depth -= 1
-        while self._depth == 0 and self._answers:
+        if self._depth == 0 and not self._is_later_due:
+            self._give()
+
+    def deliver(self) -> None:
+        """Give the next answers of those that were left."""
+        self._is_later_due = False
+        self._give()
+
+    def _give(self) -> None:
+        given = 0
+        while self._answers and given < ANSWERS_AT_ONCE:
+            given += 1
             pending, value, failure = self._answers.popleft()
             if failure is None:
                 pending.complete(value)
             else:
                 pending.fail(failure)
+        if self._answers and not self._is_later_due:
+            self._is_later_due = True
+            self._deliver_later()

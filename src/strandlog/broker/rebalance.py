@@ -27,7 +27,8 @@ Rules, as Kafka has them:
 - Whoever has not asked for its assignment when the rebalance time-out is over has to go.
 
 Every open `Pending` has a timer behind it: a join the end of the rebalance, a sync the end of the
-sync phase. Answers leave when the step is over (`Outbox`). The group is saved, through
+sync phase. Answers leave when the step is over (`Outbox`), those of a large group some at a time:
+a rebalance of thousands does not hold other clients up. The group is saved, through
 `context.save`, before the first member hears of an assignment; if that fails all hear the error
 and a new rebalance begins.
 """
@@ -39,13 +40,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from strandlog.broker.group_member import JoinResult, Member, SyncRequest, SyncResult
+from strandlog.broker.group_member import (
+    PROMISE_BYTES,
+    JoinResult,
+    Member,
+    SyncRequest,
+    SyncResult,
+)
 from strandlog.broker.pending import Outbox, Pending
-from strandlog.broker.roster import Roster
+from strandlog.broker.roster import Meter, Roster
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import Clock
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.errors import RebalanceInProgressError, StrandlogError, UnknownMemberError
+
+MIN_RETRY_MS = 1000
 
 
 class GroupState(StrEnum):
@@ -76,6 +85,7 @@ class GroupContext:
     timers: Timers
     new_id: Callable[[], str]
     save: Callable[[RebalancingGroup], None]
+    meter: Meter
 
 
 class RebalancingGroup:
@@ -88,13 +98,14 @@ class RebalancingGroup:
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
-        self.roster = Roster()
+        self.roster = Roster(context.meter)
         self.has_assignment = False
         self.is_saved = True
         self._context = context
-        self._outbox = Outbox()
+        self._outbox = Outbox(self._deliver_later)
         self._promised: dict[str, Timer] = {}
-        self._unsynced: set[str] = set()
+        self._unsynced: dict[Member, None] = {}  # those that have not asked for their share
+        self._syncing: dict[Member, None] = {}  # those that wait for it
         self._phase_timer: Timer | None = None
         self._gathering_left_ms: int | None = None
         self._has_newcomer = False
@@ -117,12 +128,11 @@ class RebalancingGroup:
         self._enter(DEAD)
         for timer in self._promised.values():
             timer.cancel()
+        self.roster.weigh(-PROMISE_BYTES * len(self._promised))
         self._promised.clear()
 
     def _wait_for_join(self, member: Member) -> Pending[JoinResult]:
-        if member.join is None:
-            member.join = Pending()
-        pending = member.join
+        pending = self.roster.wait_for_join(member)
         if self.state is not PREPARING:
             self._prepare_rebalance()
         elif self._phase_timer is not None:
@@ -134,11 +144,9 @@ class RebalancingGroup:
     def _prepare_rebalance(self) -> None:
         was_empty = self.state is EMPTY
         self._enter(PREPARING)
-        for member in self.roster:
-            if member.sync is not None:
-                self._outbox.fail(member.sync, self._rebalancing())
-                member.sync = None
-                self._restart_session(member)
+        for member, pending in self._stop_syncing():
+            self._outbox.fail(pending, self._rebalancing())
+            self._restart_session(member)
         delay_ms = self._context.settings.group_initial_rebalance_delay_ms
         timeout_ms = self.roster.rebalance_timeout_ms
         if was_empty and delay_ms > 0:
@@ -165,7 +173,7 @@ class RebalancingGroup:
         is_gathering = self._gathering_left_ms is not None and len(self.roster) > 0
         if self.state is not PREPARING or is_gathering:
             return
-        if not self._promised and len(self.roster.joined) == len(self.roster):
+        if not self._promised and self.roster.joined_count == len(self.roster):
             self._end_join()
 
     def _end_join(self) -> None:
@@ -175,13 +183,15 @@ class RebalancingGroup:
             for member in self.roster.absent_dynamic:
                 self._forget(member, f"member {member.member_id!r} missed the rebalance")
             if len(self.roster) and not self.roster.elect_joined_leader():
-                self._start_join_timer(self.roster.rebalance_timeout_ms, self._end_join)
+                # Only static members are left, and none of them is back.
+                retry_ms = max(self.roster.rebalance_timeout_ms, MIN_RETRY_MS)
+                self._start_join_timer(retry_ms, self._end_join)
                 return
             self._stop_phase_timer()
             self.generation += 1
             self.has_assignment = False
             for member in self.roster:
-                member.assign(b"")
+                self.roster.assign(member, b"")
             if len(self.roster):
                 self._begin_generation()
             else:
@@ -192,28 +202,27 @@ class RebalancingGroup:
     def _begin_generation(self) -> None:
         self.protocol_name = self.roster.select_protocol()
         self._enter(COMPLETING)
-        self._unsynced = {member.member_id for member in self.roster}
+        self._unsynced = dict.fromkeys(self.roster)
         deadline_ms = self._now() + self.roster.rebalance_timeout_ms
         self._phase_timer = self._context.timers.schedule(deadline_ms, self._on_sync_timeout)
         for member in self.roster:
             member.is_new = False
             self._restart_session(member)
-            if member.join is not None:
-                self._outbox.complete(member.join, self._join_result(member))
-                member.join = None
+            pending = self.roster.stop_waiting(member)
+            if pending is not None:
+                self._outbox.complete(pending, self._join_result(member))
 
     def _adopt(self, request: SyncRequest) -> None:
         """The leader has assigned: keep it, then tell everybody."""
         for member in self.roster:
-            member.assign(request.assignments.get(member.member_id, b""))
+            self.roster.assign(member, request.assignments.get(member.member_id, b""))
         try:
             self._context.save(self)
         except StrandlogError as error:
             for member in self.roster:
-                member.assign(b"")
-                if member.sync is not None:
-                    self._outbox.fail(member.sync, error)
-                    member.sync = None
+                self.roster.assign(member, b"")
+            for _, pending in self._stop_syncing():
+                self._outbox.fail(pending, error)
             self._prepare_rebalance()
             return
         self.has_assignment = True
@@ -221,17 +230,15 @@ class RebalancingGroup:
         self._stop_phase_timer_if_all_synced()
         for member in self.roster:
             self._restart_session(member)
-            if member.sync is not None:
-                self._outbox.complete(member.sync, self._sync_result(member))
-                member.sync = None
+        for member, pending in self._stop_syncing():
+            self._outbox.complete(pending, self._sync_result(member))
 
     # What time does.
 
     def _on_sync_timeout(self) -> None:
         with self._outbox:
-            for member in self.roster:
-                if member.member_id in self._unsynced:
-                    self._forget(member, f"member {member.member_id!r} did not ask for its share")
+            for member in list(self._unsynced):
+                self._forget(member, f"member {member.member_id!r} did not ask for its share")
             self._prepare_rebalance()
 
     def _on_session_end(self, member: Member) -> None:
@@ -251,6 +258,10 @@ class RebalancingGroup:
     def _now(self) -> int:
         return self._context.clock.monotonic_ms()
 
+    def _deliver_later(self) -> None:
+        """Answer further members when others had their turn."""
+        self._context.timers.schedule(self._now(), self._outbox.deliver)
+
     def _rebalancing(self) -> RebalanceInProgressError:
         return RebalanceInProgressError(f"group {self.group_id!r} is rebalancing; join it again")
 
@@ -266,7 +277,7 @@ class RebalancingGroup:
     def _start_join_timer(self, delay_ms: int, callback: Callable[[], None]) -> None:
         self._stop_phase_timer()
         self._phase_timer = self._context.timers.schedule(self._now() + delay_ms, callback)
-        for member in self.roster:
+        for member in self.roster.joined:
             if member.join is not None:
                 member.join.deadline_ms = self._phase_timer.deadline_ms
 
@@ -281,15 +292,25 @@ class RebalancingGroup:
 
     def _turn_away(self, member: Member, error: StrandlogError) -> None:
         """Answers whatever the member waits for with an error."""
-        if member.join is not None:
-            self._outbox.fail(member.join, error)
-        if member.sync is not None:
-            self._outbox.fail(member.sync, error)
-        member.join = member.sync = None
+        joining, syncing = self.roster.stop_waiting(member), member.sync
+        if joining is not None:
+            self._outbox.fail(joining, error)
+        if syncing is not None:
+            self._outbox.fail(syncing, error)
+            member.sync = None
+            del self._syncing[member]
+
+    def _stop_syncing(self) -> list[tuple[Member, Pending[SyncResult]]]:
+        """Those that wait for their share, and what they wait for; they are answered next."""
+        waiting = [(member, member.sync) for member in self._syncing if member.sync is not None]
+        for member, _ in waiting:
+            member.sync = None
+        self._syncing.clear()
+        return waiting
 
     def _forget(self, member: Member, reason: str) -> None:
         self.roster.remove(member)
-        self._unsynced.discard(member.member_id)
+        self._unsynced.pop(member, None)
         if member.session_timer is not None:
             member.session_timer.cancel()
         self._turn_away(member, UnknownMemberError(f"{reason}; join the group again"))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+FIRED_AT_ONCE = 200  # sessions of thousands of members may end together
 _SWEEP_MINIMUM = 64
 
 
@@ -72,11 +73,12 @@ class Timers:
         self._settle_top()
         return self._heap[0][0] if self._heap else None
 
-    def run_due(self, now_ms: int) -> int:
-        """Fires every timer that is due and says how many fired."""
+    def run_due(self, now_ms: int, limit: int = FIRED_AT_ONCE) -> int:
+        """Fires the timers that are due, at most so many, and says how many fired. The others stay
+        due: `next_deadline_ms` says so, and whoever drives the timers comes back soon."""
         due: list[tuple[int, int, Timer]] = []
         self._settle_top()
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < limit:
             due.append(heapq.heappop(self._heap))
             self._settle_top()
         fired = 0

@@ -294,6 +294,12 @@ class BrokerSettings:
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int
+    group_member_metadata_max_bytes: int
+    group_metadata_max_bytes: int
+    groups_metadata_max_bytes: int
+    group_request_max_items: int
+    groups_max_count: int
+    offsets_max_bytes: int
     group_initial_rebalance_delay_ms: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int

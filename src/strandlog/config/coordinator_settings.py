@@ -31,10 +31,76 @@ COORDINATOR_ROWS = (
     Setting(
         name="group.max.size",
         kind="int",
-        default=MAX_INT,
+        default=5_000,
         minimum=1,
         maximum=MAX_INT,
-        help="The most members that one group takes.",
+        help=(
+            "The most members that one group takes; others get GROUP_MAX_SIZE_REACHED. Kafka has "
+            "no limit by default; every rebalance costs a broker work for each member."
+        ),
+    ),
+    Setting(
+        name="group.member.metadata.max.bytes",
+        kind="bytes",
+        default=512 * 1024,
+        minimum=1024,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="The most that one member may send to its leader when it joins, over all assignors.",
+    ),
+    Setting(
+        name="group.metadata.max.bytes",
+        kind="bytes",
+        default=16 * MIB,
+        minimum=1024,
+        maximum=MAX_INT,
+        dynamic=False,
+        help=(
+            "The most bytes of subscriptions and assignments in one group. They are written to "
+            "__consumer_offsets as one record after each rebalance."
+        ),
+    ),
+    Setting(
+        name="groups.metadata.max.bytes",
+        kind="bytes",
+        default=64 * MIB,
+        minimum=1024,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help="The most bytes of subscriptions and assignments in all groups together.",
+    ),
+    Setting(
+        name="group.request.max.items",
+        kind="int",
+        default=20_000,
+        minimum=100,
+        maximum=1_000_000,
+        dynamic=False,
+        help=(
+            "The most items (members, groups, topics, partitions) in one request about groups and "
+            "their offsets. A client that sends more is disconnected, and the log says why."
+        ),
+    ),
+    Setting(
+        name="groups.max.count",
+        kind="int",
+        default=10_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="The most groups; a join or a commit that would make one more is refused.",
+    ),
+    Setting(
+        name="offsets.max.bytes",
+        kind="bytes",
+        default=128 * MIB,
+        minimum=1024,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help=(
+            "The most memory for committed offsets of all groups. A commit for a further partition "
+            "is refused above it; known offsets can still be moved."
+        ),
     ),
     Setting(
         name="group.initial.rebalance.delay.ms",

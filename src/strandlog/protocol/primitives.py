@@ -18,6 +18,7 @@ be read back.
 
 from __future__ import annotations
 
+import array as arrays
 import struct
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -95,6 +96,13 @@ class Reader:
     def array(self, read_item: Callable[[], Item], item_min_bytes: int) -> list[Item]:
         """Items of at least `item_min_bytes` each; a null array is an empty one."""
         return self._items(self.int32(), read_item, item_min_bytes)
+
+    def int32_array(self) -> arrays.array[int]:
+        """An array of numbers, read at once; a null one is empty."""
+        count = self.int32()
+        if not -1 <= count <= self.remaining // _INT32.size:
+            raise DataError(f"{count} items cannot be in the {self.remaining} bytes that are left")
+        return arrays.array("i", struct.unpack(f">{max(count, 0)}i", self._take(max(count, 0) * 4)))
 
     def compact_array(self, read_item: Callable[[], Item], item_min_bytes: int) -> list[Item]:
         return self._items(self.uvarint() - 1, read_item, item_min_bytes)

@@ -3,10 +3,12 @@
 For each version one Python function is written out and compiled, when it is first needed; what it
 does for a small message looks like this:
 
-    def read(frame, p):
+    def read(frame, p, left):
         v0, p = compact_text(frame, p)              group id
         v1, = unpack2(frame, p); p += 4             fields of fixed size, all neighbours at once
         c3, p = compact_count(frame, p)             an array: its length fits into what is left
+        left -= c3                                  and all arrays have so many items at most
+        if left < 0: too_many()
         v3 = []
         for _ in range(c3): ...
         p = p + 1 if not frame[p] else skip_tagged_fields(frame, p)
@@ -18,7 +20,9 @@ are skipped: peers newer than us may send them.
 
 A length is checked against the bytes that are left before anything is made of it, so a message
 costs memory in proportion to the bytes that arrived; and since an object takes more room than the
-one byte that an empty name has, no array is longer than MAX_ARRAY_LENGTH.
+one byte that an empty name has, no array is longer than MAX_ARRAY_LENGTH, and all arrays of a
+message together have no more items than the caller allows (`left`): reading an item, working on it
+and answering it take longer than sending it.
 
 What breaks a rule raises `DataError`, what ends too early `DataError`, `struct.error` or
 `IndexError`; `parse` in messages.py makes one of all.
@@ -48,9 +52,10 @@ from strandlog.protocol.kafka.schemas import (
     unwrap,
 )
 
-Reader = Callable[[memoryview, int], Any]
+Reader = Callable[..., Any]  # frame, position and how many items there may be
 
 MAX_ARRAY_LENGTH = 1_000_000
+ANY_NUMBER = 2**62
 _ZERO_UUID = bytes(16)
 
 
@@ -81,7 +86,9 @@ class _Source:
         self._names: dict[str, Any] = dict(_SHARED)
 
     def compiled(self, result: str) -> Reader:
-        text = "\n".join(["def read(frame, p):", *self._lines, f"    return {result}"])
+        text = "\n".join(
+            [f"def read(frame, p, left={ANY_NUMBER}):", *self._lines, f"    return {result}"]
+        )
         exec(text, self._names)  # our own text, made of kio's field names and nothing else
         read: Reader = self._names["read"]
         return read
@@ -143,6 +150,8 @@ class _Source:
             self._write(f"{target}.append({value})")
 
         self._write(f"{target}_count, p = {'compact_count' if flexible else 'count'}(frame, p)")
+        self._write(f"left -= {target}_count")
+        self._block("if left < 0:", lambda: self._write("too_many()"))
         self._write(f"{target} = []")
         self._block(
             f"if {target}_count < 0:",
@@ -268,6 +277,10 @@ def _fitting(count: int, frame: memoryview, position: int) -> tuple[int, int]:
     return count, position
 
 
+def _too_many() -> None:
+    raise DataError("it has more items than a request may have")
+
+
 def _refuse_null(name: str) -> None:
     raise DataError(f"{name} may not be null")
 
@@ -299,6 +312,7 @@ _SHARED: dict[str, Any] = {
     "count": _count,
     "compact_count": _compact_count,
     "refuse_null": _refuse_null,
+    "too_many": _too_many,
     "skip_tagged_fields": skip_tagged_fields,
     "uuid": _read_uuid,
     **{name: _fixed_reader(name) for name in FIXED},

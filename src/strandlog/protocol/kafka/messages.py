@@ -23,7 +23,7 @@ from typing import Any
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS, unsigned_varint
-from strandlog.protocol.kafka.message_reader import request_reader, response_reader
+from strandlog.protocol.kafka.message_reader import ANY_NUMBER, request_reader, response_reader
 from strandlog.protocol.kafka.schemas import (
     FIXED,
     element_of,
@@ -40,10 +40,17 @@ Writer = Callable[[Any, list[bytes]], None]
 _NO_UUID = bytes(16)
 
 
-def parse(api_key: int, version: int, frame: memoryview, position: int) -> Any:
-    """The body of a request; `DataError` when the bytes are not one."""
+def parse(
+    api_key: int,
+    version: int,
+    frame: memoryview,
+    position: int,
+    max_items: int = ANY_NUMBER,
+) -> Any:
+    """The body of a request; `DataError` when the bytes are not one, or when its arrays have more
+    items than that."""
     try:
-        return request_reader(api_key, version)(frame, position)
+        return request_reader(api_key, version)(frame, position, max_items)
     except (DataError, struct.error, IndexError, ValueError, OverflowError) as error:
         raise DataError(
             f"a request with key {api_key} v{version} cannot be read: {error}"

@@ -407,6 +407,11 @@ class Connection(asyncio.Protocol):
 
     # -- the end ---------------------------------------------------------------------------------
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the client can still be answered."""
+        return self._transport is not None and not self._transport.is_closing()
+
     def is_idle(self, since_ms: int) -> bool:
         """Whether nothing came, went or was under way since then."""
         return not self._slots and self.last_active_ms < since_ms

@@ -13,12 +13,14 @@ from strandlog.broker.group_member import (
     SyncResult,
 )
 from strandlog.errors import (
+    GroupMetadataTooLargeError,
     GroupNotFoundError,
     MemberIdRequiredError,
     StrandlogError,
 )
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.request import Request
+from strandlog.server.kafka.slices import Slices
 
 MEMBER_ID_FIRST_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
@@ -28,8 +30,16 @@ DESCRIBE_MISSING_FROM = 6
 ALL_OPERATIONS_ON_GROUP = 0b1_0100_1000  # read, delete, describe: nobody asks who it is
 
 
+DESCRIBED_MAX_BYTES = 16 * 1024 * 1024  # of members in one DescribeGroups reply
+MEMBER_ROW_BYTES = 100
+
+
+def _body(door: KafkaDoor, request: Request) -> Any:
+    return request.body(door.broker.settings.group_request_max_items)
+
+
 def join_group(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+    body = _body(door, request)
 
     def refuse(error: StrandlogError) -> None:
         request.reply(
@@ -98,7 +108,7 @@ def _joined(result: JoinResult) -> dict[str, Any]:
 
 
 def sync_group(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+    body = _body(door, request)
     sync = SyncRequest(
         group_id=body.group_id,
         generation=body.generation_id,
@@ -146,19 +156,24 @@ def heartbeat(door: KafkaDoor, request: Request) -> None:
 
 
 def leave_group(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+    body = _body(door, request)
     if request.version < LEAVE_MANY_FROM:
         request.reply({"error_code": _leave(door, body.group_id, body.member_id, None)})
         return
-    members = [
-        {
-            "member_id": member.member_id,
-            "group_instance_id": member.group_instance_id,
-            "error_code": _leave(door, body.group_id, member.member_id, member.group_instance_id),
+
+    def left(member: tuple[str, str | None]) -> dict[str, Any]:
+        member_id, instance_id = member
+        return {
+            "member_id": member_id,
+            "group_instance_id": instance_id,
+            "error_code": _leave(door, body.group_id, member_id, instance_id),
         }
-        for member in body.members
-    ]
-    request.reply({"error_code": 0, "members": members})
+
+    def done(rows: list[dict[str, Any]]) -> None:
+        request.reply({"error_code": 0, "members": rows})
+
+    members = dict.fromkeys((each.member_id, each.group_instance_id) for each in body.members)
+    Slices(door.core, request, left, done).run(members)
 
 
 def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None) -> int:
@@ -170,17 +185,34 @@ def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None)
 
 
 def describe_groups(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
-    groups = [_described(door, name, request.version) for name in body.groups]
-    if getattr(body, "include_authorized_operations", False):
-        for group in groups:
-            group["authorized_operations"] = ALL_OPERATIONS_ON_GROUP
-    request.reply({"groups": groups})
+    """Each group once, however often it is named. What does not fit into the reply is refused by
+    name: the client asks for it alone."""
+    body = _body(door, request)
+    left_bytes = DESCRIBED_MAX_BYTES
+
+    def described(name: str) -> dict[str, Any]:
+        nonlocal left_bytes
+        row = _described(door, name, request.version, left_bytes)
+        left_bytes -= sum(map(_member_row_bytes, row.get("members", ())))
+        if getattr(body, "include_authorized_operations", False):
+            row["authorized_operations"] = ALL_OPERATIONS_ON_GROUP
+        return row
+
+    def done(rows: list[dict[str, Any]]) -> None:
+        request.reply({"groups": rows})
+
+    Slices(door.core, request, described, done).run(dict.fromkeys(body.groups))
 
 
-def _described(door: KafkaDoor, name: str, version: int) -> dict[str, Any]:
+def _member_row_bytes(row: dict[str, Any]) -> int:
+    return MEMBER_ROW_BYTES + len(row["member_metadata"]) + len(row["member_assignment"])
+
+
+def _described(door: KafkaDoor, name: str, version: int, left_bytes: int) -> dict[str, Any]:
     try:
         group = door.broker.groups.describe(name)
+        if group.size_bytes > left_bytes and left_bytes < DESCRIBED_MAX_BYTES:
+            raise GroupMetadataTooLargeError(f"group {name!r} does not fit into the reply")
     except GroupNotFoundError as error:
         # Old clients know a group that is not there as a dead one.
         code = error.kafka_code if version >= DESCRIBE_MISSING_FROM else 0
@@ -231,12 +263,16 @@ def list_groups(door: KafkaDoor, request: Request) -> None:
 
 
 def delete_groups(door: KafkaDoor, request: Request) -> None:
-    results = []
-    for name in request.body().groups_names:
+    def deleted(name: str) -> dict[str, Any]:
         code = 0
         try:
             door.broker.groups.delete(name)
         except StrandlogError as error:
             code = error.kafka_code
-        results.append({"group_id": name, "error_code": code})
-    request.reply({"results": results})
+        return {"group_id": name, "error_code": code}
+
+    def done(rows: list[dict[str, Any]]) -> None:
+        request.reply({"results": rows})
+
+    names = dict.fromkeys(_body(door, request).groups_names)
+    Slices(door.core, request, deleted, done).run(names)

@@ -9,15 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 from strandlog.broker.group_member import CommitRequest
-from strandlog.errors import StorageError, StrandlogError, UnstableOffsetError
+from strandlog.errors import (
+    GroupMetadataTooLargeError,
+    StorageError,
+    StrandlogError,
+    UnstableOffsetError,
+)
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.refusals import code_of
 from strandlog.server.kafka.request import Request
+from strandlog.server.kafka.slices import Slices
 from strandlog.storage.identity import uuid_of
 
 MANY_GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
+FETCHED_MAX_ROWS = 100_000  # then further groups of the same OffsetFetch are refused
 
 
 def _named(topic: Any) -> dict[str, Any]:
@@ -35,7 +42,7 @@ def _name_of(door: KafkaDoor, topic: Any) -> str:
 
 
 def offset_commit(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+    body = request.body(door.broker.settings.group_request_max_items)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     rows: list[tuple[Any, list[dict[str, Any]]]] = []
     places: dict[TopicPartition, list[dict[str, Any]]] = {}
@@ -94,7 +101,7 @@ def _commit(
 
 
 def offset_fetch(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+    body = request.body(door.broker.settings.group_request_max_items)
     by_id = request.version >= TOPIC_IDS_FROM
     must_be_stable = getattr(body, "require_stable", False)
 
@@ -105,8 +112,24 @@ def offset_fetch(door: KafkaDoor, request: Request) -> None:
         return found
 
     if request.version >= MANY_GROUPS_FROM:
-        groups = [fetched(group.group_id, group.topics) for group in body.groups]
-        request.reply({"groups": groups})
+        # Each group once: all offsets of one group, asked for many times, would be a huge reply.
+        groups = {group.group_id: group for group in body.groups}
+
+        def done(rows: list[dict[str, Any]]) -> None:
+            request.reply({"groups": rows})
+
+        left_rows = FETCHED_MAX_ROWS
+
+        def fetched_if_it_fits(group: Any) -> dict[str, Any]:
+            nonlocal left_rows
+            if left_rows <= 0:
+                code = GroupMetadataTooLargeError.kafka_code
+                return {"group_id": group.group_id, "error_code": code, "topics": []}
+            found = fetched(group.group_id, group.topics)
+            left_rows -= sum(len(topic["partitions"]) for topic in found["topics"])
+            return found
+
+        Slices(door.core, request, fetched_if_it_fits, done).run(groups.values())
     else:
         request.reply(fetched(body.group_id, body.topics))
 
@@ -188,7 +211,7 @@ def _offset_row(number: int, value: OffsetAndMetadata | None, code: int = 0) -> 
 
 
 def offset_delete(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+    body = request.body(door.broker.settings.group_request_max_items)
     codes: dict[tuple[str, int], int] = {}
     wanted: list[TopicPartition] = []
     for topic in body.topics:

@@ -163,7 +163,7 @@ def end_txn(door: KafkaDoor, request: Request) -> None:
 
 
 def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+    body = request.body(door.broker.settings.group_request_max_items)
     identity = _identity(body)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     codes: dict[TopicPartition, int] = {}

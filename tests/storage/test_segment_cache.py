@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.log_builders import START_MS, TP, fill, new_log, offsets, small_settings, uuids
 
+from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.log_dir import LogDir
@@ -88,11 +89,14 @@ def test_a_slice_outlives_its_map(tmp_path: Path) -> None:
     log_dir.close()
 
 
-def test_a_log_that_is_gone_is_a_file_not_found() -> None:
+def test_a_log_that_is_gone_is_damage_to_its_owner_and_not_found_by_others() -> None:
     files = SimulatedFiles()
     segment = sealed_log(files).segments.sealed[0]
     files.remove(segment.log_path)
-    cache = SegmentCache(files)
+    with pytest.raises(CorruptSegmentError, match="the file is gone") as damage:
+        SegmentCache(files).get(segment)
+    assert damage.value.resume_offset == segment.end_offset
+    cache = SegmentCache(files, owns_folder=False)
     with pytest.raises(FileNotFoundError):
         cache.get(segment)
     assert len(cache) == 0

@@ -8,6 +8,7 @@ left to `serve.py`, which knows every option, prints help and says what is wrong
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import sys
@@ -163,6 +164,7 @@ def serve(arguments: ServeArguments) -> None:
         from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error
+    faulthandler.enable()  # a crash in native code or SIGBUS leaves a stack trace behind
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )

@@ -74,9 +74,9 @@ class Log(Closing):
         self.clock: Clock = clock or SystemClock()
         overrides = BROKER_SETTINGS.parse({**EMBEDDED_DEFAULTS, **(settings or {})})
         self.path = os.path.abspath(path) if files is None else os.fspath(path)
-        self.broker = Broker(
-            self.path, files or DiskFiles(), self.clock, uuid.uuid4, broker_settings(overrides)
-        )
+        found = broker_settings(overrides)
+        files = files or DiskFiles(found.dir_mode)
+        self.broker = Broker(self.path, files, self.clock, uuid.uuid4, found)
         self.lock = RLock()
         self.condition = Condition(self.lock)
         self.waiters = 0

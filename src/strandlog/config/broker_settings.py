@@ -177,6 +177,17 @@ BROKER_SETTINGS = SettingTable(
             ),
         ),
         Setting(
+            name="log.dir.permissions",
+            kind="choice",
+            default="0700",
+            choices=("0700", "0750", "0770", "0755"),
+            dynamic=False,
+            help=(
+                "Permissions of new folders; new files get the same without the right to execute "
+                "(0600 for 0700). The umask may take more away. What exists keeps its own."
+            ),
+        ),
+        Setting(
             name="visibility.max.wait.ms",
             kind="ms",
             default=5000,
@@ -320,6 +331,7 @@ class BrokerSettings:
     max_request_partition_size_limit: int
     max_partitions_per_topic: int
     log_durability: str
+    log_dir_permissions: str
     visibility_max_wait_ms: int
     log_retention_check_interval_ms: int
     log_cleaner_backoff_ms: int
@@ -348,6 +360,11 @@ class BrokerSettings:
         changed = broker_settings(given)
         for field in fields(self):
             setattr(self, field.name, getattr(changed, field.name))
+
+    @property
+    def dir_mode(self) -> int:
+        """The permissions of new folders."""
+        return int(self.log_dir_permissions, 8)
 
     @property
     def fsyncs(self) -> bool:

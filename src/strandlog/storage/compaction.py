@@ -129,6 +129,9 @@ class CompactionPlan:
                 crc_from_offset=from_offset,
                 end_offset=segment.end_offset,
             ):
+                if mapped.is_cut():
+                    reason = "the file was cut while it was compacted"
+                    raise CorruptSegmentError(segment.log_path, position, reason)
                 if self._is_given_up:
                     raise StorageError(f"the compaction of {self.log.tp} was given up")
                 if header.next_offset > from_offset:

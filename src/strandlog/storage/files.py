@@ -37,6 +37,9 @@ TEMP_SUFFIX = ".tmp"
 PREVIOUS_SUFFIX = ".previous"
 MAX_BUFFERS = 1024  # what the kernel takes in one call (IOV_MAX)
 JOINED_BYTES = 4096  # so little is written quicker as one buffer, copied together
+PRIVATE_DIR_MODE = 0o700
+PRIVATE_MODE = 0o600
+_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW  # of every file that is written: a link is not followed
 DIRECTORY = -1  # what list_dir tells as the size of a folder
 
 
@@ -60,6 +63,10 @@ class LogFile(Protocol):
     def sync(self) -> None:
         """Make everything written so far durable. May be called from another thread."""
 
+    def check_present(self) -> None:
+        """`StorageError` when someone removed or cut the file. A sync succeeds nevertheless, and
+        would vouch for bytes that no start will find."""
+
     def close(self) -> None:
         """Let go of the file; idempotent."""
 
@@ -68,6 +75,9 @@ class MappedFile(Protocol):
     """A read-only view of a file that no longer changes."""
 
     view: memoryview
+
+    def is_cut(self) -> bool:
+        """Whether the file is shorter now than the mapping: touching the rest would kill us."""
 
     def close(self) -> None:
         """Let go of the mapping as soon as no reader holds a slice of it."""
@@ -130,10 +140,10 @@ class DiskLogFile:
 
     __slots__ = ("_fd", "_path", "size")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int = PRIVATE_MODE) -> None:
         self._fd = -1  # for __del__, when there is nothing to open
         with _disk_errors("open", path):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, mode)
             self.size = os.fstat(self._fd).st_size
         self._path = path
 
@@ -187,6 +197,16 @@ class DiskLogFile:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             os.fdatasync(self._fd)
 
+    def check_present(self) -> None:
+        with _disk_errors("look at", self._path):
+            found = os.fstat(self._fd)
+        if not found.st_nlink:
+            raise StorageError(f"{self._path} was removed while it was open")
+        if found.st_size < self.size:
+            raise StorageError(
+                f"{self._path} was cut from {self.size} to {found.st_size} bytes while it was open"
+            )
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -214,6 +234,9 @@ class DiskMap:
             finally:
                 os.close(fd)
 
+    def is_cut(self) -> bool:
+        return self._map is not None and self._map.size() < len(self.view)
+
     def close(self) -> None:
         self.view = memoryview(b"")
         mapping, self._map = self._map, None
@@ -224,26 +247,31 @@ class DiskMap:
 
 
 class DiskLock:
-    """An advisory lock that the kernel drops when the process dies, however it dies."""
+    """Advisory locks that the kernel drops when the process dies, however it dies: one on the lock
+    file, and one on its folder, which cannot be removed while it holds files."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fds",)
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fds: list[int]) -> None:
+        self._fds = fds
 
     def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        while self._fds:
+            os.close(self._fds.pop())
 
 
 class DiskFiles:
-    """`Files` on the real disk."""
+    """`Files` on the real disk. New folders get the permissions `dir_mode`, new files the same
+    without the right to execute; the umask may take more away."""
 
-    __slots__ = ()
+    __slots__ = ("_dir_mode", "_mode")
+
+    def __init__(self, dir_mode: int = PRIVATE_DIR_MODE) -> None:
+        self._dir_mode = dir_mode
+        self._mode = dir_mode & 0o666
 
     def open_log(self, path: str) -> LogFile:
-        return DiskLogFile(path)
+        return DiskLogFile(path, self._mode)
 
     def map(self, path: str) -> MappedFile:
         return DiskMap(path)
@@ -279,7 +307,7 @@ class DiskFiles:
 
     def append_to(self, path: str, data: Buffer) -> None:
         with _disk_errors("append to", path):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _SAFE, self._mode)
             try:
                 _write_all(fd, data)
             finally:
@@ -287,7 +315,7 @@ class DiskFiles:
 
     def write_at(self, path: str, position: int, data: Buffer) -> None:
         with _disk_errors("write", path):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | _SAFE, self._mode)
             try:
                 _write_all_at(fd, position, data)
             finally:
@@ -300,7 +328,7 @@ class DiskFiles:
     def allocate(self, path: str, size: int) -> None:
         """Make a file that occupies `size` bytes of the disk, or none at all."""
         with _disk_errors("allocate", path):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, self._mode)
             try:
                 os.posix_fallocate(fd, 0, size)
             except OSError:
@@ -312,7 +340,7 @@ class DiskFiles:
     def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
         temp = path + TEMP_SUFFIX
         with _disk_errors("write", temp):
-            fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            fd = self._new_file(temp)
             try:
                 _write_all(fd, data)
                 os.fsync(fd)
@@ -326,6 +354,16 @@ class DiskFiles:
         self.rename(temp, path)
         self.sync_dir(os.path.dirname(path) or ".")
 
+    def _new_file(self, path: str) -> int:
+        """Open a file that did not exist. What a crash left under the name goes, and so does a link
+        that someone planted there: it is not followed."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
+        try:
+            return os.open(path, flags, self._mode)
+        except FileExistsError:
+            os.unlink(path)
+            return os.open(path, flags, self._mode)
+
     def rename(self, source: str, target: str) -> None:
         with _disk_errors("rename", source):
             os.replace(source, target)
@@ -336,7 +374,14 @@ class DiskFiles:
 
     def make_dir(self, path: str) -> None:
         with _disk_errors("create", path):
-            os.makedirs(path, exist_ok=True)
+            missing = [path]  # makedirs gives parents the default permissions
+            while not os.path.isdir(parent := os.path.dirname(missing[-1]) or "."):
+                missing.append(parent)
+            for folder in reversed(missing):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, self._dir_mode)
+            if not os.path.isdir(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
     def remove_tree(self, path: str) -> None:
         with _disk_errors("remove", path):
@@ -357,18 +402,41 @@ class DiskFiles:
                 os.close(fd)
 
     def lock(self, path: str) -> Lock | None:
-        """Take the lock, or None when another owner has it (in this process or another)."""
+        """Take the lock, or None when another owner has it (in this process or another).
+
+        The folder of the lock file is locked as well: someone may remove the file, and a new one
+        of the same name is another file.
+        """
+        taken = DiskLock([])
         with _disk_errors("lock", path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for opened in (self._open_lock, self._open_folder_of):
+                    fd = opened(path)
+                    taken._fds.append(fd)
+                    self._flock(fd, is_folder=opened == self._open_folder_of)
             except BlockingIOError:
-                os.close(fd)
+                taken.release()
                 return None
             except OSError:
-                os.close(fd)
+                taken.release()
                 raise
-        return DiskLock(fd)
+        return taken
+
+    def _open_lock(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, self._mode)
+
+    def _open_folder_of(self, path: str) -> int:
+        folder = os.path.dirname(path) or "."
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _flock(self, fd: int, *, is_folder: bool) -> None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            if not is_folder:  # some network file systems cannot lock a folder
+                raise
 
     def free_bytes(self, path: str) -> int:
         with _disk_errors("look at", path):

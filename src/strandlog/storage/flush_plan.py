@@ -70,6 +70,8 @@ class FlushPlan:
                 self._files.sync_file(path)
         for log_file in self.log_files:
             log_file.sync()
+        for active in self.log_files[-1:]:  # the older ones may have been retired meanwhile
+            active.check_present()
         if self.folder is not None:
             with contextlib.suppress(FileNotFoundError):
                 self._files.sync_dir(self.folder)

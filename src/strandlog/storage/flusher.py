@@ -139,7 +139,7 @@ class Flusher:
         snapshot_offset = self._point.snapshot_offset
         if self._snapshot_due or self._since_snapshot_bytes >= SNAPSHOT_EVERY_BYTES:
             # A full disk must not keep records that are written from becoming durable.
-            with contextlib.suppress(StorageError):
+            with contextlib.suppress(StorageError, FileNotFoundError):
                 side_paths += self._write_snapshot(end_offset)
                 snapshot_offset = end_offset
                 self._since_snapshot_bytes, self._snapshot_due = 0, False

@@ -98,7 +98,7 @@ class LogDir:
             self.cluster_id = take_identity(files, path, new_uuid, self.problems)
             self.was_clean = self._take_clean_marker()
             self.remover = FileRemover(files)
-            self.cache = SegmentCache(files, options.cache_capacity)
+            self.cache = SegmentCache(files, options.cache_capacity, on_cut=self._note_once)
             self._context = LogContext(
                 files,
                 clock,
@@ -119,6 +119,10 @@ class LogDir:
         except BaseException:
             lock.release()
             raise
+
+    def _note_once(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _take_clean_marker(self) -> bool:
         path = join(self.path, paths.CLEAN_SHUTDOWN)

@@ -306,7 +306,11 @@ class PartitionLog:
     def flush_plan(self) -> FlushPlan | None:
         """What to sync so that everything written so far is durable; None when it is already, or
         when a sync would prove nothing (`failure`)."""
-        return self._flusher.plan(self.log_end_offset)
+        try:
+            return self._flusher.plan(self.log_end_offset)
+        except StorageError as error:  # the active file cannot be opened
+            self._flusher.failed(error)
+            return None
 
     def flush_completed(self, plan: FlushPlan) -> None:
         """A plan was executed: show what it made durable."""

@@ -125,6 +125,14 @@ class SegmentIndexes:
     def save(self) -> None:
         """Bring both files up to date. Either both exist afterwards or none: Kafka takes a segment
         with one index file for one that lost the other, and scans the whole log file."""
+        try:
+            self._save()
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"could not write {self.offsets.path}: its folder is gone"
+            ) from error
+
+    def _save(self) -> None:
         self.times.save()
         self.offsets.save()
         if self.times.has_file != self.offsets.has_file:
@@ -160,7 +168,10 @@ class ActiveSegment(Segment):
 
     def open_file(self) -> LogFile:
         """See to it that there is a file under the segment's name."""
-        self._log_file = self._files.open_log(self.log_path)
+        try:
+            self._log_file = self._files.open_log(self.log_path)
+        except FileNotFoundError as error:
+            raise StorageError(f"could not open {self.log_path}: its folder is gone") from error
         if self._log_file.size > self.size_bytes:
             # A write failed half-way, and so did taking it back.
             self._log_file.truncate(self.size_bytes)

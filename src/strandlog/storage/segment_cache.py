@@ -5,6 +5,11 @@ mapped would cost a large folder thousands of them. So at most `capacity` segmen
 least recently used one goes first, and `on_evict` is told. A reader may go on using a slice of an
 evicted map: the pages stay until the slice is dropped.
 
+A file that is cut while it is mapped would kill the process (SIGBUS) at the next touch of what is
+gone. So each use first compares the size of the file with that of its mapping. A segment that was
+cut is reported (`on_cut`) and read from then on, not mapped; what is missing reads as zeros, which
+are no batch, so readers get `CorruptSegmentError` with the offset at which the log goes on.
+
 Index files are checked when they are mapped (whole entries, inside the log) and rebuilt from the
 log when they are missing or wrong: on disk by the owner of the folder, in memory by a guest.
 """
@@ -14,7 +19,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from strandlog.storage.batch_walk import Source, view_source
+from strandlog.errors import CorruptSegmentError
+from strandlog.storage.batch_walk import Source, padded_source, view_source
 from strandlog.storage.files import Files, MappedFile
 from strandlog.storage.index_rebuild import INTERVAL_BYTES, rebuilt_indexes
 from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
@@ -37,6 +43,8 @@ class SegmentMaps:
         self._mapped: list[MappedFile] = [log]
         self.log = log.view
         self.source: Source = view_source(log.view)
+        if len(log.view) < segment.size_bytes:
+            self.source = padded_source(files, segment.log_path)
         self.index = self._map_entries(files, segment.stem + INDEX_SUFFIX)
         self.time_index = self._map_entries(files, segment.stem + TIME_INDEX_SUFFIX)
         if not self._indexes_look_right(segment):
@@ -63,6 +71,10 @@ class SegmentMaps:
             return segment.size_bytes <= INTERVAL_BYTES
         last = OFFSET_ENTRY.unpack_from(self.index, len(self.index) - OFFSET_ENTRY.size)
         return 0 < int(last[1]) < segment.size_bytes
+
+    def is_cut(self) -> bool:
+        """Whether one of the files is shorter now than when it was mapped."""
+        return any(mapped.is_cut() for mapped in self._mapped)
 
     def lookup(self, segment: Segment, offset: int) -> IndexEntry | None:
         """The last index entry at or below an offset."""
@@ -99,8 +111,10 @@ class SegmentCache:
         *,
         owns_folder: bool = True,
         on_evict: Callable[[str], None] | None = None,
+        on_cut: Callable[[str], None] | None = None,
     ) -> None:
         assert capacity > 0
+        self._on_cut = on_cut
         self._files = files
         self._capacity = capacity
         self._owns_folder = owns_folder
@@ -114,19 +128,36 @@ class SegmentCache:
         return len(self._maps)
 
     def get(self, segment: Segment) -> SegmentMaps:
-        """The maps of a segment, made now if need be. FileNotFoundError when its log is gone."""
+        """The maps of a segment, made now if need be. When its log is gone:
+        `CorruptSegmentError` for the owner of the folder, else `FileNotFoundError`."""
         maps = self._maps.get(segment.stem)
+        if maps is not None and maps.is_cut():
+            self._note(f"{segment.stem}: a file of this segment was cut while it was open")
+            self.drop(segment.stem)
+            maps = None
         if maps is not None:
             self.hits += 1
             self._maps.move_to_end(segment.stem)
             return maps
         self.misses += 1
-        maps = SegmentMaps(self._files, segment, owns_folder=self._owns_folder)
+        try:
+            maps = SegmentMaps(self._files, segment, owns_folder=self._owns_folder)
+        except FileNotFoundError:
+            if not self._owns_folder:
+                raise  # its owner may have removed it, and it is to be looked at again
+            self._note(f"{segment.log_path} was removed while it was in use")
+            damage = CorruptSegmentError(segment.log_path, 0, "the file is gone")
+            damage.resume_offset = segment.end_offset
+            raise damage from None
         self._maps[segment.stem] = maps
         while len(self._maps) > self._capacity:
             stem, oldest = self._maps.popitem(last=False)
             self._evict(stem, oldest)
         return maps
+
+    def _note(self, problem: str) -> None:
+        if self._on_cut is not None:
+            self._on_cut(problem)
 
     def rebuild(self, segment: Segment) -> SegmentMaps:
         """A reader found an index entry that the log contradicts."""

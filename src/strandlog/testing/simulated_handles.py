@@ -75,6 +75,9 @@ class SimulatedLogFile:
         with disk_errors("sync", self._path):
             self._disk.sync(self._path, self._open_node())
 
+    def check_present(self) -> None:
+        """Nobody else has access to a simulated disk."""
+
     def close(self) -> None:
         self._node = None
 
@@ -94,6 +97,9 @@ class SimulatedMap:
         self._node: FileNode | None = node
         self.view = memoryview(node.frozen_contents())
         node.mapped_sizes.append(len(self.view))
+
+    def is_cut(self) -> bool:
+        return False  # a simulated disk does not let anyone cut a mapped file
 
     def close(self) -> None:
         node, self._node = self._node, None

@@ -62,7 +62,9 @@ def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
     durability = "fsync" if acks == "all" else "page_cache"
     overrides = {"log.durability": durability, "max.partitions.per.topic": MAX_PARTITIONS}
     settings = broker_settings(BROKER_SETTINGS.parse(overrides))
-    return Broker(os.path.abspath(path), DiskFiles(), SystemClock(), uuid.uuid4, settings)
+    return Broker(
+        os.path.abspath(path), DiskFiles(settings.dir_mode), SystemClock(), uuid.uuid4, settings
+    )
 
 
 def serve(session: NodeSession, broker: Broker, source: int, sink: int, bell: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.columns import column_rows
+from benchmarks.end_to_end import end_to_end_rows
 from benchmarks.measure import Row, print_table, write_json
 from benchmarks.opening import GIB, memory_rows, opening_rows, start_rows
 from benchmarks.raw_batches import raw_batch_rows
@@ -36,6 +37,7 @@ def main() -> int:
             "start": start_rows,
             "columns": column_rows,
             "wire": lambda: wire_rows(folder),
+            "end to end": lambda: end_to_end_rows(folder / "end-to-end"),
             "raw batches": lambda: raw_batch_rows(folder),
             "opening": lambda: opening_rows(folder, total_bytes),
         }

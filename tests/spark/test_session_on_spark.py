@@ -14,7 +14,7 @@ from tests.broker_process import BrokerProcess
 from tests.spark.conftest import fill
 
 from strandlog.client.wire.client import WireClient
-from strandlog.spark.session import take_hang_ups_in_silence
+from strandlog.spark.session import register, take_hang_ups_in_silence
 
 
 def _variables(spark: Any) -> set[str]:
@@ -47,6 +47,51 @@ def test_queries_that_start_at_once_do_not_make_tasks_unreadable(
         assert sum(progress["numInputRows"] for progress in query.recentProgress) == 100
     # The race is rare; what makes it possible is a name that a starting query adds.
     assert _variables(spark) == before
+
+
+SLOW_START = """
+import os, sys, time
+if any("python_streaming_source_runner" in word for word in sys.orig_argv):
+    try:
+        os.unlink({marker!r})
+    except FileNotFoundError:
+        pass
+    else:
+        time.sleep(11)  # Spark waits for ten
+"""
+
+
+def test_start_survives_a_python_process_that_is_too_slow(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    fill(client, topic, 10)
+    marker = tmp_path / "slow-once"
+    marker.touch()
+    (tmp_path / "sitecustomize.py").write_text(SLOW_START.format(marker=str(marker)))
+    context = spark.sparkContext
+    before = context.environment
+    context.environment = {**before, "PYTHONPATH": str(tmp_path)}
+    try:
+        register(spark)
+    finally:
+        context.environment = before
+    try:
+        query = (
+            spark.readStream.format("strandlog")
+            .option("bootstrap.servers", broker.address)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    finally:
+        register(spark)
+    assert not marker.exists(), "the first process was slow"
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
 
 
 def test_java_does_not_check_each_access_to_arrow_twice(spark: Any) -> None:

@@ -23,17 +23,12 @@ from strandlog.spark.pipeline_tables import PARSED_FORMATS, Pipeline, SinkTable,
 from strandlog.spark.pipeline_topics import prepare_topics
 from strandlog.spark.progress import QueryReport, report_of
 from strandlog.spark.schema import CORRUPT
+from strandlog.spark.starting import start_once, start_patiently
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark gives the process that reads a source ten seconds to begin; no setting changes that. On a
-# busy machine several at once take longer: so they start one after the other, and if need be again.
-TOO_SLOW = "Python worker failed to connect back"
-START_ATTEMPTS = 3
-SETTLE_MS = 60_000
-SETTLE_LOOK_SECONDS = 0.05
-SETTLED = ("Processing", "Waiting", "No new data")  # how Spark calls what comes after the start
+LOOK_SECONDS = 0.05
 WHERE_FROM = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 
 
@@ -185,26 +180,8 @@ class PipelineRun:
             writer = writer.trigger(availableNow=True)
         elif pipeline.trigger is not None:
             writer = writer.trigger(processingTime=pipeline.trigger)
-        for attempt in range(START_ATTEMPTS):
-            query = writer.start()
-            self._wait_until_settled(query)
-            error = query.exception()
-            if error is None or TOO_SLOW not in str(error) or attempt == START_ATTEMPTS - 1:
-                self.queries.append(query)
-                return
-
-    def _wait_until_settled(self, query: Any) -> None:
-        """Wait until it has begun its first micro-batch, or waits for data, or has ended."""
-        deadline_ms = SystemClock().monotonic_ms() + SETTLE_MS
-        while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
-            if query.status["message"].startswith(SETTLED):
-                return
-            try:
-                self._check()
-            except BaseException:
-                query.stop()
-                raise
-            pause(SETTLE_LOOK_SECONDS)
+        # One after the other: several Python processes at once would take longer to start.
+        self.queries.append(start_patiently(lambda: start_once(writer), self._check))
 
     # -- watching ------------------------------------------------------------------------------
 
@@ -246,7 +223,7 @@ def _wait_for_batch(query: Any, deadline_ms: int) -> None:
     while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
         if not query.status["isTriggerActive"] or query.lastProgress != before:
             return
-        pause(SETTLE_LOOK_SECONDS)
+        pause(LOOK_SECONDS)
 
 
 @contextlib.contextmanager

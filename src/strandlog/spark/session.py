@@ -1,5 +1,6 @@
 """A SparkSession that works: the right Python, a Java, sensible settings, the source registered,
-progress of queries committed to their groups and told to their brokers.
+progress of queries committed to their groups and told to their brokers, and streams that start on a
+busy machine too (starting.py).
 
     spark = session()                      # local, all cores
     spark = session("spark://host:7077", {"spark.executor.memory": "2g"})
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from strandlog.errors import MissingExtraError
 from strandlog.spark.java import java_home
 from strandlog.spark.report_address import parse_report
+from strandlog.spark.starting import make_starts_patient
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -91,6 +93,7 @@ def session(
     if running is None:
         take_hang_ups_in_silence(spark.sparkContext)
     register(spark)
+    make_starts_patient()
     from strandlog.spark.progress import watch  # noqa: PLC0415 - needs pyspark
 
     watch(spark, report=report)

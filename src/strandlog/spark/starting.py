@@ -1,0 +1,96 @@
+"""Starts streaming queries on machines that are slow to start a Python process.
+
+Spark gives the process that reads a Python source ten seconds to connect back; no setting changes
+that. On a busy machine the process takes longer and the query ends with TOO_SLOW before it has read
+anything. It is started again then: once it has begun, it cannot fail in that way any more.
+
+`session` makes DataStreamWriter.start and toTable do so for queries that read the format
+"strandlog". They return when the first micro-batch begins, or there is nothing to read, or the
+query has ended. Queries of other sources start as ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from strandlog.clock import SystemClock, pause
+
+TOO_SLOW = "Python worker failed to connect back"
+START_ATTEMPTS = 3
+SETTLE_MS = 60_000
+SETTLE_LOOK_SECONDS = 0.05
+SETTLED = ("Processing", "Waiting", "No new data")  # how Spark calls what comes after the start
+FORMAT = "strandlog"
+
+logger = logging.getLogger(__name__)
+_spark_methods: dict[str, Callable[..., Any]] = {}  # those of DataStreamWriter, before the change
+
+
+def start_patiently(begin: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
+    """Start a query, again if its Python process was too slow. `check` is called again and again
+    while it starts, and may raise to have it stopped."""
+    for attempt in range(1, START_ATTEMPTS + 1):
+        query = begin()
+        wait_until_settled(query, check)
+        error = query.exception()
+        if error is None or TOO_SLOW not in str(error) or attempt == START_ATTEMPTS:
+            return query
+        logger.warning("the Python process of query %s is slow to start: trying again", query.id)
+    raise AssertionError("the last attempt returns")
+
+
+def wait_until_settled(query: Any, check: Callable[[], None] = lambda: None) -> None:
+    """Wait until it has begun its first micro-batch, or waits for data, or has ended."""
+    deadline_ms = SystemClock().monotonic_ms() + SETTLE_MS
+    while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
+        if query.status["message"].startswith(SETTLED):
+            return
+        try:
+            check()
+        except BaseException:
+            query.stop()
+            raise
+        pause(SETTLE_LOOK_SECONDS)
+
+
+def make_starts_patient() -> None:
+    """Let the streaming queries of this process that read our format start patiently."""
+    from pyspark.sql.streaming import DataStreamWriter  # noqa: PLC0415 - an extra
+
+    for name in ("start", "toTable"):
+        if name not in _spark_methods:
+            _spark_methods[name] = getattr(DataStreamWriter, name)
+            setattr(DataStreamWriter, name, _patient(_spark_methods[name]))
+
+
+def start_once(writer: Any) -> Any:
+    """Start a query as Spark does, without waiting."""
+    begin: Callable[..., Any] = _spark_methods.get("start", type(writer).start)
+    return begin(writer)
+
+
+def _patient(begin: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(begin)
+    def start(writer: Any, *args: Any, **named: Any) -> Any:
+        if not _reads_our_format(writer):
+            return begin(writer, *args, **named)
+        return start_patiently(lambda: begin(writer, *args, **named))
+
+    return start
+
+
+def _reads_our_format(writer: Any) -> bool:
+    try:
+        leaves = writer._df._jdf.queryExecution().analyzed().collectLeaves()
+        relations = [leaves.apply(number) for number in range(leaves.length())]
+        return any(
+            relation.getClass().getSimpleName() == "StreamingRelationV2"
+            and relation.sourceName() == FORMAT
+            for relation in relations
+        )
+    except Exception as error:  # noqa: BLE001 - Java's, of a plan that we do not know
+        logger.info("the plan of a query cannot be read: %s", error)
+        return False

@@ -64,6 +64,8 @@ class Option(NamedTuple):
 
 
 INT64_MAX = (1 << 63) - 1  # of offsets and times, for Spark and Kafka alike
+INT32_MAX = (1 << 31) - 1  # of Kafka's time-outs
+TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 
 
 def _text(name: str, text: str) -> str:
@@ -76,14 +78,14 @@ def _group(_: str, text: str) -> str:
     return text  # what the broker does not take does not end a query
 
 
-def _integer(minimum: int) -> Parser:
+def _integer(minimum: int, maximum: int = INT64_MAX) -> Parser:
     def parse(name: str, text: str) -> int:
-        wanted = f"a number from {minimum} to {INT64_MAX}"
+        wanted = f"a number from {minimum} to {maximum}"
         try:
             number = int(text)
         except ValueError:
             raise InvalidSettingError(name, text, wanted) from None
-        if not minimum <= number <= INT64_MAX:
+        if not minimum <= number <= maximum:
             raise InvalidSettingError(name, text, wanted)
         return number
 
@@ -251,7 +253,7 @@ OPTIONS = (
     Option(
         "kafkaConsumer.pollTimeoutMs",
         _READ,
-        _integer(1),
+        _integer(1, INT32_MAX),
         120_000,
         "How long a task waits for records before it fails.",
     ),
@@ -391,9 +393,23 @@ def _client_name(lowered: str, text: str) -> str:
     name = lowered.removeprefix(PREFIX)
     if name in RESERVED:
         raise InvalidSettingError(lowered, text, "leave it out: Spark sees to that itself")
+    if name == TRANSACTION_TIMEOUT:
+        transaction_timeout_ms(text)
     if name == "isolation.level" and text not in ("read_committed", "read_uncommitted"):
         raise InvalidSettingError(lowered, text, "one of read_committed, read_uncommitted")
     return name
+
+
+def transaction_timeout_ms(text: str) -> int:
+    """What `kafka.transaction.timeout.ms` says."""
+    name, limit = f"{PREFIX}{TRANSACTION_TIMEOUT}", f"a time in ms (or 5m), 1 to {INT32_MAX}"
+    try:
+        found = parse_duration_ms(text)
+    except ValueError:
+        raise InvalidSettingError(name, text, limit) from None
+    if not 1 <= found <= INT32_MAX:
+        raise InvalidSettingError(name, text, limit)
+    return found
 
 
 def _check_together(options: Options) -> None:

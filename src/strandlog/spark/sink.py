@@ -37,7 +37,7 @@ from strandlog.client.wire.client import WireClient
 from strandlog.errors import DataError, StrandlogError
 from strandlog.record.codecs import codec_named
 from strandlog.spark.commit_log import DONE, CommitLog, Decision, StagedTransaction
-from strandlog.spark.options import Options
+from strandlog.spark.options import TRANSACTION_TIMEOUT, Options, transaction_timeout_ms
 from strandlog.spark.task_writer import BATCH_BYTES, TaskWriter
 from strandlog.spark.telling import in_one_line
 from strandlog.spark.worker_memory import settling
@@ -156,7 +156,8 @@ class BatchSink:
 
     def _begin(self, client: WireClient, place: TaskPlace) -> StagedTransaction:
         """A transaction for this attempt; what earlier ones left open is aborted."""
-        timeout_ms = int(self.options.client.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+        given = self.options.client.get(TRANSACTION_TIMEOUT)
+        timeout_ms = TRANSACTION_TIMEOUT_MS if given is None else transaction_timeout_ms(given)
         for attempt in range(place.attempt):
             client.init_producer_id(place.transactional_id(attempt), timeout_ms)
         name = place.transactional_id(place.attempt)
@@ -167,7 +168,8 @@ class BatchSink:
     ) -> TaskWriter:
         codec = codec_named(self.options["compression"])
         producer_id, epoch = identity
-        limit = int(self.options.client.get("max.request.size", BATCH_BYTES))
+        is_given = "max.request.size" in self.options.client
+        limit = client.options.number("max.request.size") if is_given else BATCH_BYTES
         return TaskWriter(client, self.options["topic"], codec, staged, (producer_id, epoch), limit)
 
     def _commit_log(self, client: WireClient, query: str) -> CommitLog:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock, pause
+from strandlog.config.units import parse_duration_ms
 from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.spark.access import RawPiece, chosen
@@ -42,7 +43,7 @@ def task_client_options(options: Options) -> dict[str, str]:
     if POLL_TIMEOUT in options.given:
         found["default.api.timeout.ms"] = str(poll_ms)
         # An answer that does not come must not take longer.
-        asked_ms = int(found.get("request.timeout.ms", poll_ms))
+        asked_ms = parse_duration_ms(found.get("request.timeout.ms", str(poll_ms)))
         found["request.timeout.ms"] = str(min(asked_ms, poll_ms))
     else:
         found.setdefault("default.api.timeout.ms", str(poll_ms))

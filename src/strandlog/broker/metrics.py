@@ -135,6 +135,9 @@ class Metrics:
     connections_accepted: int = _counter("Clients that connected.")
     connections_refused: int = _counter("Clients that were turned away at max.connections.")
     connections_idle_closed: int = _counter("Clients that were silent for too long.")
+    grpc_calls_stalled: int = _counter(
+        "gRPC calls that were cancelled: their clients were silent and others needed the memory."
+    )
     syncs: int = _counter("Partitions that were synced to disk.")
     sync_seconds: Histogram = field(
         default_factory=Histogram,

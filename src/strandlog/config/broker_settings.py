@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from strandlog.config.coordinator_settings import COORDINATOR_ROWS
+from strandlog.config.listener_settings import LISTENER_ROWS
 from strandlog.config.setting import (
     DEFAULT_BATCH_MAX_RECORDS,
     MAX_INT,
@@ -37,6 +38,7 @@ def _default_of_topics(row: Setting) -> Setting:
 BROKER_SETTINGS = SettingTable(
     (
         *COORDINATOR_ROWS,
+        *LISTENER_ROWS,
         Setting(
             name="num.partitions",
             kind="int",
@@ -342,6 +344,19 @@ class BrokerSettings:
     log_min_free_bytes: int
     log_reserve_bytes: int
     decompressed_max_bytes: int
+    http_max_connections: int
+    http_idle_timeout_ms: int
+    http_upload_stall_ms: int
+    http_upload_timeout_ms: int
+    http_max_json_objects: int
+    grpc_max_connections: int
+    grpc_max_calls: int
+    grpc_max_calls_per_connection: int
+    grpc_request_max_bytes: int
+    grpc_request_max_records: int
+    grpc_queued_max_request_bytes: int
+    grpc_queued_max_response_bytes: int
+    grpc_stall_timeout_ms: int
     batch_max_records: int
     producer_id_expiration_ms: int
     transaction_max_timeout_ms: int

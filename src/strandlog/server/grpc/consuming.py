@@ -4,7 +4,8 @@ What was compressed on disk is larger in a message, and clients take 4 MB unless
 otherwise: so it is what a message holds that is counted, and a fetch becomes as many of them as it
 takes. A record that is larger than asked for comes alone.
 
-Messages are made in a thread, some at a time: a batch at least, as much as asked for at most.
+Messages are made in a thread, some at a time: a batch at least, as much as asked for at most. They
+leave it as bytes, so that a client that does not read holds up no objects of Python.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.core import ServerCore
+from strandlog.server.grpc.calls import encoded
 from strandlog.server.unpacking import Unpacked, is_quick, size_of, unpacked
 from strandlog.server.verbs import DEFAULT_READ_BYTES, MOST_READ_BYTES
 
@@ -25,14 +27,19 @@ ENTRY_BYTES = 32  # what an entry takes beside what its record holds, about
 
 
 class Messages(NamedTuple):
-    """Some messages, and where to go on after them."""
+    """Some messages as bytes, and where to go on after them."""
 
-    messages: list[log_pb2.ConsumeResponse]
+    messages: list[bytes]
     next_offset: int
+    record_count: int
 
 
 async def messages_of(
-    core: ServerCore, found: FetchAnswer, offset: int, max_bytes: int
+    core: ServerCore,
+    found: FetchAnswer,
+    offset: int,
+    max_bytes: int,
+    threads: asyncio.Semaphore,
 ) -> AsyncIterator[Messages]:
     """All that a fetch at `offset` has to say."""
     limit = min(max_bytes or DEFAULT_READ_BYTES, MOST_READ_BYTES)
@@ -42,10 +49,11 @@ async def messages_of(
         if in_loop:
             some = _some(batches, found.high_watermark, limit)
         else:
-            some = await asyncio.to_thread(_some, batches, found.high_watermark, limit)
+            async with threads:
+                some = await asyncio.to_thread(_some, batches, found.high_watermark, limit)
         if some is None:
             return
-        core.metrics.fetched_records += sum(len(each.entries) for each in some.messages)
+        core.metrics.fetched_records += some.record_count
         yield some
 
 
@@ -70,12 +78,13 @@ def _some(batches: Iterator[Unpacked], high_watermark: int, limit: int) -> Messa
             raise
     if next_offset is None:
         return None
-    return Messages(list(_messages(records, next_offset, high_watermark, limit)), next_offset)
+    messages = list(_messages(records, next_offset, high_watermark, limit))
+    return Messages(messages, next_offset, len(records))
 
 
 def _messages(
     records: list[Record], next_offset: int, high_watermark: int, limit: int
-) -> Iterator[log_pb2.ConsumeResponse]:
+) -> Iterator[bytes]:
     first, size = 0, 0
     for number, record in enumerate(records):
         size += _entry_size(record)
@@ -86,14 +95,13 @@ def _messages(
         yield _message(records[first:], next_offset, high_watermark)
 
 
-def _message(
-    records: list[Record], next_offset: int, high_watermark: int
-) -> log_pb2.ConsumeResponse:
-    return log_pb2.ConsumeResponse(
+def _message(records: list[Record], next_offset: int, high_watermark: int) -> bytes:
+    message = log_pb2.ConsumeResponse(
         entries=[_entry(record) for record in records],
         next_offset=next_offset,
         high_watermark=high_watermark,
     )
+    return encoded(message)
 
 
 def _entry_size(record: Record) -> int:

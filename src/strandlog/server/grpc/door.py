@@ -1,8 +1,12 @@
 """Listens for gRPC clients: the log, the health service and reflection.
 
-A message is at most as large as a request of a Kafka client may be. When the server stops, new
-calls are refused at once; those that follow a partition end, others have the time that the drain
-leaves them.
+Everything that a client can make the server hold has a limit: connections, calls, the size of
+messages and of metadata, and the memory of calls that wait for their clients (`calls.py`,
+`service.py`). Connections without a call are closed after connections.max.idle.ms, those that never
+finish their handshake much sooner.
+
+When the server stops, new calls are refused at once; those that follow a partition end, others have
+the time that the drain leaves them.
 """
 
 from __future__ import annotations
@@ -11,29 +15,40 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from strandlog.config.setting import MAX_INT
 from strandlog.protocol.rpc import log_pb2
-from strandlog.protocol.rpc.log_pb2_grpc import add_LogServiceServicer_to_server
 from strandlog.server.core import ServerCore
-from strandlog.server.grpc.service import LogServicer
+from strandlog.server.grpc.calls import Calls
+from strandlog.server.grpc.service import LogService
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
-MOST_CALLS = 4096  # at the same time; more are told to come back
+MAX_METADATA_BYTES = 16 * 1024  # of one call
+HANDSHAKE_TIMEOUT_MS = 10_000
+MAX_MESSAGE_BYTES = 2**31 - 1  # of answers, which are bounded by what they are made of
 
 
 class GrpcDoor:
     """One broker, as gRPC clients see it."""
 
     def __init__(self, core: ServerCore, host: str, port: int) -> None:
-        limit = core.broker.settings.socket_request_max_bytes
+        settings = core.broker.settings
         self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=MOST_CALLS,
+            maximum_concurrent_rpcs=settings.grpc_max_calls,
             options=[
-                ("grpc.max_receive_message_length", limit),
-                ("grpc.max_send_message_length", limit),
+                ("grpc.max_receive_message_length", settings.grpc_request_max_bytes),
+                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+                ("grpc.max_concurrent_streams", settings.grpc_max_calls_per_connection),
+                ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
+                ("grpc.max_connection_idle_ms", min(settings.connections_max_idle_ms, MAX_INT)),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
             ],
         )
-        add_LogServiceServicer_to_server(LogServicer(core), self._server)
+        handlers = LogService(core).handlers(Calls(core))
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, handlers),)
+        )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(

@@ -1,105 +1,133 @@
 """The methods of `LogService`.
 
-Each is a coroutine in the broker's own event loop. A streaming reader (`consuming.py`) is served
-message by message: `write` comes back when gRPC has taken one, so a reader that does not read holds
-itself up, with some messages in memory, and nobody else.
+Each is a coroutine in the broker's own event loop that takes and gives messages as bytes; how calls
+are received and refused is in `calls.py`. A streaming reader (`consuming.py`) is served message by
+message: `write` returns when gRPC has taken one. The messages that clients have not taken share a
+budget (`grpc.queued.max.response.bytes`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+import asyncio
+from typing import Any
 
-from grpc import StatusCode
+import grpc
 
 from strandlog.broker.catalog import Topic
 from strandlog.broker.group_member import CommitRequest
 from strandlog.config.topic_settings import TOPIC_SETTINGS
-from strandlog.errors import StrandlogError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2
-from strandlog.protocol.rpc.log_pb2_grpc import LogServiceServicer
 from strandlog.server.core import ServerCore
+from strandlog.server.grpc.calls import Calls, encoded, small
 from strandlog.server.grpc.consuming import messages_of
-from strandlog.server.grpc.statuses import status_of
+from strandlog.server.grpc.produce_request import read_produce
+from strandlog.server.peer_budget import Hold, PeerBudget
 from strandlog.server.verbs import (
     ACKS_NONE,
-    DEFAULT_READ_BYTES,
-    NewRecord,
+    IN_LOOP_RECORDS,
+    Place,
     Writing,
     fetch,
 )
 from strandlog.server.waiting import done_in_steps, group_durable, visible
 
-logger = logging.getLogger(__name__)
-
 FOLLOW_WAIT_MS = 10_000  # how long one look at the end waits; then the next one
 LARGEST_OFFSET = 2**63 - 1
+MAX_MESSAGE_BYTES = 1024 * 1024  # of a message of Consume, unless a single record is larger
+IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce is taken apart in a thread
+THREADS = 2  # that encode and decode; each competes with the event loop for the interpreter
+COPIES_OF_A_READ = 3  # a read in memory: the batches, their records, the messages
+PARTITIONS_AT_A_TIME = 500  # described before the event loop gets its turn
 
-Answer = TypeVar("Answer")
 
-
-class LogServicer(LogServiceServicer):
+class LogService:
     """The log, as gRPC clients see it."""
 
     def __init__(self, core: ServerCore) -> None:
+        settings = core.broker.settings
         self._core = core
         self._broker = core.broker
         self._writing = Writing(core)
+        self._threads = asyncio.Semaphore(THREADS)
+        self._unread = PeerBudget(
+            settings.grpc_queued_max_response_bytes, settings.grpc_stall_timeout_ms / 1000
+        )
 
-    async def _answer(self, context: Any, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """What the work gives, or its error as a status."""
-        try:
-            return await work()
-        except StrandlogError as error:
-            await context.abort(status_of(error), str(error))
-        except Exception as error:
-            logger.exception("a gRPC call went wrong")
-            await context.abort(StatusCode.INTERNAL, f"{type(error).__name__}: see the log")
-        raise AssertionError("abort raises")
+    def handlers(self, calls: Calls) -> dict[str, grpc.RpcMethodHandler]:
+        """The handler of each method, by its name."""
+        unary = (
+            self.Produce,
+            self.CreateTopic,
+            self.ListTopics,
+            self.DescribeTopic,
+            self.DeleteTopic,
+            self.CommitOffset,
+            self.FetchOffset,
+        )
+        found = {method.__name__: calls.unary(method) for method in unary}
+        return {**found, "Consume": calls.streaming(self.Consume)}
 
     # -- records -------------------------------------------------------------------------------
 
-    async def Produce(
-        self, request: log_pb2.ProduceRequest, context: Any
-    ) -> log_pb2.ProduceResponse:
-        async def work() -> log_pb2.ProduceResponse:
-            records = [_new_record(record) for record in request.records]
-            partition = request.partition if request.HasField("partition") else None
-            places = await self._writing.append(request.topic, partition, records, request.acks)
-            if request.acks == ACKS_NONE:
-                return log_pb2.ProduceResponse()
-            return log_pb2.ProduceResponse(
-                offsets=[place.offset for place in places],
-                partitions=[place.partition for place in places],
-            )
+    async def Produce(self, data: bytes) -> bytes:
+        most = self._broker.settings.grpc_request_max_records
+        if len(data) <= IN_LOOP_REQUEST_BYTES:
+            request, records = read_produce(data, most)
+        else:
+            async with self._threads:
+                request, records = await asyncio.to_thread(read_produce, data, most)
+        partition = request.partition if request.HasField("partition") else None
+        places = await self._writing.append(request.topic, partition, records, request.acks)
+        if request.acks == ACKS_NONE:
+            return b""
+        if len(places) <= IN_LOOP_RECORDS:
+            return _told_places(places)
+        return await asyncio.to_thread(_told_places, places)
 
-        return await self._answer(context, work)
-
-    async def Consume(self, request: log_pb2.ConsumeRequest, context: Any) -> None:
-        await self._answer(context, lambda: self._stream(request, context))
-
-    async def _stream(self, request: log_pb2.ConsumeRequest, context: Any) -> None:
+    async def Consume(self, data: bytes, context: Any) -> None:
+        request = small(log_pb2.ConsumeRequest, data)
         tp = TopicPartition(request.topic, request.partition)
         first = offset = min(request.offset, LARGEST_OFFSET)
         end = None if request.follow else await self._end(tp, request.read_committed)
         while end is None or offset < end or offset == first:
-            found = await fetch(
-                self._core,
-                tp,
-                offset,
-                max_bytes=request.max_bytes or DEFAULT_READ_BYTES,
-                wait_ms=FOLLOW_WAIT_MS if request.follow else 0,
-                committed=request.read_committed,
-            )
             before = offset
-            async for some in messages_of(self._core, found, offset, request.max_bytes):
-                for message in some.messages:
-                    await context.write(message)
-                offset = some.next_offset
+            offset = await self._send_some(request, tp, offset, context)
             if offset == before and not request.follow:
                 return
+
+    async def _send_some(
+        self, request: log_pb2.ConsumeRequest, tp: TopicPartition, offset: int, context: Any
+    ) -> int:
+        """Send what one fetch finds; the offset after it."""
+        max_bytes = min(request.max_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+        if request.follow:  # without memory, for it may take long
+            await self._something_at(request, tp, offset)
+        hold = await self._unread.acquire(COPIES_OF_A_READ * max_bytes)
+        try:
+            found = await fetch(
+                self._core, tp, offset, max_bytes=max_bytes, committed=request.read_committed
+            )
+            async for some in messages_of(self._core, found, offset, max_bytes, self._threads):
+                hold.resize(len(found.data) + 2 * sum(map(len, some.messages)))  # gRPC copies
+                await _write_all(context, some.messages, hold)
+                offset = some.next_offset
+        finally:
+            hold.release()
+        return offset
+
+    async def _something_at(
+        self, request: log_pb2.ConsumeRequest, tp: TopicPartition, offset: int
+    ) -> None:
+        """Until there is something to read, or a while."""
+        await fetch(
+            self._core,
+            tp,
+            offset,
+            max_bytes=1,
+            wait_ms=FOLLOW_WAIT_MS,
+            committed=request.read_committed,
+        )
 
     async def _end(self, tp: TopicPartition, committed: bool) -> int:
         """Where a reader that does not follow ends: behind everything written before it came."""
@@ -109,107 +137,99 @@ class LogServicer(LogServiceServicer):
 
     # -- topics --------------------------------------------------------------------------------
 
-    async def CreateTopic(
-        self, request: log_pb2.CreateTopicRequest, context: Any
-    ) -> log_pb2.CreateTopicResponse:
-        async def work() -> log_pb2.CreateTopicResponse:
-            steps = self._broker.creating_topic(
-                request.name, request.num_partitions or None, dict(request.config)
-            )
-            topic = await done_in_steps(self._core, "CreateTopic", steps)
-            return log_pb2.CreateTopicResponse(topic=_metadata(topic))
-
-        return await self._answer(context, work)
-
-    async def ListTopics(
-        self, request: log_pb2.ListTopicsRequest, context: Any
-    ) -> log_pb2.ListTopicsResponse:
-        del request, context
-        catalog = self._broker.catalog
-        topics = [catalog.topic(name) for name in catalog.names()]
-        return log_pb2.ListTopicsResponse(
-            topics=[_metadata(topic) for topic in topics if not topic.is_internal]
+    async def CreateTopic(self, data: bytes) -> bytes:
+        request = small(log_pb2.CreateTopicRequest, data)
+        steps = self._broker.creating_topic(
+            request.name, request.num_partitions or None, dict(request.config)
         )
+        topic = await done_in_steps(self._core, "CreateTopic", steps)
+        return encoded(log_pb2.CreateTopicResponse(topic=_metadata(topic)))
 
-    async def DescribeTopic(
-        self, request: log_pb2.DescribeTopicRequest, context: Any
-    ) -> log_pb2.DescribeTopicResponse:
-        async def work() -> log_pb2.DescribeTopicResponse:
-            await visible(self._core, self._broker.catalog.logs(request.name))
-            topic = self._broker.catalog.topic(request.name)
-            return log_pb2.DescribeTopicResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    log_pb2.PartitionMetadata(
-                        partition=log.tp.partition,
-                        start_offset=log.log_start_offset,
-                        end_offset=log.high_watermark,
-                        size_bytes=log.segments.size_bytes,
-                    )
-                    for log in self._broker.catalog.logs(topic.name)
-                ],
-                config={
-                    name: TOPIC_SETTINGS[name].format(value) for name, value in topic.config.items()
-                },
+    async def ListTopics(self, data: bytes) -> bytes:
+        small(log_pb2.ListTopicsRequest, data)
+        catalog = self._broker.catalog
+        response = log_pb2.ListTopicsResponse()
+        until_turn = PARTITIONS_AT_A_TIME
+        for name in catalog.names():
+            if name in catalog and not (topic := catalog.topic(name)).is_internal:
+                response.topics.append(_metadata(topic))
+                until_turn -= topic.partitions
+            if until_turn <= 0:
+                until_turn = PARTITIONS_AT_A_TIME
+                await asyncio.sleep(0)
+        return encoded(response)
+
+    async def DescribeTopic(self, data: bytes) -> bytes:
+        request = small(log_pb2.DescribeTopicRequest, data)
+        await visible(self._core, self._broker.catalog.logs(request.name))
+        topic = self._broker.catalog.topic(request.name)
+        response = log_pb2.DescribeTopicResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            config={
+                name: TOPIC_SETTINGS[name].format(value) for name, value in topic.config.items()
+            },
+        )
+        for number, log in enumerate(list(self._broker.catalog.logs(topic.name)), 1):
+            response.partitions.append(
+                log_pb2.PartitionMetadata(
+                    partition=log.tp.partition,
+                    start_offset=log.log_start_offset,
+                    end_offset=log.high_watermark,
+                    size_bytes=log.segments.size_bytes,
+                )
             )
+            if number % PARTITIONS_AT_A_TIME == 0:
+                await asyncio.sleep(0)
+        return encoded(response)
 
-        return await self._answer(context, work)
-
-    async def DeleteTopic(
-        self, request: log_pb2.DeleteTopicRequest, context: Any
-    ) -> log_pb2.DeleteTopicResponse:
-        async def work() -> log_pb2.DeleteTopicResponse:
-            steps = self._core.deleting_topic(request.name)
-            await done_in_steps(self._core, "DeleteTopic", steps)
-            return log_pb2.DeleteTopicResponse()
-
-        return await self._answer(context, work)
+    async def DeleteTopic(self, data: bytes) -> bytes:
+        request = small(log_pb2.DeleteTopicRequest, data)
+        steps = self._core.deleting_topic(request.name)
+        await done_in_steps(self._core, "DeleteTopic", steps)
+        return encoded(log_pb2.DeleteTopicResponse())
 
     # -- groups --------------------------------------------------------------------------------
 
-    async def CommitOffset(
-        self, request: log_pb2.CommitOffsetRequest, context: Any
-    ) -> log_pb2.CommitOffsetResponse:
-        async def work() -> log_pb2.CommitOffsetResponse:
-            tp = TopicPartition(request.topic, request.partition)
-            self._broker.catalog.log(*tp)  # a mistake in the name is told
-            offset = OffsetAndMetadata(
-                min(request.offset, LARGEST_OFFSET), metadata=request.metadata
-            )
-            self._broker.groups.commit_offsets(
-                CommitRequest(group_id=request.group, offsets={tp: offset})
-            )
-            await group_durable(self._core, request.group)
-            return log_pb2.CommitOffsetResponse()
+    async def CommitOffset(self, data: bytes) -> bytes:
+        request = small(log_pb2.CommitOffsetRequest, data)
+        tp = TopicPartition(request.topic, request.partition)
+        self._broker.catalog.log(*tp)  # an unknown partition is an error, not a new offset
+        offset = OffsetAndMetadata(min(request.offset, LARGEST_OFFSET), metadata=request.metadata)
+        self._broker.groups.commit_offsets(
+            CommitRequest(group_id=request.group, offsets={tp: offset})
+        )
+        await group_durable(self._core, request.group)
+        return encoded(log_pb2.CommitOffsetResponse())
 
-        return await self._answer(context, work)
+    async def FetchOffset(self, data: bytes) -> bytes:
+        request = small(log_pb2.FetchOffsetRequest, data)
+        tp = TopicPartition(request.topic, request.partition)
+        self._broker.catalog.log(*tp)
+        found = self._broker.groups.fetch_offsets(request.group, [tp])[tp]
+        if found is None:
+            return encoded(log_pb2.FetchOffsetResponse())
+        response = log_pb2.FetchOffsetResponse(offset=found.offset, metadata=found.metadata)
+        return encoded(response)
 
-    async def FetchOffset(
-        self, request: log_pb2.FetchOffsetRequest, context: Any
-    ) -> log_pb2.FetchOffsetResponse:
-        async def work() -> log_pb2.FetchOffsetResponse:
-            tp = TopicPartition(request.topic, request.partition)
-            self._broker.catalog.log(*tp)
-            found = self._broker.groups.fetch_offsets(request.group, [tp])[tp]
-            if found is None:
-                return log_pb2.FetchOffsetResponse()
-            return log_pb2.FetchOffsetResponse(offset=found.offset, metadata=found.metadata)
 
-        return await self._answer(context, work)
+async def _write_all(context: Any, messages: list[bytes], hold: Hold) -> None:
+    """Hand messages to gRPC, the next one when the client has taken the last."""
+    messages.reverse()
+    while messages:
+        message = messages.pop()
+        with hold.waiting_for_peer():
+            await context.write(message)
+        hold.resize(hold.size - 2 * len(message))
 
 
 def _metadata(topic: Topic) -> log_pb2.TopicMetadata:
     return log_pb2.TopicMetadata(name=topic.name, partitions=range(topic.partitions))
 
 
-def _new_record(record: log_pb2.Record) -> NewRecord:
-    return NewRecord(
-        record.key if record.HasField("key") else None,
-        record.value if record.HasField("value") else None,
-        [
-            (header.key, header.value if header.HasField("value") else None)
-            for header in record.headers
-        ],
-        record.timestamp if record.HasField("timestamp") else None,
+def _told_places(places: list[Place]) -> bytes:
+    response = log_pb2.ProduceResponse(
+        offsets=[place.offset for place in places],
+        partitions=[place.partition for place in places],
     )
+    return encoded(response)

@@ -1,0 +1,91 @@
+"""Takes a ProduceRequest apart, within bounds.
+
+Two bytes are enough for an empty record, and a record in memory takes a hundred times that. So the
+records and headers of a large message are counted before protobuf makes objects of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from strandlog.errors import DataError
+from strandlog.protocol.rpc import log_pb2
+from strandlog.server.grpc.calls import BadMessageError, parsed
+from strandlog.server.verbs import NewRecord
+
+RECORDS_FIELD = 3  # of ProduceRequest, and the headers of Record
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+# The tag of both fields is 0x1a, or begins with 0x9a when it is written longer than need be.
+FIRST_TAG_BYTES = (b"\x1a", b"\x9a")
+
+
+def check_item_count(data: bytes, limit: int) -> None:
+    """Raise when a message has more records and headers than `limit`."""
+    # Other bytes may look like tags, so this counts too many; most messages pass it.
+    if sum(map(data.count, FIRST_TAG_BYTES)) <= limit:
+        return
+    items = itertools.chain.from_iterable(
+        itertools.chain([record], _delimited(data, *record))
+        for record in _delimited(data, 0, len(data))
+    )
+    if next(itertools.islice(items, limit, None), None) is not None:
+        raise BadMessageError(
+            f"a request has at most {limit} records and headers; send fewer, or raise "
+            f"grpc.request.max.records"
+        )
+
+
+def _delimited(data: bytes, position: int, end: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of each record of a request, or header of a record."""
+    while position < end:
+        tag, position = _varint(data, position, end)
+        kind = tag & 7
+        if kind == DELIMITED:
+            length, position = _varint(data, position, end)
+            if tag >> 3 == RECORDS_FIELD:
+                yield position, min(position + length, end)
+            position += length
+        elif kind == VARINT:
+            _, position = _varint(data, position, end)
+        elif kind in (FIXED64, FIXED32):
+            position += 8 if kind == FIXED64 else 4
+        else:
+            raise BadMessageError("the request is not a valid ProduceRequest")
+
+
+def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise BadMessageError("the request is not a valid ProduceRequest")
+
+
+def read_produce(data: bytes, limit: int) -> tuple[log_pb2.ProduceRequest, list[NewRecord]]:
+    """The request, and its records as the broker takes them."""
+    check_item_count(data, limit)
+    request = parsed(log_pb2.ProduceRequest, data)
+    if request.acks not in log_pb2.Acks.values():
+        raise UnknownAcksError(f"acks {request.acks} is unknown: 0 is none, 1 is leader, 2 is all")
+    return request, [_new_record(record) for record in request.records]
+
+
+class UnknownAcksError(DataError):
+    """A guarantee that is in no version of the protocol we know."""
+
+
+def _new_record(record: log_pb2.Record) -> NewRecord:
+    return NewRecord(
+        record.key if record.HasField("key") else None,
+        record.value if record.HasField("value") else None,
+        [
+            (header.key, header.value if header.HasField("value") else None)
+            for header in record.headers
+        ],
+        record.timestamp if record.HasField("timestamp") else None,
+    )

@@ -1,0 +1,161 @@
+"""A number of bytes that calls share while they wait for their peers.
+
+A call acquires what it may hold before it reads from its peer or sends to it; calls for which there
+is no room wait in the order in which they came. A peer that stops reading or sending holds its
+share for as long as no other call needs it. Once another call has waited for `patience_seconds`,
+the call whose peer has been silent for longest, and for at least that long, is cancelled
+(`PeerTooSlowError` in that call) and its share is free again.
+
+    hold = await budget.acquire(size)      waits for room
+    try:
+        with hold.waiting_for_peer():      from here on the call may be cancelled
+            await ...
+    finally:
+        hold.release()
+
+A call that needs more than the whole budget runs alone. Everything belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+
+from strandlog.clock import stopwatch
+
+
+class PeerTooSlowError(Exception):
+    """The peer neither read nor sent, and others needed the memory."""
+
+
+class Hold:
+    """The share of one call."""
+
+    __slots__ = ("_budget", "_is_evicted", "_task", "silent_since", "size")
+
+    def __init__(self, budget: PeerBudget, size: int) -> None:
+        self._budget = budget
+        self._task: asyncio.Task[object] | None = None
+        self._is_evicted = False
+        self.silent_since: float | None = None  # on the stopwatch, while it waits for its peer
+        self.size = size
+
+    @contextlib.contextmanager
+    def waiting_for_peer(self) -> Iterator[None]:
+        self._task = asyncio.current_task()
+        self.silent_since = stopwatch()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._is_evicted and self._task is not None:
+                self._task.uncancel()
+                raise PeerTooSlowError from None
+            raise
+        finally:
+            self.silent_since = None
+
+    def evict(self) -> None:
+        """End the wait for the peer with `PeerTooSlowError`."""
+        assert self._task is not None, "it waits for its peer"
+        self._is_evicted = True
+        self.silent_since = None
+        self._task.cancel()
+
+    def resize(self, size: int) -> None:
+        """Hold another number of bytes from now on; this does not wait for room."""
+        self._budget.change(size - self.size)
+        self.size = size
+
+    def release(self) -> None:
+        """Hold nothing any more; idempotent."""
+        self.resize(0)
+        self._budget.forget(self)
+
+
+class PeerBudget:
+    """The bytes that all calls of one kind share."""
+
+    def __init__(self, total_bytes: int, patience_seconds: float) -> None:
+        self._total = total_bytes
+        self._patience = patience_seconds
+        self._waiters: deque[tuple[int, float, asyncio.Future[None]]] = deque()
+        self._holds: dict[Hold, None] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self.held_bytes = 0
+        self.evicted = 0
+
+    async def acquire(self, size: int) -> Hold:
+        """Wait for room, then hold that much."""
+        if self._waiters or not self._has_room(size):
+            await self._turn(size)
+        else:
+            self.held_bytes += size
+        hold = Hold(self, size)
+        self._holds[hold] = None
+        return hold
+
+    def _has_room(self, size: int) -> bool:
+        return self.held_bytes + size <= self._total or not self.held_bytes
+
+    async def _turn(self, size: int) -> None:
+        """Wait behind all others; the room is taken when this returns."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (size, stopwatch(), future)
+        self._waiters.append(waiter)
+        self._set_alarm()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.change(-size)  # it was given room in the same moment
+            else:
+                with contextlib.suppress(ValueError):  # it may have been passed over already
+                    self._waiters.remove(waiter)
+            raise
+
+    def change(self, by: int) -> None:
+        """Account for a hold that grew or shrank, and let those in for whom there is room now."""
+        self.held_bytes += by
+        while self._waiters and self._has_room(self._waiters[0][0]):
+            size, _, future = self._waiters.popleft()
+            if not future.done():
+                self.held_bytes += size
+                future.set_result(None)
+
+    def forget(self, hold: Hold) -> None:
+        self._holds.pop(hold, None)
+
+    # -- peers that are silent while others wait ---------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        if self._alarm is None and self._waiters:
+            delay = self._waiters[0][1] + self._patience - stopwatch()
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(max(delay, self._patience / 10), self._look)
+
+    def _look(self) -> None:
+        """Cancel as many silent calls as those in line need."""
+        self._alarm = None
+        if not self._waiters:
+            return
+        now = stopwatch()
+        if now - self._waiters[0][1] >= self._patience:
+            missing = self.held_bytes - self._total + sum(size for size, _, _ in self._waiters)
+            for hold in self._silent(now):
+                if missing <= 0:
+                    break
+                missing -= hold.size
+                self.evicted += 1
+                hold.evict()
+        self._set_alarm()
+
+    def _silent(self, now: float) -> list[Hold]:
+        """Calls whose peers have been silent for too long, the longest silent first."""
+        found = [
+            (hold.silent_since, number, hold)
+            for number, hold in enumerate(self._holds)
+            if hold.silent_since is not None and now - hold.silent_since >= self._patience
+        ]
+        return [hold for _, _, hold in sorted(found)]

@@ -1,0 +1,112 @@
+"""Memory that calls share while they wait for their peers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from strandlog.server.peer_budget import PeerBudget, PeerTooSlowError
+
+PATIENCE_S = 0.01
+
+
+async def hold_until(budget: PeerBudget, size: int, peer: asyncio.Event) -> None:
+    """A call that waits for its peer."""
+    hold = await budget.acquire(size)
+    try:
+        with hold.waiting_for_peer():
+            await peer.wait()
+    finally:
+        hold.release()
+
+
+def test_calls_that_fit_hold_their_share_at_the_same_time() -> None:
+    async def run() -> None:
+        budget = PeerBudget(100, PATIENCE_S)
+        holds = [await budget.acquire(50), await budget.acquire(50)]
+        assert budget.held_bytes == 100
+        for hold in holds:
+            hold.release()
+            hold.release()
+        assert budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_the_longest_silent_peer_makes_room_for_a_call_that_waits() -> None:
+    async def run() -> None:
+        budget = PeerBudget(100, PATIENCE_S)
+        never = asyncio.Event()
+        silent = asyncio.create_task(hold_until(budget, 60, never))
+        await asyncio.sleep(0)
+        later = asyncio.create_task(hold_until(budget, 40, never))
+        await asyncio.sleep(0)
+        hold = await budget.acquire(50)
+        with pytest.raises(PeerTooSlowError):
+            await silent
+        assert not later.done(), "one was enough"
+        assert budget.evicted == 1
+        assert budget.held_bytes == 90
+        hold.release()
+        later.cancel()
+        await asyncio.gather(later, return_exceptions=True)
+        assert budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_silent_peer_stays_while_no_call_needs_its_share() -> None:
+    async def run() -> None:
+        budget = PeerBudget(100, PATIENCE_S)
+        peer = asyncio.Event()
+        silent = asyncio.create_task(hold_until(budget, 100, peer))
+        await asyncio.sleep(5 * PATIENCE_S)
+        peer.set()
+        await silent
+
+    asyncio.run(run())
+
+
+def test_a_call_that_works_is_not_cancelled_however_long_it_takes() -> None:
+    async def run() -> None:
+        budget = PeerBudget(100, PATIENCE_S)
+        working = await budget.acquire(100)
+        waiting = asyncio.create_task(budget.acquire(1))
+        await asyncio.sleep(5 * PATIENCE_S)
+        assert not waiting.done()
+        working.release()
+        (await waiting).release()
+        assert budget.evicted == 0
+
+    asyncio.run(run())
+
+
+def test_a_call_larger_than_the_budget_runs_alone() -> None:
+    async def run() -> None:
+        budget = PeerBudget(100, PATIENCE_S)
+        large = await budget.acquire(1000)
+        waiting = asyncio.create_task(budget.acquire(1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        large.release()
+        (await waiting).release()
+
+    asyncio.run(run())
+
+
+def test_calls_that_give_up_waiting_leave_no_trace() -> None:
+    async def run() -> None:
+        budget = PeerBudget(100, PATIENCE_S)
+        hold = await budget.acquire(100)
+        waiting = [asyncio.create_task(budget.acquire(10)) for _ in range(5)]
+        await asyncio.sleep(0)
+        for task in waiting[:2]:
+            task.cancel()
+        hold.release()  # in the same turn as the cancellation
+        await asyncio.gather(*waiting[:2], return_exceptions=True)
+        for task in waiting[2:]:
+            (await task).release()
+        assert budget.held_bytes == 0
+
+    asyncio.run(run())

@@ -113,23 +113,27 @@ class ServerCore:
 
     # -- records ---------------------------------------------------------------------------------
 
-    def append(self, log: PartitionLog, data: Buffer) -> AppendResult:
+    def append(
+        self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
+    ) -> AppendResult:
         """Append batches of a client; written when this returns, on disk some time later."""
         check_not_internal(log.tp.topic)
         try:
-            result = self.broker.append(log, data)
+            result = self.broker.append(log, data, records_checked=records_checked)
         except StorageError as error:
             self._tell_refusal(error)
             raise
         self._appended(log)
         return result
 
-    def append_all(self, parts: Sequence[tuple[PartitionLog, Buffer]]) -> list[AppendResult]:
+    def append_all(
+        self, parts: Sequence[tuple[PartitionLog, Buffer]], *, records_checked: bool = False
+    ) -> list[AppendResult]:
         """The same for several partitions; when one refuses its part, nothing is written."""
         for log, _ in parts:
             check_not_internal(log.tp.topic)
         try:
-            results = self.broker.append_all(parts)
+            results = self.broker.append_all(parts, records_checked=records_checked)
         except StorageError as error:
             self._tell_refusal(error)
             raise
@@ -205,6 +209,13 @@ class ServerCore:
             run()
         else:
             self.turns.add(run)
+
+    def in_decoder(self, name: str, work: Steps[None]) -> None:
+        """Do work whose slow parts decode large batches."""
+        if self.slow_work is None:
+            do_here(work)
+        else:
+            self.slow_work.in_decoder(name, work)
 
     def in_steps(self, name: str, work: Steps[None]) -> None:
         """Do work that waits for the disk, after all that was asked for before it."""

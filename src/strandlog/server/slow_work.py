@@ -4,6 +4,8 @@
                same file never meet
     cleaner    one thread for compaction, which may take minutes
     crew       a few threads for parts that may be done at the same time
+    decoder    one thread that decodes large batches, one after the other: so what is unpacked at
+               the same time is bounded by one batch, and requests take turns batch by batch
 
 Steps that change topics are done one after the other (`in_turn`), in the order in which they were
 asked for. Work that ends with an error that it did not take care of is a mistake of ours
@@ -34,6 +36,7 @@ class SlowWork:
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="strandlog-disk")
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="strandlog-cleaner")
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="strandlog-decoder")
         self._crew = ThreadPoolExecutor(CREW_SIZE, thread_name_prefix="strandlog-crew")
         self._on_crash = on_crash
         self._turn = asyncio.Lock()
@@ -44,6 +47,17 @@ class SlowWork:
         """Do a chore; it takes care of its own errors."""
         pool = self._cleaner if is_long else self._disk
         self._spawn(name, self._drive(name, steps, pool))
+
+    def in_decoder(self, name: str, steps: Steps[None]) -> None:
+        """Do what a client asked for and needs the records of large batches."""
+        self.asked += 1
+        self._spawn(name, self._finish_decoding(name, steps))
+
+    async def _finish_decoding(self, name: str, steps: Steps[None]) -> None:
+        try:
+            await self._drive(name, steps, self._decoder)
+        finally:
+            self.asked -= 1
 
     def in_turn(self, name: str, steps: Steps[None]) -> None:
         """Do what somebody asked for, after all that was asked for before it."""
@@ -101,5 +115,5 @@ class SlowWork:
         """Wait until everything that was begun is done, then let go of the threads."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for pool in (self._disk, self._cleaner, self._crew):
+        for pool in (self._disk, self._cleaner, self._decoder, self._crew):
             pool.shutdown()

@@ -20,7 +20,10 @@ from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.partitioner import key_hash
 from strandlog.server.core import ServerCore
+from strandlog.server.decoding import parts_to_decode
 from strandlog.server.waiting import durable, result_of
+from strandlog.storage.files import Buffer
+from strandlog.storage.partition_log import PartitionLog
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, 2
 DEFAULT_READ_BYTES = 1024 * 1024
@@ -72,7 +75,12 @@ class Writing:
         # After the thread: a topic may be gone by now.
         logs = {number: core.broker.catalog.log(topic, number) for number in by_partition}
         places: list[Place] = [Place(-1, -1)] * len(records)
-        results = core.append_all(list(zip(logs.values(), batches, strict=True)))
+        parts: list[tuple[PartitionLog, Buffer]] = list(zip(logs.values(), batches, strict=True))
+        slow = parts_to_decode(parts)
+        for part in slow:
+            for batch in part.batches:
+                await asyncio.to_thread(core.broker.check_records, part.log, batch)
+        results = core.append_all(parts, records_checked=bool(slow))
         for (number, rows), result in zip(by_partition.items(), results, strict=True):
             for place, row in enumerate(rows):
                 places[row] = Place(number, result.base_offset + place)

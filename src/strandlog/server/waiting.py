@@ -7,7 +7,7 @@ The core calls back from the event loop's own thread. A coroutine that is cancel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from strandlog.broker.pending import Pending
@@ -83,8 +83,19 @@ async def group_durable(core: ServerCore, group: str) -> None:
     await told.future
 
 
+async def decoded(core: ServerCore, name: str, steps: Steps[T]) -> T:
+    """The result of work whose slow parts decode large batches."""
+    return await _done(core, name, steps, core.in_decoder)
+
+
 async def done_in_steps(core: ServerCore, name: str, steps: Steps[T]) -> T:
     """The result of work that waits for the disk, done in its turn."""
+    return await _done(core, name, steps, core.in_steps)
+
+
+async def _done(
+    core: ServerCore, name: str, steps: Steps[T], begin: Callable[[str, Steps[None]], None]
+) -> T:
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def work() -> Steps[None]:
@@ -97,7 +108,7 @@ async def done_in_steps(core: ServerCore, name: str, steps: Steps[T]) -> T:
         if not future.done():
             future.set_result(result)
 
-    core.in_steps(name, work())
+    begin(name, work())
     result = await future
     core.on_work()
     return result

@@ -17,6 +17,8 @@ where readable records go on; a lookup by time passes over damage and puts it in
 
 from __future__ import annotations
 
+from operator import is_
+
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import TimestampOffset
 from strandlog.record.batch import BatchView
@@ -28,7 +30,9 @@ from strandlog.storage.index_rebuild import rebuild_aborted
 from strandlog.storage.locate import locate_batch, source_and_entry
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.read_plan import EMPTY, ReadPlan
+from strandlog.storage.record_checks import is_quick
 from strandlog.storage.segment import ActiveSegment, Segment
+from strandlog.storage.steps import Steps, do_here
 from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry
 from strandlog.storage.txn_index import AbortedTransaction
 
@@ -209,6 +213,11 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
 def latest_timestamp(log: PartitionLog) -> TimestampOffset | None:
     """The first of the visible records with the largest timestamp. The marker of a transaction
     counts, as in Kafka; None when no record has a time."""
+    return do_here(finding_latest(log))
+
+
+def finding_latest(log: PartitionLog) -> Steps[TimestampOffset | None]:
+    """`latest_timestamp` in steps."""
     latest, place = NO_TIME_ENTRY, None
     for segment in log.segments.all():
         if segment.base_offset >= log.high_watermark:
@@ -225,7 +234,7 @@ def latest_timestamp(log: PartitionLog) -> TimestampOffset | None:
     if batch.header.is_control:
         return TimestampOffset(*latest)
     try:
-        found = batch.find_timestamp(latest.timestamp, log.context.decompressed_max_bytes)
+        found = yield from _searching(log, batch, latest.timestamp, 0)
     except DataError as error:
         _report(log, f"{log.tp}: {error}")
         return TimestampOffset(*latest)  # all that the header tells
@@ -261,19 +270,54 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
     return largest
 
 
+def _searching(
+    log: PartitionLog, batch: BatchView, timestamp_ms: int, from_offset: int
+) -> Steps[TimestampOffset | None]:
+    """The first record of a batch at or after a time; a large batch is decoded in a step."""
+    data, limit_bytes = batch.data(), log.context.decompressed_max_bytes
+    if is_quick(batch.header, data):
+        return batch.find_timestamp(timestamp_ms, limit_bytes, from_offset)
+    copy = BatchView(bytes(data))  # the file may be removed meanwhile
+    found: list[TimestampOffset | None] = []
+    yield lambda: found.append(copy.find_timestamp(timestamp_ms, limit_bytes, from_offset))
+    return found[0]
+
+
 def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
     """The first record at or after a time, or None when all visible ones are older."""
-    for segment in log.segments.all():
+    return do_here(finding_timestamp(log, timestamp_ms))
+
+
+def finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Steps[TimestampOffset | None]:
+    """`find_timestamp` in steps."""
+    while True:
+        try:
+            return (yield from _finding_timestamp(log, timestamp_ms))
+        except _SegmentGoneError:
+            pass  # look again
+
+
+def _finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Steps[TimestampOffset | None]:
+    segments = log.segments.all()
+    for segment in segments:
         if segment.base_offset >= log.high_watermark:
             return None
         if largest_timestamp(log, segment).timestamp >= timestamp_ms:
-            found = _find_in(log, segment, timestamp_ms)
+            found = yield from _find_in(log, segment, timestamp_ms)
             if found is not None:
                 return found
+            if not all(map(is_, log.segments.all(), segments)):
+                raise _SegmentGoneError
     return None
 
 
-def _find_in(log: PartitionLog, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
+class _SegmentGoneError(Exception):
+    """Compaction or retention changed the segments while a batch was decoded in a step."""
+
+
+def _find_in(
+    log: PartitionLog, segment: Segment, timestamp_ms: int
+) -> Steps[TimestampOffset | None]:
     """The first record at or after a time in one segment. Damage is reported and passed over: it
     hides its own records, not those behind it."""
     source = windowed(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
@@ -281,7 +325,9 @@ def _find_in(log: PartitionLog, segment: Segment, timestamp_ms: int) -> Timestam
     place: tuple[int, int] | None = _time_start(log, segment, timestamp_ms)
     while place is not None:
         try:
-            return _search_times(log, segment, source, place, end_position, timestamp_ms)
+            return (
+                yield from _search_times(log, segment, source, place, end_position, timestamp_ms)
+            )
         except CorruptSegmentError as damage:
             _report(log, str(damage))
             after = place[1] if damage.offset is None else damage.offset + 1
@@ -297,7 +343,7 @@ def _search_times(
     place: tuple[int, int],
     end_position: int,
     timestamp_ms: int,
-) -> TimestampOffset | None:
+) -> Steps[TimestampOffset | None]:
     """The same from a (position, offset) on, up to the first damage."""
     for position, header in walk(
         source,
@@ -312,8 +358,9 @@ def _search_times(
         batch = BatchView(source(position, header.size_bytes))
         try:
             batch.check()
-            limit_bytes = log.context.decompressed_max_bytes
-            found = batch.find_timestamp(timestamp_ms, limit_bytes, log.log_start_offset)
+            found = yield from _searching(log, batch, timestamp_ms, log.log_start_offset)
+            if found is None and segment not in log.segments.all():
+                raise _SegmentGoneError
         except DataError as error:
             before = header.base_offset - 1
             raise CorruptSegmentError(segment.log_path, position, str(error), before) from error

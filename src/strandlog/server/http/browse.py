@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 from strandlog.clock import stopwatch
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError
 from strandlog.model import Record
+from strandlog.server.core import ServerCore
 from strandlog.server.http.calls import Call
 from strandlog.server.http.context import Context
 from strandlog.server.http.payloads import RecordShown, Show, shown_record
@@ -30,9 +31,9 @@ from strandlog.server.http.pieces import Bounds, sift
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.record_filter import RecordFilter, Test
 from strandlog.server.verbs import fetch
-from strandlog.server.waiting import visible
+from strandlog.server.waiting import decoded, visible
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp
+from strandlog.storage.partition_reads import finding_timestamp
 
 MOST_RECORDS = 1000
 MOST_PROBLEMS = 100
@@ -79,7 +80,7 @@ async def browse(context: Context, call: Call[RecordsQuery, None]) -> RecordsPag
     logs = _logs(context, call.path["topic"], query.partition)
     async with context.looks:
         await visible(context.core, logs.values())
-        begins = await _begins(logs, query)
+        begins = await _begins(context.core, logs, query)
         look = _Look(context, query, test, {number: logs[number] for number in begins}, begins)
         await look.run()
         return await look.page()
@@ -92,7 +93,9 @@ def _logs(context: Context, topic: str, partition: int | None) -> dict[int, Part
     return dict(enumerate(catalog.logs(topic)))
 
 
-async def _begins(logs: Mapping[int, PartitionLog], query: RecordsQuery) -> dict[int, int]:
+async def _begins(
+    core: ServerCore, logs: Mapping[int, PartitionLog], query: RecordsQuery
+) -> dict[int, int]:
     """Where each partition is read from."""
     ways = (query.cursor, query.offset, query.time_ms, query.last)
     if sum(way is not None for way in ways) > 1:
@@ -107,9 +110,9 @@ async def _begins(logs: Mapping[int, PartitionLog], query: RecordsQuery) -> dict
                 raise OffsetOutOfRangeError(*log.tp, query.offset, start, end)
             start = min(max(start, query.offset), end)
         elif query.time_ms is not None:
-            found = find_timestamp(log, query.time_ms)
+            steps = finding_timestamp(log, query.time_ms)
+            found = await decoded(core, "records by time", steps)
             start = end if found is None else found.offset
-            await asyncio.sleep(0)
         elif query.last is not None:
             start = max(start, end - query.last)
         begins[number] = start

@@ -19,9 +19,9 @@ from strandlog.server.http.context import Context
 from strandlog.server.http.facts import GroupFacts, group_facts, group_offsets
 from strandlog.server.http.payloads import printable
 from strandlog.server.http.problems import bad_request
-from strandlog.server.waiting import all_visible, group_durable, visible
+from strandlog.server.waiting import all_visible, decoded, group_durable, visible
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp
+from strandlog.storage.partition_reads import finding_timestamp
 
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -195,7 +195,7 @@ async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> O
         members = 0  # a group may be given a place before it reads anything
     logs = _logs_to_move(context, reset, list(before))
     await visible(context.core, logs)
-    after = {log.tp: _target(log, reset) for log in logs}
+    after = {log.tp: await _target(context, log, reset) for log in logs}
     changes = []
     for log in logs:
         old, new = before.get(log.tp), after[log.tp]
@@ -223,7 +223,7 @@ def _logs_to_move(
     return [catalog.log(reset.topic, number) for number in sorted(set(reset.partitions))]
 
 
-def _target(log: PartitionLog, reset: OffsetReset) -> int:
+async def _target(context: Context, log: PartitionLog, reset: OffsetReset) -> int:
     start, end = log.log_start_offset, log.high_watermark
     match reset.to:
         case "earliest":
@@ -237,7 +237,8 @@ def _target(log: PartitionLog, reset: OffsetReset) -> int:
         case "time":
             if reset.time_ms is None:
                 raise bad_request("`to` time needs a `time_ms`")
-            found = find_timestamp(log, reset.time_ms)
+            steps = finding_timestamp(log, reset.time_ms)
+            found = await decoded(context.core, "offsets by time", steps)
             return end if found is None else found.offset
 
 

@@ -154,6 +154,10 @@ class KafkaDoor:
         """Do work that waits for the disk, after all that was asked for before it; then `done`."""
         self.core.in_steps(request.slot.api, self._finishing(request, steps, done))
 
+    def in_decoder(self, request: Request, steps: Steps[T], done: Callable[[T], None]) -> None:
+        """Do work whose slow parts decode large batches; then `done`."""
+        self.core.in_decoder(request.slot.api, self._finishing(request, steps, done))
+
     def _finishing(
         self, request: Request, steps: Steps[T], done: Callable[[T], None]
     ) -> Steps[None]:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
+from threading import Event
 from typing import Any
 from uuid import UUID
 
@@ -39,6 +40,7 @@ from strandlog.record.batch_header import (
     TRANSACTIONAL_BIT,
     read_header,
 )
+from strandlog.server.decoding import Verdict, Verdicts, checking, parts_to_decode
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
 from strandlog.server.kafka.refusals import PolicyViolationError, UnsupportedVersionError
@@ -46,7 +48,7 @@ from strandlog.server.kafka.request import Request
 from strandlog.storage.batch_checks import check_crc, split_batches
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, latest_timestamp
+from strandlog.storage.partition_reads import finding_latest, finding_timestamp
 from strandlog.storage.steps import Steps
 
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
@@ -82,10 +84,40 @@ class InvalidAcksError(LogError):
 def produce(door: KafkaDoor, request: Request) -> None:
     header = request.header
     body = parse_produce(header.version, request.frame, header.body_position)
+    slow_parts = parts_to_decode([_target(door, part) for part in body.partitions])
+    if not slow_parts:
+        _produce(door, request, body, {})
+        return
+    # A later request of this client must not be appended before this one.
+    request.connection.hold_line()
+    abandoned = Event()
+    request.slot.on_abandoned = abandoned.set
+
+    def checked(verdicts: Verdicts) -> None:
+        if not abandoned.is_set():
+            _produce(door, request, body, verdicts)
+        request.connection.release_line()
+
+    door.in_decoder(request, checking(door.broker, slow_parts, abandoned.is_set), checked)
+
+
+def _target(door: KafkaDoor, part: ProducedRecords) -> tuple[PartitionLog, Buffer] | None:
+    """Where the records of a partition go, if that can be said."""
+    try:
+        return _log(door, part.topic, part.partition), part.records or b""
+    except StrandlogError:
+        return None
+
+
+def _produce(door: KafkaDoor, request: Request, body: ProduceRequest, verdicts: Verdicts) -> None:
     if body.acks == ACKS_ALL and door.broker.settings.fsyncs:
-        _DurableProduction(door, request, body).run()
+        _DurableProduction(door, request, body).run(verdicts)
     else:
-        _answer(request, body, [_append_or_refuse(door, body, part) for part in body.partitions])
+        answers = [
+            _append_or_refuse(door, body, part, verdicts.get(number))
+            for number, part in enumerate(body.partitions)
+        ]
+        _answer(request, body, answers)
 
 
 class _DurableProduction:
@@ -100,10 +132,10 @@ class _DurableProduction:
         self._answers: list[ProduceAnswer] = []
         self._waiting = 1  # for run itself: nobody answers before all were appended
 
-    def run(self) -> None:
+    def run(self, verdicts: Verdicts) -> None:
         door = self._door
         for number, part in enumerate(self._body.partitions):
-            answer = _append_or_refuse(door, self._body, part)
+            answer = _append_or_refuse(door, self._body, part, verdicts.get(number))
             self._answers.append(answer)
             if not answer.error_code:
                 self._waiting += 1
@@ -122,21 +154,26 @@ class _DurableProduction:
 
 
 def _append_or_refuse(
-    door: KafkaDoor, body: ProduceRequest, part: ProducedRecords
+    door: KafkaDoor, body: ProduceRequest, part: ProducedRecords, verdict: Verdict | None
 ) -> ProduceAnswer:
     try:
         if body.acks not in (ACKS_LEADER, ACKS_ALL, ACKS_NONE):
             raise InvalidAcksError(f"acks is 0, 1 or -1, not {body.acks}")
-        return _append(door, _log(door, part.topic, part.partition), part)
+        if verdict is not None and verdict.error is not None:
+            raise verdict.error
+        log = _log(door, part.topic, part.partition)
+        return _append(door, log, part, records_checked=verdict is not None)
     except StrandlogError as error:
         return _refusal(part, error)
 
 
-def _append(door: KafkaDoor, log: PartitionLog, part: ProducedRecords) -> ProduceAnswer:
+def _append(
+    door: KafkaDoor, log: PartitionLog, part: ProducedRecords, *, records_checked: bool
+) -> ProduceAnswer:
     if part.records is None or not len(part.records):
         raise InvalidRecordError("a Produce request without records")
     _check_transaction(door, log, part.records)
-    result = door.core.append(log, part.records)
+    result = door.core.append(log, part.records, records_checked=records_checked)
     return ProduceAnswer(
         part.partition, 0, result.base_offset, result.append_time_ms, log.log_start_offset
     )
@@ -316,8 +353,14 @@ def _logs_there_are(door: KafkaDoor, wanted: Iterable[tuple[str, int]]) -> list[
 
 
 def _list_offsets(door: KafkaDoor, request: Request, body: Any) -> None:
+    steps = _listing_offsets(door, request, body)
+    door.in_decoder(request, steps, lambda topics: request.reply({"topics": topics}))
+
+
+def _listing_offsets(door: KafkaDoor, request: Request, body: Any) -> Steps[list[Any]]:
+    """The answers, in steps: a lookup by time may have to decode a large batch."""
     committed = getattr(body, "isolation_level", 0) == IsolationLevel.READ_COMMITTED
-    topics = []
+    topics: list[Any] = []
     for topic in body.topics:
         partitions = []
         for part in topic.partitions:
@@ -327,7 +370,7 @@ def _list_offsets(door: KafkaDoor, request: Request, body: Any) -> None:
                 _check_sentinel(part.timestamp, request.version)
                 check_leader_epoch(getattr(part, "current_leader_epoch", -1))
                 end = log.last_stable_offset if committed else log.high_watermark
-                timestamp, offset = _look_up(log, part.timestamp, end)
+                timestamp, offset = yield from _looking_up(log, part.timestamp, end)
                 found = {
                     "error_code": 0,
                     "timestamp": timestamp,
@@ -338,7 +381,7 @@ def _list_offsets(door: KafkaDoor, request: Request, body: Any) -> None:
                 found = {"error_code": error.kafka_code, "timestamp": -1, "offset": -1}
             partitions.append({"partition_index": part.partition_index, **found})
         topics.append({"name": topic.name, "partitions": partitions})
-    request.reply({"topics": topics})
+    return topics
 
 
 def _check_sentinel(timestamp: int, version: int) -> None:
@@ -346,8 +389,8 @@ def _check_sentinel(timestamp: int, version: int) -> None:
         raise UnsupportedVersionError(f"v{version} of ListOffsets has no special time {timestamp}")
 
 
-def _look_up(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
-    """(timestamp, offset) of a time, for somebody who may read up to `end`."""
+def _looking_up(log: PartitionLog, timestamp: int, end: int) -> Steps[tuple[int, int]]:
+    """(timestamp, offset) of a time, for a reader that may read up to `end`."""
     if timestamp == LATEST:
         return -1, end
     if timestamp in (EARLIEST, EARLIEST_LOCAL):  # all there is lies here
@@ -355,7 +398,7 @@ def _look_up(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):  # nothing lies elsewhere
         return -1, -1
     is_latest = timestamp == MAX_TIMESTAMP
-    found = latest_timestamp(log) if is_latest else find_timestamp(log, timestamp)
+    found = yield from finding_latest(log) if is_latest else finding_timestamp(log, timestamp)
     if found is None or found.offset >= end:
         return -1, -1
     return found.timestamp, found.offset

@@ -411,3 +411,53 @@ def test_a_folder_does_not_end_a_range_early(tmp_path: Path) -> None:
         task.wanted = task.wanted._replace(end=9)  # planned when there were nine
         with pytest.raises(DataLossError, match="t-0 ends at offset 5"):
             values(reader, [task])
+
+
+# -- looks of an idle query ----------------------------------------------------------------------
+
+
+def test_a_loss_is_reported_once_while_a_query_waits_for_more(
+    client: WireClient,
+    broker: BrokerProcess,
+    topic: str,
+    given: dict[str, str],
+    streams: Callable[..., Stream],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(client, topic, 10)
+    stream = streams(given | LENIENT | {"minOffsetsPerTrigger": "1000"})
+    assert len(stream.run()) == 10
+    fill(client, topic, 10)
+    delete_records(broker, topic, 0, 7)
+    with caplog.at_level(logging.WARNING):
+        found = [stream.reader.latestOffset(stream.offset, EVERYTHING)]
+        found += [stream.reader.latestOffset(found[-1], EVERYTHING) for _ in range(20)]
+    assert caplog.text.count("offsets 5 to 6") == 1
+    assert found[1:] == found[:1] * 20
+
+
+def test_a_group_that_takes_no_offsets_is_not_asked_at_every_look(
+    client: WireClient,
+    topic: str,
+    given: dict[str, str],
+    streams: Callable[..., Stream],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(client, topic, 10)
+    stream = streams(given | {"groupId": ""})
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            stream.run()
+    assert caplog.text.count("progress could not be committed") == 1
+
+
+def test_minimum_of_offsets_does_not_make_an_empty_micro_batch(
+    client: WireClient, topic: str, given: dict[str, str], streams: Callable[..., Stream]
+) -> None:
+    fill(client, topic, 6)
+    stream = streams(given | {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h"})
+    assert len(stream.run()) == 6, "the first one is due at once"
+    fill(client, topic, 6)
+    assert stream.run() == []
+    fill(client, topic, 6)
+    assert len(stream.run()) == 12

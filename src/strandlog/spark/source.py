@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+COMMIT_RETRY_SECONDS = 10.0
+
 
 class RangePartition(InputPartition):
     """One task's part, and the id of the topic that it was planned for."""
@@ -220,6 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: dict[TopicPartition, Bounds] = {}  # by the last look
         self._latest: Offsets = {}
         self._shown: Offsets = {}  # what the group was told last
+        self._show_after = 0.0  # not before this time, after a failure
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_access": None}
@@ -273,7 +276,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = {tp: at for tp, at in begin.items() if tp in self._frozen_end}
             target = {tp: min(self._frozen_end[tp], self._latest[tp]) for tp in begin}
         end = {tp: max(at, target[tp]) for tp, at in begin.items()}
-        if self._should_wait(begin, end):
+        # What was lost is reported with a micro-batch, once, and not at every look.
+        if self._should_wait(begin, end) and not losses:
             return start
         end = self._within(begin, end, limit)
         document = self._document(end)
@@ -327,12 +331,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit_progress(self, done: Mapping[TopicPartition, int]) -> None:
         """Everything below these offsets was processed: show it to whoever looks at lag."""
         group = self._options["groupId"]
-        if group is None or not done or done == self._shown:
+        if group is None or not done or done == self._shown or time.monotonic() < self._show_after:
             return  # an idle query asks many times a second
         try:
             self._opened().commit_offsets(group, done)
             self._shown = dict(done)
         except StrandlogError as error:
+            self._show_after = time.monotonic() + COMMIT_RETRY_SECONDS
             logger.warning("progress could not be committed to group %r: %s", group, error)
 
     def stop(self) -> None:

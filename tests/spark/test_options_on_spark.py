@@ -196,6 +196,18 @@ def test_what_fails_in_a_task_is_told_without_a_traceback(
     spark: Any, client: WireClient, topic: str, options: dict[str, str]
 ) -> None:
     fill(client, topic, 10)
+    tp = TopicPartition(topic, 1)
+    producer = client.init_producer_id(topic)
+    client.add_partitions_to_txn(topic, *producer, [tp])
+    batch = build_batch(
+        NOW_MS,
+        [b"a", b"b"],
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=0,
+        is_transactional=True,
+    )
+    assert client.produce({tp: [batch]}, transactional_id=topic)[tp].error is None
     beyond = {
         "endingOffsets": json.dumps({topic: {"0": 5, "1": 7}}),
         "kafkaConsumer.pollTimeoutMs": "300",
@@ -204,5 +216,6 @@ def test_what_fails_in_a_task_is_told_without_a_traceback(
         spark.read.format("strandlog").options(**(options | beyond)).load().collect()
     told = str(failed.value)
     assert "can be read up to offset 5, but 7 was asked for" in told
+    assert "a transaction is still open" in told
     assert "see kafkaConsumer.pollTimeoutMs" in told
     assert "Traceback" not in told

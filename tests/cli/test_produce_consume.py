@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command_line import CommandLine
+from tests.log_builders import batch
+from tests.poison import raw_batch
+
+import strandlog
+from strandlog.record.codecs import Codec
 
 
 def test_ten_thousand_lines_come_out_as_they_went_in(anywhere: CommandLine, tmp_path: Path) -> None:
@@ -217,3 +222,22 @@ def test_a_slow_pipe_is_sent_line_by_line_and_can_be_followed(anywhere: CommandL
         producer.stdin.close()
         assert producer.wait(30) == 0
         consumer.kill()
+
+
+def test_a_batch_that_cannot_be_decoded_ends_it_or_is_skipped_with_a_warning(
+    cli: CommandLine,
+) -> None:
+    with strandlog.open(cli.data) as log:
+        log.create_topic("t")
+        target = log.broker.catalog.log("t", 0)
+        for data in (batch(b"a"), raw_batch(b"no gzip at all", 3, Codec.GZIP), batch(b"b")):
+            log.broker.append(target, data)
+    found = cli.inside("consume", "t", "-e", code=1)
+    assert found.out == b"a\n"
+    assert "offsets 1 to 3 cannot be decoded" in found.err
+    assert "read on from offset 4" in found.err
+    found = cli.inside("consume", "t", "-e", "--skip-unreadable")
+    assert found.out == b"a\nb\n"
+    assert found.err.count("skipped: t-0") == 1
+    found = cli.inside("log", "verify", str(cli.data), code=1)
+    assert b"offsets 1 to 3 cannot be decoded" in b" ".join(found.out.split())

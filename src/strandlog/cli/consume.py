@@ -7,6 +7,8 @@ records have been written out: what a reader of our output did not get is not co
     how it ends      -e    everything that was there at the start has been printed
                      -n N  so many records have been printed
                      else it waits for more, until Ctrl-C or until nobody reads its output
+
+A batch that cannot be read ends it with the error that names the batch, unless --skip-unreadable.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import Annotated
 
 import typer
 
-from strandlog import PartitionInfo, Record, TopicNotFoundError
+from strandlog import (
+    CorruptSegmentError,
+    PartitionInfo,
+    Record,
+    TopicNotFoundError,
+    TopicPartition,
+    UndecodableBatchError,
+)
 from strandlog.cli.format import RecordFormat
 from strandlog.cli.offsets import WORDS, go_to, parse_place
 from strandlog.cli.options import (
@@ -31,8 +40,10 @@ from strandlog.cli.options import (
     readable,
     target_of,
 )
+from strandlog.cli.output import talk
 from strandlog.cli.record_json import record_line
 from strandlog.client.interface import AnyConsumer, ReadableLog
+from strandlog.storage.paths import parse_partition_dir
 
 POLL_RECORDS = 2_000
 WAIT_MS = 500
@@ -72,6 +83,10 @@ def consume(
         str | None, typer.Option("-K", metavar="DELIM", help="Print key, DELIM, value.")
     ] = None,
     shows_null: Annotated[bool, typer.Option("-Z", help="Print null as NULL.")] = False,
+    skips: Annotated[
+        bool,
+        typer.Option("--skip-unreadable", help="Leave out batches that cannot be read, and warn."),
+    ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006
@@ -92,11 +107,43 @@ def consume(
         if place is not None:
             go_to(consumer, topic, infos, place, is_strict=len(infos) == 1)
         ends = {info.partition: info.end_offset for info in infos} if exits else {}
-        _copy(consumer, render, count, ends, commits=group is not None)
+        _copy(_Reading(consumer, skips), render, count, ends, commits=group is not None)
+
+
+class _Reading:
+    """Polls a consumer, past what cannot be read if that is wanted."""
+
+    def __init__(self, consumer: AnyConsumer, skips: bool) -> None:
+        self.consumer = consumer
+        self._skips = skips
+
+    def poll(self, count: int, timeout_ms: int) -> list[Record]:
+        while True:
+            try:
+                return self.consumer.poll(count, timeout_ms=timeout_ms)
+            except (CorruptSegmentError, UndecodableBatchError) as error:
+                if not self._skips or not self._move_past(error):
+                    raise
+
+    def _move_past(self, error: CorruptSegmentError | UndecodableBatchError) -> bool:
+        """Seek behind the batch that an error is about; False when that is not possible."""
+        for tp in self.consumer.assignment:
+            position = self.consumer.position(*tp)
+            if self._is_about(tp, error) and position < (error.resume_offset or 0):
+                talk(f"skipped: {error}")
+                self.consumer.seek(*tp, error.resume_offset or 0)
+                return True
+        return False
+
+    @staticmethod
+    def _is_about(tp: TopicPartition, error: CorruptSegmentError | UndecodableBatchError) -> bool:
+        if isinstance(error, UndecodableBatchError):
+            return tp == (error.topic, error.partition)
+        return parse_partition_dir(error.path.rpartition("/")[0].rpartition("/")[2]) == tp
 
 
 def _copy(
-    consumer: AnyConsumer,
+    reading: _Reading,
     render: Render,
     count: int | None,
     ends: dict[int, int],
@@ -104,9 +151,10 @@ def _copy(
     commits: bool,
 ) -> None:
     """From the consumer to stdout until it is enough. Without `ends` there is no end."""
+    consumer = reading.consumer
     while count is None or count > 0:
         wanted = POLL_RECORDS if count is None else min(count, POLL_RECORDS)
-        records = consumer.poll(wanted, timeout_ms=0 if ends else WAIT_MS)
+        records = reading.poll(wanted, 0 if ends else WAIT_MS)
         if records:
             sys.stdout.buffer.write(render(records))
             sys.stdout.buffer.flush()

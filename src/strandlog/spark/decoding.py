@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from strandlog.errors import DataError, UndecodableBatchError
+from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.columns import decode_columns
 from strandlog.spark.access import RawPiece
 from strandlog.spark.options import Options
@@ -28,6 +30,14 @@ JSON_ROWS = 16 * 1024
 # Values and the schema of columns → (columns with a row for each value, numbers of the rows that do
 # not parse).
 Parse = Callable[["pa.Array", "pa.Schema"], tuple[dict[str, Any], list[int]]]
+
+
+def _first_behind(data: memoryview, offset: int) -> BatchView | None:
+    """The first batch that ends behind an offset; None when the bytes show none."""
+    try:
+        return next((each for each in iter_batches(data) if each.header.next_offset > offset), None)
+    except DataError:
+        return None
 
 
 class Decoder:
@@ -52,23 +62,54 @@ class Decoder:
         names = [field.name for field in self._schema if field.name not in others]
         return AvroValues(options, tuple(names)).parse
 
-    def decode(self, piece: RawPiece, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """The records of a piece that lie in the range."""
-        batches: Iterable[pa.RecordBatch] = decode_columns(
-            piece.data,
-            wanted.start,
-            wanted.end,
-            topic=wanted.tp.topic,
-            partition=wanted.tp.partition,
-            aborted=piece.aborted,
-            columns=self._columns,
-        )
+    def decode(
+        self,
+        piece: RawPiece,
+        wanted: OffsetRange,
+        leave_out: Callable[[UndecodableBatchError], None],
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a piece that lie in the range.
+
+        `leave_out` is called for a batch that is as its producer sent it and cannot be decoded;
+        unless it raises the error, decoding goes on behind that batch.
+        """
+        batches: Iterable[pa.RecordBatch] = self._raw_columns(piece, wanted, leave_out)
         if "headers" in self._columns:
             batches = map(_null_headers, batches)
         if self._format == "binary":
             return iter(batches)
         convert = self._as_text if self._parse is None else self._typed
         return (convert(batch) for batch in batches)
+
+    def _raw_columns(
+        self,
+        piece: RawPiece,
+        wanted: OffsetRange,
+        leave_out: Callable[[UndecodableBatchError], None],
+    ) -> Iterator[pa.RecordBatch]:
+        data = memoryview(piece.data)
+        while True:
+            columns = decode_columns(
+                data,
+                wanted.start,
+                wanted.end,
+                topic=wanted.tp.topic,
+                partition=wanted.tp.partition,
+                aborted=piece.aborted,
+                columns=self._columns,
+            )
+            try:
+                yield from columns
+            except DataError as error:
+                batch = _first_behind(data, columns.next_offset)
+                if batch is None or not batch.is_intact():
+                    raise  # damaged on its way or on disk: where it ends is not known
+                header = batch.header
+                offsets = header.base_offset, header.last_offset
+                leave_out(UndecodableBatchError(*wanted.tp, *offsets, str(error)))
+                data = data[batch.position + batch.size_bytes :]
+            else:
+                return
 
     def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa  # noqa: PLC0415 - in the task

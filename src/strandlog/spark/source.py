@@ -39,6 +39,7 @@ from strandlog.errors import (
     OffsetOutOfRangeError,
     StrandlogError,
     TopicNotFoundError,
+    UndecodableBatchError,
 )
 from strandlog.model import TopicPartition
 from strandlog.spark.access import LogAccess
@@ -139,12 +140,20 @@ class RangeReader:
         check_losses([recreated(wanted.tp, wanted.start)], self.options)
         return False
 
+    def _leave_out(self, error: UndecodableBatchError) -> None:
+        """Fail at a batch that cannot be decoded, or go on without it and say so."""
+        if self.options["failOnDataLoss"]:
+            raise DataLossError(
+                f"{error}. Set failOnDataLoss=false to go on without these records"
+            ) from error
+        logger.warning("%s; going on without these records (failOnDataLoss=false)", error)
+
     def _read(self, access: LogAccess, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         left = wanted
         while left.size > 0:
             try:
                 for piece in access.read(left):
-                    yield from self._decoder.decode(piece, left)
+                    yield from self._decoder.decode(piece, left, self._leave_out)
                 return
             except OffsetOutOfRangeError as error:
                 # Deleted between planning and reading; what lies before error.offset was read.

@@ -43,8 +43,8 @@ from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import (
     ClosedError,
     CorruptSegmentError,
+    DataError,
     InvalidGroupError,
-    LogError,
     OffsetOutOfRangeError,
     StorageError,
     TopicNotFoundError,
@@ -60,9 +60,9 @@ from strandlog.storage.folder_view import FolderView, PartitionView
 from strandlog.storage.paths import LOG_SUFFIX, SWAP_SUFFIX, join, parse_segment_file
 from strandlog.storage.stable_view import StableView, stable_view
 
-LOOKS_BEFORE_BELIEVING = 8
-# What a read may raise because the owner changes the files at the same time.
-UNSURE = (OffsetOutOfRangeError, CorruptSegmentError, UndecodableBatchError)
+LOOKS_BEFORE_BELIEVING = 16
+# What a reader may run into while files are swapped, and what damage looks like as well.
+UNUSUAL = (OffsetOutOfRangeError, CorruptSegmentError, UndecodableBatchError, DataError)
 
 T = TypeVar("T")
 
@@ -89,9 +89,10 @@ class FolderSource:
 
     def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
         with self._looking_at(tp) as view:
-            swapped = self._swapped_bases(view)
-            view.look_again()
-            start = min([view.start_offset, *swapped])
+            found = self._at_rest(view, lambda _: (view.start_offset, view.end_offset))
+            if found is not None:
+                return found
+            start = min([view.start_offset, *self._swapped_bases(view)])
             return max(start, view.log_start_hint), view.end_offset
 
     def _swapped_bases(self, view: PartitionView) -> list[int]:
@@ -109,13 +110,14 @@ class FolderSource:
             return _read(view, offset, end_offset, decode)
 
         with self._looking_at(tp) as view:
-            with contextlib.suppress(*UNSURE):
+            with contextlib.suppress(*UNUSUAL):
                 fetched = read(view, offset, offset)
                 if fetched.next_offset == offset == view.end_offset:
                     return fetched
                 if fetched.records and fetched.records[0].offset == offset:
                     return fetched
-            return self._fetch_at_rest(view, offset, read, Fetched([], offset))
+            found = self._at_rest(view, lambda end_offset: read(view, offset, end_offset))
+            return found or Fetched([], offset)
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
         """Whole batches from the one that holds `offset` on, as they are on disk."""
@@ -126,46 +128,40 @@ class FolderSource:
             return RawFetched(data, max(offset, next_offset if data else end_offset))
 
         with self._looking_at(tp) as view:
-            with contextlib.suppress(*UNSURE):
+            with contextlib.suppress(*UNUSUAL):
                 fetched = read(view, offset, offset)
                 has_it = len(fetched.data) and read_header(fetched.data).base_offset <= offset
                 if has_it or fetched.next_offset == offset == view.end_offset:
                     return fetched
-            return self._fetch_at_rest(view, offset, read, RawFetched(b"", offset))
+            found = self._at_rest(view, lambda end_offset: read(view, offset, end_offset))
+            return found or RawFetched(b"", offset)
 
     def stable_view(self, tp: TopicPartition) -> StableView:
         """How far readers of committed records may go, and what they leave out."""
         with self._looking_at(tp) as view:
-            for _ in range(LOOKS_BEFORE_BELIEVING):
-                before = self._files_at_rest(view)
-                view.look_again()
-                found = stable_view(self._files, view)
-                if before is not None and before == self._files_at_rest(view):
-                    return found
-            return StableView(view.start_offset, [])  # the owner is busy: nothing is sure yet
+            found = self._at_rest(view, lambda _: stable_view(self._files, view))
+            return found or StableView(0, [])  # the owner is busy: nothing is sure yet
 
-    def _fetch_at_rest(
-        self,
-        view: PartitionView,
-        offset: int,
-        read: Callable[[PartitionView, int, int], T],
-        nothing: T,
-    ) -> T:
-        """The same once more, and what comes out of it is true; or nothing, yet."""
+    def _at_rest(self, view: PartitionView, look: Callable[[int], T]) -> T | None:
+        """What a look at the files yields, or raises, while they do not change. None when the owner
+        changes them all the time, or died over it.
+
+        `look` gets the end offset of before: the files that it looks at must reach that far.
+        """
         for _ in range(LOOKS_BEFORE_BELIEVING):
             before = self._files_at_rest(view)
-            end_offset = view.end_offset  # known before the look, so the look must show it
+            end_offset = view.end_offset
             view.look_again()
-            result: T | LogError
+            error: Exception | None = None
             try:
-                result = read(view, offset, end_offset)
-            except UNSURE as error:
-                result = error
+                result = look(end_offset)
+            except (*UNUSUAL, FileNotFoundError) as unusual:
+                error = unusual
             if before is not None and before == self._files_at_rest(view):
-                if isinstance(result, LogError):
-                    raise result
+                if error is not None:
+                    raise error
                 return result
-        return nothing  # the owner is busy with it, or died over it
+        return None
 
     def _files_at_rest(self, view: PartitionView) -> dict[str, int] | None:
         """The log files with their sizes, but for the one that grows; None during a swap."""
@@ -177,14 +173,20 @@ class FolderSource:
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         with self._looking_at(tp) as view:
-            return view.find_timestamp(timestamp_ms)
+            found = self._at_rest(view, lambda _: [view.find_timestamp(timestamp_ms)])
+        if found is None:
+            raise StorageError(f"{tp} is being compacted; ask again")
+        return found[0]
 
     def even_cuts(
         self, tp: TopicPartition, start_offset: int, end_offset: int, pieces: int
     ) -> list[int]:
         """Where to cut a range of offsets into pieces of about as many bytes each."""
         with self._looking_at(tp) as view:
-            return view.even_cuts(start_offset, end_offset, pieces)
+            return (
+                self._at_rest(view, lambda _: view.even_cuts(start_offset, end_offset, pieces))
+                or []
+            )
 
     @contextlib.contextmanager
     def _looking_at(self, tp: TopicPartition) -> Iterator[PartitionView]:

@@ -38,11 +38,15 @@ from strandlog.storage.read_plan import EMPTY, ReadPlan
 from strandlog.storage.recovery import segment_offsets
 from strandlog.storage.recovery_point import read_recovery_point
 from strandlog.storage.segment import Segment, stem_of
-from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
+from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache, SegmentMaps
 
 LOOKS_BEFORE_GIVING_UP = 8
 
 T = TypeVar("T")
+
+
+class SegmentReplacedError(FileNotFoundError):
+    """The file that the view saw under this name is gone; a shorter one has its name now."""
 
 
 class PartitionView:
@@ -61,6 +65,15 @@ class PartitionView:
 
     def look_again(self) -> None:
         """See which segments there are now, and how far one may read."""
+        for _ in range(LOOKS_BEFORE_GIVING_UP):
+            try:
+                return self._look()
+            except FileNotFoundError:  # a file went between the listing and the read of it
+                if not self._files.exists(self.folder):
+                    raise
+        return self._look()
+
+    def _look(self) -> None:
         names = self._files.list_dir(self.folder)
         known = {segment.stem: segment for segment in self._segments}
         segments = []
@@ -162,7 +175,7 @@ class PartitionView:
         self, segment: Segment, offset: int, *, is_last: bool
     ) -> tuple[Source, IndexEntry | None]:
         if not is_last:
-            maps = self._cache.get(segment)
+            maps = self._maps(segment)
             return maps.source, maps.lookup(segment, offset)
         # The last segment may still be cut by its owner's next start: it is read, never mapped.
         entries = self._entries(segment, is_last=True)
@@ -174,7 +187,7 @@ class PartitionView:
     def _entries(self, segment: Segment, *, is_last: bool) -> Buffer:
         """The offset index."""
         if not is_last:
-            return self._cache.get(segment).index
+            return self._maps(segment).index
         try:
             entries = self._files.read(segment.stem + paths.INDEX_SUFFIX)
         except FileNotFoundError:
@@ -215,9 +228,25 @@ class PartitionView:
                 found += OFFSET_ENTRY.pack(header.last_offset - segment.base_offset, at)
         return bytes(found)
 
+    def _maps(self, segment: Segment) -> SegmentMaps:
+        """The files of a sealed segment. Its owner may have swapped in others since the listing:
+        then the size of the segment, and all that follows from it, is that of the old file."""
+        maps = self._cache.get(segment)
+        if len(maps.log) != segment.size_bytes:
+            self._cache.drop(segment.stem)
+            raise SegmentReplacedError(segment.log_path)
+        return maps
+
     def _reader(self, segment: Segment) -> Source:
-        path, files = segment.log_path, self._files
-        return lambda position, length: files.read_at(path, position, length)
+        path, files, size_bytes = segment.log_path, self._files, segment.size_bytes
+
+        def read(position: int, length: int) -> bytes:
+            data = files.read_at(path, position, length)
+            if len(data) < min(length, size_bytes - position):
+                raise SegmentReplacedError(path)
+            return data
+
+        return read
 
     def _walk(
         self, segment: Segment, position: int, next_offset: int

@@ -1,0 +1,207 @@
+"""A data folder with everything in it, and what is true about it.
+
+Several topics (all codecs, several segments, compacted, transactional, idempotent, with deleted
+records), groups with committed offsets, the table of transactions, and producer ids; stopped
+cleanly or killed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.log_builders import START_MS, batch, uuids
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.group_member import CommitRequest
+from strandlog.broker.producer_ids import ProducerIds
+from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.errors import CorruptSegmentError
+from strandlog.model import OffsetAndMetadata, ProducerIdentity, Record, TopicPartition
+from strandlog.protocol.transaction_records import encode_key
+from strandlog.record.codecs import Codec
+from strandlog.record.control import ControlType
+from strandlog.storage.batch_reader import checked_batches
+from strandlog.storage.cleaning import compact_now
+from strandlog.storage.files import DiskFiles
+from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition_reads import read
+from strandlog.testing import FakeClock
+
+SETTINGS: dict[str, object] = {
+    "offsets.topic.num.partitions": 3,
+    "offsets.topic.segment.bytes": 4096,
+    "transaction.state.log.num.partitions": 2,
+    "log.segment.bytes": 3000,
+    "log.index.interval.bytes": 300,
+    "log.reserve.bytes": 0,
+}
+GROUPS = 12
+CODECS = tuple(Codec)
+
+Contents = dict[int, Record]
+
+
+@dataclass
+class Truth:
+    """What the folder holds."""
+
+    contents: dict[TopicPartition, Contents] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    committed: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    last_producer_id: int = -1
+    # The last batch of each idempotent producer, with the offset of its first record.
+    retries: list[tuple[TopicPartition, int, bytes]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A folder and the truth about it."""
+
+    name: str
+    folder: Path
+    truth: Truth
+
+
+def open_broker(folder: Path) -> Broker:
+    """A broker on the real disk, with a clock that stands still."""
+    settings = broker_settings(BROKER_SETTINGS.parse(SETTINGS))
+    return Broker(str(folder), DiskFiles(), FakeClock(START_MS + 1000), uuids(10_000), settings)
+
+
+def readable(log: PartitionLog) -> Iterator[Record | CorruptSegmentError]:
+    """Every record that can be read from the start of a log, and the damage on the way."""
+    offset = log.log_start_offset
+    while offset < log.high_watermark:
+        began_at = offset
+        try:
+            data = read(log, offset, 1 << 20)
+            if not data:
+                return
+            for each in checked_batches(
+                data, path=str(log.tp), offset=offset, end_offset=log.high_watermark
+            ):
+                if not each.header.is_control:
+                    yield from each.records(*log.tp, from_offset=offset)
+                offset = each.header.next_offset
+        except CorruptSegmentError as damage:
+            if offset > began_at:
+                continue  # only a read that begins with the damage knows where it ends
+            yield damage
+            if damage.resume_offset is None or damage.resume_offset <= offset:
+                return
+            offset = damage.resume_offset
+
+
+def build(folder: Path, *, is_clean: bool, seed: int) -> Specimen:
+    """Fill a new folder and stop."""
+    maker = _Maker(folder, random.Random(seed))
+    maker.fill()
+    truth = maker.truth()
+    if is_clean:
+        maker.broker.close()
+    else:
+        maker.broker.log_dir.abandon()
+    return Specimen("clean stop" if is_clean else "killed", folder, truth)
+
+
+class _Maker:
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        self.broker = open_broker(folder)
+        self._rng = rng
+        self._ids = ProducerIds(self.broker.log_dir)
+        self._truth = Truth()
+        self._moment = START_MS
+
+    def fill(self) -> None:
+        broker = self.broker
+        broker.create_topic("plain", 3)
+        broker.create_topic("compacted", 2, {"cleanup.policy": "compact"})
+        broker.create_topic("transactions", 1)
+        broker.create_topic("idempotent", 2)
+        broker.create_topic("trimmed", 1)
+        broker.create_topic("small", 1)
+        for number in range(70):
+            self._append(TopicPartition("plain", number % 3))
+            self._append(TopicPartition("trimmed", 0))
+            self._append(TopicPartition("compacted", number % 2), keys=9)
+            self._transaction(is_committed=number % 3 > 0)
+        self._append(TopicPartition("small", 0))
+        self._produce_idempotently()
+        self._commit()
+        key = encode_key("a transactional id")
+        for number in range(3):
+            broker.transactions_table.append([(key, b"state %d" % number)], self._moment)
+        self._flush()
+        for log in broker.catalog.logs("compacted"):
+            compact_now(log)
+            for number in range(3):
+                log.append(self._batch(number, keys=9))
+        trimmed = broker.catalog.log("trimmed", 0)
+        trimmed.drop_oldest(2)
+        trimmed.raise_log_start(trimmed.log_start_offset + 5)
+        broker.log_dir.write_checkpoints()
+        self._flush()
+
+    def _flush(self) -> None:
+        for log in self.broker.log_dir.logs.values():
+            log.flush()
+
+    def _batch(self, number: int, keys: int = 0, **parts: object) -> bytes:
+        rng = self._rng
+        self._moment += rng.choice((0, 0, 5, 20))
+        count = rng.choice((1, 1, 2, 6))
+        chosen = [b"k%d" % rng.randrange(keys) if keys else None for _ in range(count)]
+        values: list[bytes | None] = [
+            rng.randbytes(rng.choice((0, 4, 60, 120))) + b" value %d.%d" % (number, n)
+            for n in range(count)
+        ]
+        codec = rng.choice(CODECS)
+        made = batch(*values, keys=chosen, timestamp=self._moment, codec=codec, **parts)  # type: ignore[arg-type]
+        return bytes(made)
+
+    def _append(self, tp: TopicPartition, keys: int = 0) -> None:
+        log = self.broker.catalog.log(*tp)
+        self.broker.append(log, self._batch(log.log_end_offset, keys))
+
+    def _transaction(self, *, is_committed: bool) -> None:
+        log = self.broker.catalog.log("transactions", 0)
+        producer = ProducerIdentity(self._ids.next(), 0)
+        data = batch(b"in a transaction", producer=(*producer, 0), transactional=True)
+        self.broker.append(log, bytearray(data))
+        kind = ControlType.COMMIT if is_committed else ControlType.ABORT
+        self.broker.write_marker(log.tp, kind, producer)
+
+    def _produce_idempotently(self) -> None:
+        for partition in range(2):
+            log = self.broker.catalog.log("idempotent", partition)
+            for _ in range(4):
+                producer_id, data, base = self._ids.next(), b"", -1
+                for sequence in range(12):
+                    value = b"%d of %d" % (sequence, producer_id)
+                    data = batch(value, producer=(producer_id, 0, sequence), timestamp=self._moment)
+                    base = self.broker.append(log, bytearray(data)).base_offset
+                self._truth.retries.append((log.tp, base, data))
+
+    def _commit(self) -> None:
+        for turn in range(15):
+            for number in range(GROUPS):
+                tp, offset = TopicPartition("plain", number % 3), turn + number
+                request = CommitRequest(
+                    group_id=f"group-{number}",
+                    offsets={tp: OffsetAndMetadata(offset, metadata="m" * 20)},
+                )
+                self.broker.groups.commit_offsets(request)
+                self._truth.committed[request.group_id, tp] = offset
+
+    def truth(self) -> Truth:
+        truth = self._truth
+        for tp, log in self.broker.log_dir.logs.items():
+            records = list(readable(log))
+            assert not any(isinstance(each, CorruptSegmentError) for each in records)
+            truth.contents[tp] = {r.offset: r for r in records if isinstance(r, Record)}
+            truth.ends[tp] = log.log_end_offset
+        truth.last_producer_id = self._ids.next()
+        return truth

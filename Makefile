@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types contracts check crash fuzz soak attack bench bench-spark bench-console screenshots grpc peers clean
+.PHONY: help setup demo test lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-console screenshots grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -13,6 +13,7 @@ help:
 	@echo "make test    set up and run the tests"
 	@echo "make check   what CI runs: lint, types, import contracts, tests"
 	@echo "make crash   at least 13,000 crash points over a simulated disk"
+	@echo "make corrupt 1,000 random damages to every kind of file, and what became of the data"
 	@echo "make fuzz    random and damaged requests against a broker, for some minutes"
 	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
 	@echo "make attack  hostile clients against a broker: stall, memory, SIGTERM, as one table"
@@ -50,6 +51,9 @@ check: lint types contracts test
 
 crash: setup
 	$(BIN)/python -m tests.crash.enumerate_crashes --points 10000 --transaction-points 3000
+
+corrupt: setup
+	$(BIN)/python -m tests.corrupt $(ARGS)
 
 fuzz: setup
 	FUZZ_EXAMPLES=40 $(BIN)/python -m pytest -o timeout=0 tests/server/test_kafka_fuzz.py

@@ -23,6 +23,7 @@ from strandlog.storage.dump import (
     verify_state,
 )
 from strandlog.storage.files import DiskFiles
+from strandlog.storage.segment_manifest import SegmentManifest, read_manifest
 
 FILES = DiskFiles()
 
@@ -246,6 +247,9 @@ def test_a_folder_that_changes_while_it_is_looked_at_is_looked_at_again(tmp_path
 
         def size(self, path: str) -> int:
             if path == oldest and Path(path).exists():
+                found = read_manifest(FILES, _folder(tmp_path))
+                manifest = SegmentManifest(FILES, _folder(tmp_path), found)
+                manifest.withdraw(0, found.claims[0].end_offset)
                 Path(path).unlink()
             return super().size(path)
 

@@ -272,3 +272,14 @@ def test_a_truncated_batch_is_as_unknown_to_the_log_as_to_its_next_start() -> No
     assert restarted.producers.last_offsets() == log.producers.last_offsets()
     assert offsets(log) == offsets(restarted) == [0, 1, 2]
     assert not log.append(sent[3]).is_duplicate, "nothing is there that it could repeat"
+
+
+def test_a_snapshot_of_another_partition_is_not_used() -> None:
+    state = state_after(header(0, 3))
+    data = state.snapshot("orders-0/00000000000000000007")
+    assert ProducerState.from_snapshot(data, "orders-0/00000000000000000007") is not None
+    assert ProducerState.from_snapshot(data) is not None, "tools read any snapshot"
+    assert ProducerState.from_snapshot(data, "orders-1/00000000000000000007") is None
+    assert ProducerState.from_snapshot(data, "orders-0/00000000000000000008") is None
+    older = state.snapshot()
+    assert ProducerState.from_snapshot(older, "orders-0/00000000000000000007") is not None

@@ -39,7 +39,7 @@ from strandlog.storage.files import DIRECTORY, Files
 from strandlog.storage.log_dir import check_layout
 from strandlog.storage.offset_index import IndexEntry
 from strandlog.storage.paths import join
-from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.producer_state import ProducerState, snapshot_name
 from strandlog.storage.recovery import segment_offsets
 from strandlog.storage.recovery_point import read_recovery_point
 from strandlog.storage.segment import stem_of
@@ -410,9 +410,11 @@ class _Look:
             self._say("damage", path, "both of its slots fail their checksum")
         for offset in segment_offsets(names, paths.SNAPSHOT_SUFFIX):
             # One above the snapshot point may be half written, and no start uses it.
-            path = stem_of(self._folder, offset) + paths.SNAPSHOT_SUFFIX
+            stem = stem_of(self._folder, offset)
+            path = stem + paths.SNAPSHOT_SUFFIX
             is_used = self._point is None or offset <= self._point.snapshot_offset
-            if is_used and ProducerState.from_snapshot(self._files.read(path)) is None:
+            data, name = self._files.read(path), snapshot_name(stem)
+            if is_used and ProducerState.from_snapshot(data, name) is None:
                 self._say("damage", path, "the producer snapshot fails its checksum")
         for name, size in sorted(names.items()):
             if name.endswith(paths.DAMAGED_SUFFIX):

@@ -26,6 +26,7 @@ from strandlog.storage.batch_walk import view_source, walk
 from strandlog.storage.files import LogFile
 from strandlog.storage.flush_plan import FlushPlan
 from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFFIX, join
+from strandlog.storage.producer_state import snapshot_name
 from strandlog.storage.recovery_point import RecoveryPoint, write_recovery_point
 from strandlog.storage.segment import Segment, stem_of
 
@@ -176,7 +177,8 @@ class Flusher:
         path = self._snapshot_path(end_offset)
         if end_offset not in self._snapshots:
             files.remove(path)
-            files.append_to(path, self._producers.snapshot())
+            name = snapshot_name(stem_of(self._folder, end_offset))
+            files.append_to(path, self._producers.snapshot(name))
             self._names_changed += 1
             self._snapshots.add(end_offset)
         return [*written, path]

@@ -17,6 +17,10 @@ Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offs
     i16 version | u32 CRC-32C of what follows | i32 count | count x
         i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta |
         i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction or -1
+    u32 seal: CRC-32C of "<folder>/<offset>" (not Kafka's, which reads `count` entries and stops)
+
+The seal gives away a snapshot that took the place of another: its checksum is right, and its
+producers are those of another partition. Files of older versions have none and are accepted.
 
 A snapshot keeps the last batch of each producer only; that it began at 0 is taken for granted. One
 that is damaged or missing is not used: the log tells the same from an earlier one.
@@ -56,6 +60,7 @@ IMPLAUSIBLE_ID = 2**62
 _PREFIX = struct.Struct(">hIi")
 _CRC_END = 6  # the checksum covers everything from here on
 _ENTRY = struct.Struct(">qhiqiqiq")
+_SEAL_SIZE = 4
 _SEQUENCE_LIMIT = 2**31
 
 
@@ -281,8 +286,8 @@ class ProducerState:
         """The last offset of each producer: compaction keeps those batches, maybe emptied."""
         return {entry.last_offset for entry in self._producers.values() if entry.batches}
 
-    def snapshot(self) -> bytes:
-        """The state as it goes into a file."""
+    def snapshot(self, name: str = "") -> bytes:
+        """The state as it goes into the file with this name (`snapshot_name`)."""
         entries = b"".join(
             _ENTRY.pack(
                 producer_id,
@@ -296,20 +301,24 @@ class ProducerState:
             )
             for producer_id, entry in self._producers.items()
         )
-        body = struct.pack(">i", len(self._producers)) + entries
+        seal = _seal(name) if name else b""
+        body = struct.pack(">i", len(self._producers)) + entries + seal
         return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(body)) + body
 
     @classmethod
-    def from_snapshot(cls, data: bytes) -> ProducerState | None:
-        """The state out of a file, or None when the file cannot be trusted."""
+    def from_snapshot(cls, data: bytes, name: str = "") -> ProducerState | None:
+        """The state out of a file, or None when the file cannot be trusted. With a name, it must be
+        the file that was written under that name."""
         if len(data) < _PREFIX.size:
             return None
         version, crc, count = _PREFIX.unpack_from(data)
-        whole = len(data) == _PREFIX.size + count * _ENTRY.size
-        if version != SNAPSHOT_VERSION or not whole or crc32c(data[_CRC_END:]) != crc:
+        end = _PREFIX.size + count * _ENTRY.size
+        if version != SNAPSHOT_VERSION or count < 0 or crc32c(data[_CRC_END:]) != crc:
+            return None
+        if not _is_sealed_for(data[end:], name) or len(data) < end:
             return None
         state = cls()
-        for fields in _ENTRY.iter_unpack(data[_PREFIX.size :]):
+        for fields in _ENTRY.iter_unpack(data[_PREFIX.size : end]):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator, open_at = fields
             entry = state._producers[producer_id] = ProducerEntry(epoch)
             state._ids_seen.note(producer_id)
@@ -322,6 +331,22 @@ class ProducerState:
         began = [(e.open_transaction, producer_id) for producer_id, e in state]
         state._open = {producer_id: first for first, producer_id in sorted(began) if first >= 0}
         return state
+
+
+def snapshot_name(stem: str) -> str:
+    """What the seal of a snapshot names: its folder and its offset."""
+    return "/".join(stem.rsplit("/", 2)[-2:])
+
+
+def _is_sealed_for(seal: bytes, name: str) -> bool:
+    """Whether what follows the entries fits a file with this name; older files have nothing."""
+    if not seal:
+        return True
+    return len(seal) == _SEAL_SIZE if not name else seal == _seal(name)
+
+
+def _seal(name: str) -> bytes:
+    return struct.pack(">I", crc32c(name.encode()))
 
 
 def _last_offset_delta(entry: ProducerEntry) -> int:

@@ -52,7 +52,7 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.producer_state import ProducerState, snapshot_name
 from strandlog.storage.recovery_point import (
     START,
     RecoveryPoint,
@@ -216,9 +216,10 @@ class Recovery:
         """The newest intact snapshot that is not above the snapshot point."""
         self._snapshots = set(offsets)
         for offset in reversed(offsets):
-            path = stem_of(self._folder, offset) + SNAPSHOT_SUFFIX
+            stem = stem_of(self._folder, offset)
+            path = stem + SNAPSHOT_SUFFIX
             if offset <= self._point.snapshot_offset:
-                state = ProducerState.from_snapshot(self._files.read(path))
+                state = ProducerState.from_snapshot(self._files.read(path), snapshot_name(stem))
                 if state is not None:
                     self._producers, self._producers_from = state, offset
                     return

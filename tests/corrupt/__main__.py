@@ -49,7 +49,8 @@ class Outcome:
         self.reported += bool(verdict.reports)
         for failure in verdict.failures:
             if done.limit and failure.what in WRONG:
-                self.limits.append(f"{done.limit}: {failure.what}")
+                known = "reported" if verdict.reports else "not reported"
+                self.limits.append(f"{done.limit}: {failure.what}, {known}")
             else:
                 self.failures.append((number, done, failure))
 

@@ -135,6 +135,14 @@ class Metrics:
     connections_accepted: int = _counter("Clients that connected.")
     connections_refused: int = _counter("Clients that were turned away at max.connections.")
     connections_idle_closed: int = _counter("Clients that were silent for too long.")
+    http_connections_open: int = _gauge("HTTP clients that are connected.")
+    http_connections_accepted: int = _counter("HTTP clients that connected.")
+    http_connections_refused: int = _counter(
+        "HTTP clients that were turned away at http.max.connections."
+    )
+    http_connections_idle_closed: int = _counter(
+        "HTTP clients that were closed because they were idle."
+    )
     grpc_calls_stalled: int = _counter(
         "gRPC calls that were cancelled: their clients were silent and others needed the memory."
     )

@@ -67,6 +67,7 @@ class Application:
 
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
         self._context = Context(core, options)
+        self.bodies = self._context.bodies
         health, exposition = Health(self._context), Exposition(self._context)
         live, console = Live(self._context), Console()
         streams = [Stream("/live", LiveQuery, "Rates, lag, and the tail of a topic")]

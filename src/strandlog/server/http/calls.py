@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandlog.clock import stopwatch
+from strandlog.server.http.bodies import PIECE_BYTES
 from strandlog.server.http.context import Context
 from strandlog.server.http.guards import check_is_json
 from strandlog.server.http.problems import RequestError, bad_request
@@ -81,6 +82,7 @@ def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable
             answer = await route.handle(context, Call(path, query, None))
         else:
             async with context.bodies.held(request) as data:
+                _check_object_count(data, context.broker.settings.http_max_json_objects)
                 body = await _body(data, route.body)
                 answer = await route.handle(context, Call(path, query, body))
         if route.answer is None:
@@ -89,9 +91,21 @@ def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable
             written = await asyncio.to_thread(msgspec.json.encode, answer)
         else:
             written = msgspec.json.encode(answer)
+        if len(written) > PIECE_BYTES:
+            return context.bodies.answer(written, route.status, JSON)
         return Response(written, route.status, media_type=JSON)
 
     return timed
+
+
+def _check_object_count(data: bytes, limit: int) -> None:
+    """Refuse a body that is small as text and huge as objects; braces in texts count, too."""
+    if data.count(b"{") > limit:
+        raise RequestError(
+            413,
+            "Content too large",
+            f"a request has at most {limit} JSON objects (http.max.json.objects); send fewer",
+        )
 
 
 def _decoded(part: str) -> str:

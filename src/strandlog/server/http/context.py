@@ -6,8 +6,8 @@ import asyncio
 from importlib.metadata import version
 
 from strandlog.server.core import ServerCore
+from strandlog.server.http.bodies import Bodies
 from strandlog.server.http.door import HttpOptions
-from strandlog.server.http.guards import Bodies
 from strandlog.server.http.pipeline_reports import Pipelines
 from strandlog.server.http.rates import Rates
 from strandlog.server.verbs import Writing
@@ -27,7 +27,7 @@ class Context:
         self.rates = Rates(core)
         self.pipelines = Pipelines(core.clock)
         self.began_ms = core.clock.now_ms()
-        self.bodies = Bodies()
+        self.bodies = Bodies(core.broker.settings)
         # Each may hold many megabytes and computes; others wait for their turn.
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self.live_clients = 0

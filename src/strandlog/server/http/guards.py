@@ -8,7 +8,7 @@ elsewhere, so:
     Content-Type    requests that change something say that they are JSON (`check_is_json`). A
                     form of another page cannot, and there is no CORS that would let its scripts:
                     415. DELETE needs no such word: no form can send it
-    Content-Length  at most `MOST_BODY_BYTES`: 413; who does not say is counted (`Bodies`)
+    Content-Length  at most `MOST_BODY_BYTES`: 413; a body without it is counted (`bodies.py`)
 
 Paths go on as they were sent: a group may have "/" in its name, so parts are decoded when they
 are apart. Answers are not to be kept, guessed at, or framed.
@@ -16,18 +16,15 @@ are apart. Answers are not to be kept, guessed at, or framed.
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
-from collections.abc import AsyncIterator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from strandlog.server.http.bodies import MOST_BODY_BYTES, too_large
 from strandlog.server.http.problems import RequestError, refusal
 
-MOST_BODY_BYTES = 8 * 1024 * 1024
-MOST_HELD_BYTES = 64 * 1024 * 1024  # of all requests that are under way
 ANY_HOST = "*"
 CHANGING_METHODS = frozenset({"POST", "PUT", "PATCH"})
 DEFAULT_HEADERS = {
@@ -88,7 +85,7 @@ class Guards:
             )
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > MOST_BODY_BYTES:
-            raise _too_large()
+            raise too_large()
 
 
 def check_is_json(request: Request) -> None:
@@ -102,12 +99,6 @@ def check_is_json(request: Request) -> None:
         )
 
 
-def _too_large() -> RequestError:
-    return RequestError(
-        413, "Content too large", f"a request has at most {MOST_BODY_BYTES} bytes; send less"
-    )
-
-
 def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -117,28 +108,3 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return sending
-
-
-class Bodies:
-    """The bodies of all requests that are under way, which share a bound."""
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-    @contextlib.asynccontextmanager
-    async def held(self, request: Request) -> AsyncIterator[bytes]:
-        """The whole body of a request, unless it is too large or there are too many."""
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async for part in request.stream():
-                size += len(part)
-                self.held_bytes += len(part)
-                if size > MOST_BODY_BYTES:
-                    raise _too_large()
-                if self.held_bytes > MOST_HELD_BYTES:
-                    raise RequestError(503, "Too much at once", "ask again in a moment")
-                parts.append(part)
-            yield b"".join(parts)
-        finally:
-            self.held_bytes -= size

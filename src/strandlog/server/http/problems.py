@@ -38,6 +38,7 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
+from strandlog.server.shortening import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def problem_of(error: Exception) -> Problem:
 def _problem(status: int, title: str, detail: str) -> Problem:
     name = title.lower().replace(" ", "-")
     # A lone surrogate out of a request's text cannot be written as JSON.
-    shown = detail.encode("utf-8", "backslashreplace").decode()
+    shown = shortened(detail).encode("utf-8", "backslashreplace").decode()
     return Problem(f"urn:strandlog:problem:{name}", title, status, shown)
 
 

@@ -1,7 +1,7 @@
 """The web server: uvicorn without its own event loop and signals, and the application it serves.
 
-Bounds: so many connections at the same time, so large a head of a request, so large a body
-(`guards.py`), so long a pause between two requests of a connection.
+Connections and their idle time are bounded in `connections.py`, bodies in `bodies.py`, the head of
+a request here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import uvicorn
 
 from strandlog.server.core import ServerCore
 from strandlog.server.http.application import Application
+from strandlog.server.http.connections import Connections
 from strandlog.server.http.door import HttpOptions
 
-MOST_CONNECTIONS = 512
 MOST_HEAD_BYTES = 64 * 1024
-KEEP_ALIVE_SECONDS = 30
 
 
 class _Uvicorn(uvicorn.Server):
@@ -36,18 +35,21 @@ class HttpServing:
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
         """Loads everything; to be made in a thread."""
         self._application = Application(core, options)
+        settings = core.broker.settings
+        idle_seconds = settings.http_idle_timeout_ms / 1000
+        connections = Connections(settings.http_max_connections, idle_seconds, core.metrics)
+        self._application.bodies.disconnect = connections.abort
         config = uvicorn.Config(
             self._application.guarded,
-            http="h11",
+            http=connections.protocol(),
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MOST_CONNECTIONS,
             h11_max_incomplete_event_size=MOST_HEAD_BYTES,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=max(1, round(idle_seconds)),
         )
         config.load()
         # What uvicorn says when it starts and stops, the broker has said already.

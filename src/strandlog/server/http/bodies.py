@@ -1,0 +1,127 @@
+"""The bodies of requests and of large answers: what the server holds of them at the same time.
+
+Both share budgets (`peer_budget.py`). An upload that makes no progress for http.upload.stall.ms, or
+is not complete after http.upload.timeout.ms, is answered 408; one that is silent while other
+uploads wait for its share ends sooner. A large answer is handed to the connection in pieces, the
+next one when the client has taken the last. A client that does not read while other answers wait is
+disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from strandlog.config.broker_settings import BrokerSettings
+from strandlog.server.http.problems import RequestError
+from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
+
+MOST_BODY_BYTES = 8 * 1024 * 1024
+MOST_HELD_BYTES = 64 * 1024 * 1024  # of all requests that are under way; the same for answers
+UNKNOWN_BODY_BYTES = 1024 * 1024  # taken for the size of a body that does not say
+UPLOAD_PATIENCE_SECONDS = 0.5
+ANSWER_PATIENCE_SECONDS = 2.0
+PIECE_BYTES = 64 * 1024  # of a large answer
+
+Disconnect = Callable[[tuple[str, int] | None], None]
+
+
+def too_large() -> RequestError:
+    return RequestError(
+        413, "Content too large", f"a request has at most {MOST_BODY_BYTES} bytes; send less"
+    )
+
+
+def _too_slow(words: str) -> RequestError:
+    return RequestError(408, "Request timeout", f"{words}; send it again")
+
+
+class Bodies:
+    """What is held for the clients of one server."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._uploads = PeerBudget(MOST_HELD_BYTES, UPLOAD_PATIENCE_SECONDS)
+        self._answers = PeerBudget(MOST_HELD_BYTES, ANSWER_PATIENCE_SECONDS)
+        self._stall_seconds = settings.http_upload_stall_ms / 1000
+        self._timeout_seconds = settings.http_upload_timeout_ms / 1000
+        self.disconnect: Disconnect = lambda _: None  # set by the server that has connections
+
+    @property
+    def held_bytes(self) -> int:
+        return self._uploads.held_bytes
+
+    @contextlib.asynccontextmanager
+    async def held(self, request: Request) -> AsyncIterator[bytes]:
+        """The whole body of a request."""
+        length = request.headers.get("content-length", "")
+        hold = await self._uploads.acquire(int(length) if length.isdigit() else UNKNOWN_BODY_BYTES)
+        try:
+            yield await self._received(request, hold)
+        finally:
+            hold.release()
+
+    async def _received(self, request: Request, hold: Hold) -> bytes:
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._parts(request, hold)
+        except TimeoutError:
+            raise _too_slow("the body of the request was not complete in time") from None
+        except PeerTooSlowError:
+            raise _too_slow("the body of the request made no progress") from None
+        except ClientDisconnect:
+            raise _too_slow("the client went away") from None
+
+    async def _parts(self, request: Request, hold: Hold) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        stream = request.stream()
+        while True:
+            with hold.waiting_for_peer():
+                async with asyncio.timeout(self._stall_seconds):
+                    part = await anext(stream, None)
+            if part is None:
+                return b"".join(parts)
+            size += len(part)
+            if size > MOST_BODY_BYTES:
+                raise too_large()
+            if size > hold.size:
+                hold.resize(size)
+            parts.append(part)
+
+    def answer(self, body: bytes, status: int, media_type: str) -> Response:
+        """A response that leaves in pieces."""
+        return _LargeAnswer(self, body, status, media_type)
+
+    async def send(self, body: bytes, scope: Scope, send: Send) -> None:
+        """Send a body to a client; disconnect it if it does not read while others wait."""
+        hold = await self._answers.acquire(len(body))
+        try:
+            for start in range(0, len(body), PIECE_BYTES):
+                piece = body[start : start + PIECE_BYTES]
+                has_more = start + PIECE_BYTES < len(body)
+                with hold.waiting_for_peer():
+                    await send({"type": "http.response.body", "body": piece, "more_body": has_more})
+        except PeerTooSlowError:
+            self.disconnect(scope.get("client"))
+        finally:
+            hold.release()
+
+
+class _LargeAnswer(Response):
+    def __init__(self, bodies: Bodies, body: bytes, status: int, media_type: str) -> None:
+        super().__init__(body, status, media_type=media_type)
+        self._bodies = bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self._bodies.send(bytes(self.body), scope, send)

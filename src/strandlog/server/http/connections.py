@@ -1,0 +1,148 @@
+"""The connections of HTTP clients: how many there may be, and for how long they may be idle.
+
+    up to http.max.connections   served
+    one more                     the connection that has been idle for longest is closed for it
+    none is idle                 the new one is served /healthz and /readyz, everything else is 503
+    over HEALTH_RESERVE          closed at once
+
+So idle connections never keep out a client that has something to ask, and a health check is
+answered whatever the others do. A connection is idle while no request is under way: between two
+requests, and also while the headers of one trickle in. It is closed after http.idle.timeout.ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from strandlog.broker.metrics import Metrics
+from strandlog.clock import stopwatch
+from strandlog.server.http.problems import RequestError, refusal
+
+HEALTH_RESERVE = 32  # connections over the limit, for health checks
+HEALTH_PATHS = ("/healthz", "/readyz")
+LOOKS = 10  # at idle connections, during the time that one may be idle
+
+
+class Connections:
+    """All HTTP connections of a server, the one that was silent for longest first."""
+
+    def __init__(self, limit: int, idle_seconds: float, metrics: Metrics) -> None:
+        self._limit = limit
+        self._idle_seconds = idle_seconds
+        self._metrics = metrics
+        self._open: dict[HttpConnection, None] = {}
+        self._by_client: dict[tuple[str, int], HttpConnection] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def protocol(self) -> type[HttpConnection]:
+        """The class that uvicorn makes a connection's protocol of."""
+        return type("BoundConnection", (HttpConnection,), {"registry": self})
+
+    def opened(self, connection: HttpConnection) -> bool:
+        """Make room for a new connection; False when there is none."""
+        self._metrics.http_connections_accepted += 1
+        if len(self._open) >= self._limit and not self._close_idlest():
+            connection.app = _only_health(connection.app)
+            if len(self._open) >= self._limit + HEALTH_RESERVE:
+                self._metrics.http_connections_refused += 1
+                return False
+        self._open[connection] = None
+        if connection.client is not None:
+            self._by_client[connection.client] = connection
+        self._metrics.http_connections_open = len(self._open)
+        self._set_alarm()
+        return True
+
+    def closed(self, connection: HttpConnection) -> None:
+        self._open.pop(connection, None)
+        if connection.client is not None and self._by_client.get(connection.client) is connection:
+            del self._by_client[connection.client]
+        self._metrics.http_connections_open = len(self._open)
+
+    def moved(self, connection: HttpConnection) -> None:
+        """A request began or ended."""
+        if self._open.pop(connection, 0) is None:
+            self._open[connection] = None
+
+    def abort(self, client: tuple[str, int] | None) -> None:
+        """Close the connection of a client and drop what it has not taken."""
+        connection = None if client is None else self._by_client.get(client)
+        if connection is not None:
+            connection.transport.abort()
+
+    # -- idle connections --------------------------------------------------------------------------
+
+    def _close_idlest(self) -> bool:
+        for connection in self._open:
+            if connection.is_idle():
+                self._metrics.http_connections_idle_closed += 1
+                self.closed(connection)
+                connection.transport.abort()
+                return True
+        return False
+
+    def _set_alarm(self) -> None:
+        if self._alarm is None and self._open:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(self._idle_seconds / LOOKS, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._alarm = None
+        since = stopwatch() - self._idle_seconds
+        for connection in list(self._open):
+            if connection.is_idle() and connection.idle_since < since:
+                self._metrics.http_connections_idle_closed += 1
+                connection.transport.abort()
+        self._set_alarm()
+
+
+class HttpConnection(H11Protocol):
+    """uvicorn's connection, entered into the registry."""
+
+    registry: Connections  # of the server, set by `Connections.protocol`
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.idle_since = stopwatch()
+
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self.registry.opened(self):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.registry.closed(self)
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        was_idle = self.is_idle()
+        super().handle_events()
+        if was_idle and not self.is_idle():
+            self.registry.moved(self)
+
+    def on_response_complete(self) -> None:
+        self.idle_since = stopwatch()
+        self.registry.moved(self)
+        super().on_response_complete()
+
+
+def _only_health(app: Any) -> Callable[[Scope, Receive, Send], Any]:
+    """The application for a connection over the limit."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in HEALTH_PATHS:
+            await app(scope, receive, send)
+            return
+        busy = RequestError(503, "Too many connections", "ask again in a moment")
+        await refusal(busy)(scope, receive, send)
+
+    return serve

@@ -158,7 +158,7 @@ def end_to_end_rows(folder: Path, records: int = RECORDS) -> list[Row]:
 
 
 def _rows(took: dict[str, list[float]]) -> list[Row]:
-    """p50 and p99 of each; where Kafka was measured, it is the goal, and by default one sync more."""
+    """p50 and p99 of each. Where Kafka was measured it is the goal, by default plus one sync."""
     centiles = {
         name: [1000 * each for each in statistics.quantiles(values, n=100)]
         for name, values in took.items()

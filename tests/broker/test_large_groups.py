@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from tests.broker.conftest import Bench
 
+from strandlog.broker.group_coordinator import GROUPS_AT_ONCE
 from strandlog.broker.group_member import (
     MEMBER_BYTES,
     CommitRequest,
@@ -251,3 +252,18 @@ def test_commits_for_what_others_own_are_judged_without_a_look_at_each_member() 
     refused = bench.coordinator.try_commit_offsets(request)
     assert len(refused) == 2000
     assert all(isinstance(error, NotOwnerError) for error in refused.values())
+
+
+def test_a_look_for_expired_offsets_goes_through_some_groups_at_a_time() -> None:
+    bench = Bench({"offsets.retention.minutes": 1})
+    count = 2 * GROUPS_AT_ONCE + 1
+    for number in range(count):
+        bench.commit({TopicPartition("t", 0): 1}, group=f"g{number}")
+    deadline_ms = bench.coordinator.next_deadline_ms()
+    assert deadline_ms is not None
+    bench.clock.advance(deadline_ms - bench.clock.monotonic_ms())
+    left = []
+    for _ in range(3):
+        bench.coordinator.tick(bench.clock.monotonic_ms())
+        left.append(len(bench.coordinator.list_groups()))
+    assert left == [count - GROUPS_AT_ONCE, count - 2 * GROUPS_AT_ONCE, 0]

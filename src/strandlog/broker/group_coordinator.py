@@ -29,7 +29,9 @@ Everything waits for `load()`: CoordinatorLoadingError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from strandlog.broker.group import Group
@@ -93,6 +95,9 @@ from strandlog.protocol.group_records import (
 from strandlog.storage.steps import Steps, breathe
 
 OFFSETS_FORGOTTEN_AT_ONCE = 2_000  # before other requests get their turn
+
+
+GROUPS_AT_ONCE = 50  # that one look for expired offsets goes through
 
 
 class LoadReport(NamedTuple):
@@ -281,6 +286,9 @@ class GroupCoordinator:
     def describe(self, group_id: str) -> GroupDescription:
         return description(self._existing(group_id))
 
+    def member_count(self, group_id: str) -> int:
+        return len(self._existing(group_id).roster)
+
     def list_groups(self) -> list[GroupListing]:
         self._check_loaded()
         return [listing(self._groups[name]) for name in sorted(self._groups)]
@@ -454,11 +462,20 @@ class GroupCoordinator:
 
     def _look_for_expired(self) -> None:
         self._plan_next_look()
-        for group in list(self._groups.values()):
-            try:
+        self._expire_some(iter(list(self._groups.values())))
+
+    def _expire_some(self, groups: Iterator[Group]) -> None:
+        """Look at some groups, and at the others when other work had its turn."""
+        looked_at = 0
+        for group in islice(groups, GROUPS_AT_ONCE):
+            looked_at += 1
+            if self._groups.get(group.group_id) is not group:
+                continue  # it was deleted meanwhile
+            with contextlib.suppress(StrandlogError):  # counted in failed_writes; tried again
                 self._expire(group)
-            except StrandlogError:
-                continue  # counted in failed_writes; the next look tries again
+        if looked_at == GROUPS_AT_ONCE:
+            now_ms = self._clock.monotonic_ms()
+            self._timers.schedule(now_ms, lambda: self._expire_some(groups))
 
     def _expire(self, group: Group) -> None:
         if not group.is_saved and group.state is EMPTY:

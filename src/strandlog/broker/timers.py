@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-FIRED_AT_ONCE = 200  # sessions of thousands of members may end together
+FIRED_AT_ONCE = 64  # sessions of thousands of members may end together
 _SWEEP_MINIMUM = 64
 
 

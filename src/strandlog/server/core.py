@@ -175,6 +175,25 @@ class ServerCore:
         log = table.existing_log_of(group)
         self.durability.when_durable(log, log.log_end_offset, told)
 
+    def when_groups_are_durable(self, groups: Iterable[str], told: Waiter) -> None:
+        """The same for several groups; the last error counts."""
+        table = self.broker.offsets_table
+        if not self.broker.settings.fsyncs or not table.exists:
+            told(None)
+            return
+        logs = {table.existing_log_of(group) for group in groups}
+        waiting, failure = len(logs) + 1, None
+
+        def one(error: StorageError | None) -> None:
+            nonlocal waiting, failure
+            waiting, failure = waiting - 1, error or failure
+            if not waiting:
+                told(failure)
+
+        for log in logs:
+            self.durability.when_durable(log, log.log_end_offset, one)
+        one(None)
+
     # -- figures ---------------------------------------------------------------------------------
 
     def up_to_date_metrics(self) -> Metrics:

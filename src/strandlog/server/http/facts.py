@@ -92,7 +92,7 @@ async def group_facts(broker: Broker) -> list[GroupFacts]:
     found: list[GroupFacts] = []
     for number, listing in enumerate(broker.groups.list_groups(), 1):
         try:
-            members = len(broker.groups.describe(listing.group_id).members)
+            members = broker.groups.member_count(listing.group_id)
         except GroupNotFoundError:
             continue
         offsets = group_offsets(broker, listing.group_id)

@@ -6,6 +6,7 @@ commit over it. A reset tells what it would do unless `is_dry_run` is false.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -136,7 +137,10 @@ def _summary(facts: GroupFacts) -> GroupSummary:
 async def describe_group(context: Context, call: Call[Nothing, None]) -> GroupShown:
     await all_visible(context.core)
     found = context.broker.groups.describe(call.path["group"])
-    members = [_member(each, found.protocol_type) for each in found.members]
+    # A large group has millions of partitions; decoding them must not hold other clients up.
+    members = await asyncio.to_thread(
+        lambda: [_member(each, found.protocol_type) for each in found.members]
+    )
     readers = {
         (each.topic, each.partition): member.member_id
         for member in members
@@ -188,7 +192,7 @@ async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> O
     broker = context.broker
     before = broker.groups.fetch_offsets(group)
     try:
-        members = len(broker.groups.describe(group).members)
+        members = broker.groups.member_count(group)
     except GroupNotFoundError:
         if reset.topic is None:
             raise

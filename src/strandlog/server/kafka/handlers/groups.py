@@ -16,6 +16,7 @@ from strandlog.errors import (
     GroupMetadataTooLargeError,
     GroupNotFoundError,
     MemberIdRequiredError,
+    StorageError,
     StrandlogError,
 )
 from strandlog.server.kafka.door import KafkaDoor
@@ -272,7 +273,15 @@ def delete_groups(door: KafkaDoor, request: Request) -> None:
         return {"group_id": name, "error_code": code}
 
     def done(rows: list[dict[str, Any]]) -> None:
-        request.reply({"results": rows})
+        gone = [row for row in rows if not row["error_code"]]
+
+        def told(failure: StorageError | None) -> None:
+            if failure is not None:
+                for row in gone:
+                    row["error_code"] = failure.kafka_code
+            request.reply({"results": rows})
+
+        door.core.when_groups_are_durable((row["group_id"] for row in gone), told)
 
     names = dict.fromkeys(_body(door, request).groups_names)
     Slices(door.core, request, deleted, done).run(names)

@@ -21,6 +21,7 @@ from strandlog.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
+    StrandlogError,
     TooManyRecordsError,
 )
 from strandlog.record.batch_header import (
@@ -105,8 +106,14 @@ def check_batch(
     if len(data) > settings.max_message_bytes and not (is_control or from_coordinator):
         raise MessageTooLargeError(len(data), settings.max_message_bytes, "max.message.bytes")
     check_crc(header, data)
-    _check_count(header, len(data), header.record_count if from_coordinator else max_records)
-    attributes = header.attributes
+    attributes, count = header.attributes, header.record_count
+    if (
+        count <= 0
+        or count != header.last_offset_delta + 1
+        or (count > max_records and not from_coordinator)
+        or (not attributes & CODEC_MASK and count * MIN_RECORD_BYTES > len(data) - HEADER_SIZE)
+    ):
+        raise _bad_count(header, len(data), max_records)
     if attributes & CODEC_MASK > LARGEST_CODEC:
         raise InvalidRecordError(f"codec {attributes & CODEC_MASK} does not exist")
     if (attributes & CONTROL_BIT != 0) is not is_control:
@@ -123,19 +130,19 @@ def check_batch(
             raise out_of_window(max_timestamp, ahead_ms, settings)
 
 
-def _check_count(header: BatchHeader, size_bytes: int, max_records: int) -> None:
+def _bad_count(header: BatchHeader, size_bytes: int, max_records: int) -> StrandlogError:
+    """What is wrong with the record count of a batch."""
     count = header.record_count
     if count <= 0 or count != header.last_offset_delta + 1:
-        raise InvalidRecordError(
+        return InvalidRecordError(
             f"{count} records for {header.last_offset_delta + 1} offsets in one batch"
         )
     if not header.attributes & CODEC_MASK and count * MIN_RECORD_BYTES > size_bytes - HEADER_SIZE:
-        raise InvalidRecordError(
+        return InvalidRecordError(
             f"{size_bytes - HEADER_SIZE} bytes cannot hold {count} records of at least "
             f"{MIN_RECORD_BYTES} bytes"
         )
-    if count > max_records:
-        raise TooManyRecordsError(count, max_records)
+    return TooManyRecordsError(count, max_records)
 
 
 def out_of_window(timestamp: int, ahead_ms: int, settings: LogSettings) -> InvalidTimestampError:

@@ -62,6 +62,7 @@ class ServerCore:
         )
         self.producer_ids = broker.producer_ids
         self._quiet_until_ms = 0
+        self.write_failure: StorageError | None = None  # of the last append, if it failed
         # Where the server listens and keeps its data, by setting, once it does.
         self.listener_settings: dict[str, Value] = {}
         # Whoever has threads does work in steps there; else it is done at once.
@@ -143,12 +144,15 @@ class ServerCore:
 
     def _tell_refusal(self, error: StorageError) -> None:
         """Clients of Kafka try again in silence, and then say "timed out": the reason is here."""
+        self.write_failure = error
         now_ms = self.clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + REFUSAL_QUIET_MS
             logger.error("records are refused: %s", error)
 
     def _appended(self, log: PartitionLog) -> None:
+        if self.write_failure is not None:
+            self.write_failure = None
         if self.broker.settings.fsyncs:
             self.durability.appended(log, is_awaited=self.fetches.has_parked(log))
         else:

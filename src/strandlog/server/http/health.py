@@ -14,8 +14,11 @@ from starlette.responses import Response
 
 from strandlog.errors import StorageError
 from strandlog.server.http.context import Context
+from strandlog.storage.files import Files
+from strandlog.storage.paths import join
 
 MOST_REASONS = 20
+WRITE_PROBE = ".write-probe"
 
 
 class Readiness(msgspec.Struct):
@@ -38,9 +41,35 @@ async def readiness(context: Context) -> Readiness:
         limit = broker.settings.log_min_free_bytes
         if free < limit:
             reasons.append(f"the disk has {free} bytes left; appends are refused below {limit}")
+    reasons += await _write_failure(context)
     failed = [log for log in list(broker.log_dir.logs.values()) if log.failure is not None]
     reasons += [f"{log.tp} takes no records: {log.failure}" for log in failed[:MOST_REASONS]]
     return Readiness(not reasons, reasons)
+
+
+async def _write_failure(context: Context) -> list[str]:
+    """Why the disk refuses writes, if the last append failed and another write fails, too.
+
+    The write is tried here, because a broker that is not ready gets no appends that could show that
+    the disk works again.
+    """
+    core = context.core
+    failure = core.write_failure
+    if failure is None:
+        return []
+    log_dir = core.broker.log_dir
+    try:
+        await asyncio.to_thread(_try_to_write, log_dir.files, join(log_dir.path, WRITE_PROBE))
+    except (StorageError, FileNotFoundError) as error:
+        return [f"records are refused: {failure}; a test write fails, too: {error}"]
+    if core.write_failure is failure:
+        core.write_failure = None
+    return []
+
+
+def _try_to_write(files: Files, path: str) -> None:
+    files.replace(path, b"probe")
+    files.remove(path)
 
 
 class Health:

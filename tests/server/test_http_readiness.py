@@ -1,0 +1,59 @@
+"""`/readyz` on a disk that refuses every write."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import uuid
+
+import pytest
+
+from strandlog.broker.broker import Broker
+from strandlog.errors import StorageError
+from strandlog.record.builder import build_batch
+from strandlog.server.core import ServerCore
+from strandlog.server.http.context import Context
+from strandlog.server.http.door import HttpOptions
+from strandlog.server.http.health import readiness
+from strandlog.testing import FakeClock
+from strandlog.testing.simulated_files import SimulatedFiles
+
+
+def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works() -> None:
+    files = SimulatedFiles()
+    broker = Broker("/data", files, FakeClock(), uuid.uuid4)
+    core = ServerCore(broker)
+    broker.create_topic("t")
+    batch = bytes(build_batch(0, [b"x"]))
+
+    async def run() -> None:
+        context = Context(core, HttpOptions("127.0.0.1", 0))
+        core.append(broker.catalog.log("t", 0), batch)
+        assert (await readiness(context)).is_ready
+        for operation in ("append", "overwrite", "create"):
+            files.fail_on(operation, count=100, error=errno.EIO)
+        with pytest.raises(StorageError):
+            core.append(broker.catalog.log("t", 0), batch)
+        found = await readiness(context)
+        assert not found.is_ready
+        assert "Input/output error" in found.reasons[0]
+        files.clear_faults()
+        assert (await readiness(context)).is_ready, "it recovers without an append"
+        assert not files.exists("/data/.write-probe")
+
+    asyncio.run(run())
+
+
+def test_an_append_that_works_makes_it_ready_again() -> None:
+    files = SimulatedFiles()
+    broker = Broker("/data", files, FakeClock(), uuid.uuid4)
+    core = ServerCore(broker)
+    broker.create_topic("t")
+    batch = bytes(build_batch(0, [b"x"]))
+    core.append(broker.catalog.log("t", 0), batch)
+    files.fail_next("append")
+    with pytest.raises(StorageError):
+        core.append(broker.catalog.log("t", 0), batch)
+    assert core.write_failure is not None
+    core.append(broker.catalog.log("t", 0), batch)
+    assert core.write_failure is None

@@ -3,16 +3,28 @@
 Each connection takes one, each partition that is written to takes one (up to log.max.open.files),
 and some are for everything else. A process may raise its own limit up to the hard one, and `serve`
 does: distributions set the soft one low for the sake of old programs.
+
+A broker that runs out of them cannot write, so it never does: if the system allows fewer than the
+settings add up to, `fitted` lowers them, first those of connections. With fewer than `LEAST` the
+broker does not start.
 """
 
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 from typing import NamedTuple
 
 from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.listener_settings import HEALTH_CONNECTIONS
+from strandlog.errors import StrandlogError
 
 FOR_EVERYTHING_ELSE = 64
+LEAST = 256
+
+
+class TooFewDescriptorsError(StrandlogError):
+    """The system allows this process too few open files."""
 
 
 class Limits(NamedTuple):
@@ -36,7 +48,40 @@ def needed(settings: BrokerSettings) -> int:
 
 def wanted(settings: BrokerSettings) -> int:
     """With these every connection that is allowed can be served, too."""
-    return needed(settings) + settings.max_connections
+    return (
+        needed(settings)
+        + settings.max_connections
+        + settings.http_max_connections
+        + HEALTH_CONNECTIONS
+        + settings.grpc_max_connections
+    )
+
+
+def fitted(settings: BrokerSettings, allowed: int) -> BrokerSettings:
+    """The settings, with limits that together stay within `allowed` descriptors.
+
+    `StrandlogError` when that are too few for a broker.
+    """
+    if allowed < LEAST:
+        raise TooFewDescriptorsError(
+            f"{allowed} file descriptors are allowed, at least {LEAST} are needed and "
+            f"{wanted(settings)} wanted: raise the limit, for instance with ulimit -n "
+            f"{wanted(settings)}"
+        )
+    if allowed >= wanted(settings):
+        return settings
+    rest = allowed - FOR_EVERYTHING_ELSE - HEALTH_CONNECTIONS
+    files = min(settings.log_max_open_files, rest // 2)
+    rest -= files
+    http = min(settings.http_max_connections, rest // 5)
+    grpc = min(settings.grpc_max_connections, rest // 5)
+    return replace(
+        settings,
+        log_max_open_files=files,
+        http_max_connections=http,
+        grpc_max_connections=grpc,
+        max_connections=min(settings.max_connections, rest - http - grpc),
+    )
 
 
 def raise_limit(settings: BrokerSettings) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandlog.cli.descriptors import needed, raise_limit
+from strandlog.cli.descriptors import fitted, raise_limit, wanted
 from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair, read_configuration
 from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.configuration import Chosen
@@ -118,12 +118,22 @@ def _say(line: str) -> None:
         sys.stderr.write(f"look at it: http://{address}/   stop it: Ctrl-C\n")
 
 
-def _raise_descriptor_limit(settings: BrokerSettings) -> None:
-    allowed, least = raise_limit(settings), needed(settings)
-    if allowed < least:
+def _within_descriptors(settings: BrokerSettings) -> BrokerSettings:
+    """The settings, with limits for which there are file descriptors."""
+    allowed = raise_limit(settings)
+    found = fitted(settings, allowed)
+    if found is not settings:
         logger.warning(
-            "%s file descriptors are allowed, %s needed: see 'strandlog doctor'", allowed, least
+            "%d file descriptors are allowed, %d wanted: the limits are now %d Kafka, %d HTTP and "
+            "%d gRPC connections and %d open log files; see 'strandlog doctor'",
+            allowed,
+            wanted(settings),
+            found.max_connections,
+            found.http_max_connections,
+            found.grpc_max_connections,
+            found.log_max_open_files,
         )
+    return found
 
 
 def _port(asked: int | None, configured: int, is_off: bool) -> int | None:
@@ -162,18 +172,19 @@ def serve(arguments: ServeArguments) -> None:
         import uvloop  # noqa: PLC0415 - an extra
 
         from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
+        from strandlog.server.log_limit import limit_repeats  # noqa: PLC0415 - the same
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error
     faulthandler.enable()  # a crash in native code or SIGBUS leaves a stack trace behind
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    limit_repeats()
     configuration = read_configuration(arguments.config, arguments.pairs)
     configuration.check()
     for note in configuration.notes:
         logger.warning("%s", note)
-    settings = configuration.broker_settings()
-    _raise_descriptor_limit(settings)
+    settings = _within_descriptors(configuration.broker_settings())
     server = configuration.server
     assert server is not None, "check() lets nothing else through"
     advertise = arguments.advertise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from strandlog.config.setting import MAX_INT, MAX_LONG, Setting
 
 MIB = 1024 * 1024
+HEALTH_CONNECTIONS = 32  # of HTTP clients over http.max.connections, for health checks only
 
 LISTENER_ROWS = (
     Setting(

@@ -3,7 +3,7 @@
     up to http.max.connections   served
     one more                     the connection that has been idle for longest is closed for it
     none is idle                 the new one is served /healthz and /readyz, everything else is 503
-    over HEALTH_RESERVE          closed at once
+    over HEALTH_CONNECTIONS      closed at once
 
 So idle connections never keep out a client that has something to ask, and a health check is
 answered whatever the others do. A connection is idle while no request is under way: between two
@@ -21,9 +21,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
+from strandlog.config.listener_settings import HEALTH_CONNECTIONS
 from strandlog.server.http.problems import RequestError, refusal
 
-HEALTH_RESERVE = 32  # connections over the limit, for health checks
 HEALTH_PATHS = ("/healthz", "/readyz")
 LOOKS = 10  # at idle connections, during the time that one may be idle
 
@@ -48,7 +48,7 @@ class Connections:
         self._metrics.http_connections_accepted += 1
         if len(self._open) >= self._limit and not self._close_idlest():
             connection.app = _only_health(connection.app)
-            if len(self._open) >= self._limit + HEALTH_RESERVE:
+            if len(self._open) >= self._limit + HEALTH_CONNECTIONS:
                 self._metrics.http_connections_refused += 1
                 return False
         self._open[connection] = None

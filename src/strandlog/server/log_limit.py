@@ -1,0 +1,80 @@
+"""Limits how often the log says the same thing.
+
+A client can cause a log line with every request, and a thousand lines a second fill a disk and hide
+what matters. `RepeatFilter` lets `MAX_LINES` lines of one kind pass per `INTERVAL_SECONDS`. A kind
+is the template of a message ("%s: %s; hanging up"), whatever its arguments are. How many lines were
+left out is logged with the first line, of any kind, after the interval.
+
+It belongs on a handler: filters of a logger do not see the records of loggers below it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandlog.clock import stopwatch
+
+MAX_LINES = 10
+INTERVAL_SECONDS = 10.0
+MAX_KINDS = 1000  # some libraries format messages themselves, so kinds have a limit, too
+SHOWN_CHARACTERS = 100
+
+
+@dataclass(slots=True)
+class _Kind:
+    began: float
+    passed: int = 0
+    left_out: int = 0
+    level: int = logging.INFO
+
+
+class RepeatFilter(logging.Filter):
+    """Drops records of a kind that was logged often enough."""
+
+    def __init__(self, handler: logging.Handler, now: Callable[[], float] = stopwatch) -> None:
+        super().__init__()
+        self._handler = handler
+        self._now = now
+        self._kinds: dict[str, _Kind] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = self._now()
+        self._end_intervals(now)
+        template = str(record.msg)
+        kind = self._kinds.get(template)
+        if kind is None:
+            if len(self._kinds) >= MAX_KINDS:
+                template = ""  # all others together
+            kind = self._kinds.setdefault(template, _Kind(now))
+        if kind.passed < MAX_LINES:
+            kind.passed += 1
+            return True
+        kind.left_out += 1
+        kind.level = max(kind.level, record.levelno)
+        return False
+
+    def _end_intervals(self, now: float) -> None:
+        """Forget kinds whose interval is over, and log how many lines of them were left out."""
+        # Kinds are in the order in which their intervals began.
+        while self._kinds:
+            template, kind = next(iter(self._kinds.items()))
+            if now - kind.began < INTERVAL_SECONDS:
+                return
+            del self._kinds[template]
+            if kind.left_out:
+                self._handler.emit(_summary(template, kind))
+
+
+def _summary(template: str, kind: _Kind) -> logging.LogRecord:
+    shown = template[:SHOWN_CHARACTERS] or "others"
+    words = "%d more lines like %r were left out of the log within %d s"
+    arguments = (kind.left_out, shown, INTERVAL_SECONDS)
+    return logging.LogRecord(__name__, kind.level, "", 0, words, arguments, None)
+
+
+def limit_repeats() -> None:
+    """Limit what all handlers of the process write."""
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(RepeatFilter(handler))

@@ -59,7 +59,15 @@ def test_a_sealed_segment_that_is_removed_is_damage_with_a_way_on(tmp_path: Path
     fill(log, 60)
     log.flush()
     first = log.segments.sealed[0]
-    Path(first.log_path).unlink()
+    assert read(log, 0, 100)
+    os.truncate(first.log_path, 10)
+    with pytest.raises(CorruptSegmentError):
+        read(log, 0, 100)
+    Path(first.log_path).unlink()  # of a segment that is no longer mapped
+    with pytest.raises(CorruptSegmentError):
+        read(log, 0, 100)
+    log.context.cache.drop(first.stem)
+    assert not Path(first.log_path).exists()
     with pytest.raises(CorruptSegmentError, match="the file is gone") as damage:
         read(log, 0, 100)
     assert damage.value.resume_offset == first.end_offset
@@ -70,7 +78,7 @@ def test_a_sealed_segment_that_is_removed_is_damage_with_a_way_on(tmp_path: Path
 def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
     tmp_path: Path, accident: str
 ) -> None:
-    _, log = opened(tmp_path / "data")
+    log_dir, log = opened(tmp_path / "data")
     fill(log, 3)
     log.flush()
     if accident == "removed":
@@ -90,6 +98,9 @@ def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
         log.append(batch(b"refused"))
     with pytest.raises(StrandlogError):
         log.revalidate()
+    if accident == "removed":
+        with pytest.raises(StorageError, match="its folder is gone"):
+            log_dir.close()
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o750])

@@ -48,8 +48,17 @@ def view_source(view: memoryview) -> Source:
 
 
 def padded_source(files: Files, path: str) -> Source:
-    """The bytes of a file that was cut: what is missing reads as zeros, which are no batch."""
-    return lambda position, length: files.read_at(path, position, length).ljust(length, b"\0")
+    """The bytes of a file that was cut, or may be gone by now: what is missing reads as zeros,
+    which are no batch."""
+
+    def read(position: int, length: int) -> bytes:
+        try:
+            data = files.read_at(path, position, length)
+        except FileNotFoundError:
+            data = b""
+        return data.ljust(length, b"\0")
+
+    return read
 
 
 def windowed(source: Source) -> Source:

@@ -26,6 +26,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.checksum import crc32c
 from strandlog.storage.files import PREVIOUS_SUFFIX, Files
@@ -73,8 +74,11 @@ def _read_sealed(files: Files, path: str, problems: list[str]) -> str | None:
 def _write_twice(files: Files, path: str, body: str) -> None:
     """Replace a state file and then its copy; durable when this returns."""
     data = _seal(path, body)
-    files.replace(path, data)
-    files.replace(path + PREVIOUS_SUFFIX, data)
+    try:
+        files.replace(path, data)
+        files.replace(path + PREVIOUS_SUFFIX, data)
+    except FileNotFoundError as error:
+        raise StorageError(f"could not write {path}: its folder is gone") from error
 
 
 def write_document(files: Files, path: str, document: dict[str, Any]) -> None:

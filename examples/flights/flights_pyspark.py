@@ -80,6 +80,7 @@ def main() -> None:
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         (
             to_topic(batch.write, DELAYS)
+            .option("deliveryGuarantee", "exactly_once")
             .option("txnAppId", query_id)
             .option("txnVersion", batch_id)
             .mode("append")

@@ -166,6 +166,7 @@ class Catalog:
             raise TopicExistsError(name)
         count = self._settings.num_partitions if partitions is None else partitions
         check_partition_count(count, self._settings.max_partitions_per_topic)
+        self._check_room_for(count)
         parsed = TOPIC_SETTINGS.parse(config or {})
         if name in self._doomed:
             yield from self._finishing_delete(self._doomed[name])
@@ -208,6 +209,15 @@ class Catalog:
             logs[TopicPartition(topic.name, partition)] for partition in range(topic.partitions)
         ]
 
+    def _check_room_for(self, more: int) -> None:
+        """Each partition takes memory, files and time at the next start."""
+        limit, there = self._settings.max_partitions_per_broker, len(self._log_dir.logs)
+        if there + more > limit:
+            raise InvalidPartitionsError(
+                f"{there} partitions exist and {more} more are over the limit of {limit} "
+                "(max.partitions.per.broker)"
+            )
+
     def add_partitions(self, name: str, count: int) -> Topic:
         """Let a topic have `count` partitions; it can only grow."""
         return do_here(self.adding_partitions(name, count))
@@ -220,6 +230,7 @@ class Catalog:
             raise InvalidPartitionsError(
                 f"topic {name!r} has {topic.partitions} partitions; it can only grow"
             )
+        self._check_room_for(count - topic.partitions)
         grown = replace(topic, partitions=count)
         if name in self._unfinished:
             raise InvalidPartitionsError(f"topic {name!r} is growing already; ask again")

@@ -267,10 +267,15 @@ def answer(wish: FetchWish, max_bytes: int) -> list[FetchAnswer]:
     return answers
 
 
+def refused_fetch(part: FetchPart) -> FetchAnswer:
+    """The answer for a partition that cannot be read."""
+    return FetchAnswer(part.tp, part.error, -1, -1, b"")
+
+
 def _answer_part(part: FetchPart, left: int, *, is_first: bool, committed: bool) -> FetchAnswer:
     log = part.log
     if log is None or part.error is not None:
-        return FetchAnswer(part.tp, part.error, -1, -1, b"")
+        return refused_fetch(part)
     data: Buffer = b""
     error: StrandlogError | None = None
     try:

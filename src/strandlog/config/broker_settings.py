@@ -82,6 +82,51 @@ BROKER_SETTINGS = SettingTable(
             ),
         ),
         Setting(
+            name="request.max.elements",
+            kind="int",
+            default=100_000,
+            minimum=100,
+            maximum=MAX_INT,
+            dynamic=False,
+            help=(
+                "A connection that sends a request with more elements than this in all its arrays "
+                "(partitions, topics, groups and so on) is closed."
+            ),
+        ),
+        Setting(
+            name="auto.create.topics.max.per.request",
+            kind="int",
+            default=100,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help=(
+                "The most topics that one Metadata request creates; for others it returns "
+                "LEADER_NOT_AVAILABLE, and clients ask again."
+            ),
+        ),
+        Setting(
+            name="max.topic.changes.per.request",
+            kind="int",
+            default=10_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help=(
+                "The most topics or settings resources that one request creates, deletes or "
+                "alters; for the others it returns POLICY_VIOLATION."
+            ),
+        ),
+        Setting(
+            name="max.partitions.per.broker",
+            kind="int",
+            default=100_000,
+            minimum=1,
+            maximum=MAX_INT,
+            dynamic=False,
+            help="No topic is created or grows beyond this number of partitions in total.",
+        ),
+        Setting(
             name="queued.max.request.bytes",
             kind="bytes",
             default=64 * MIB,
@@ -324,6 +369,10 @@ class BrokerSettings:
     delete_topic_enable: bool
     socket_request_max_bytes: int
     control_request_max_bytes: int
+    request_max_elements: int
+    auto_create_topics_max_per_request: int
+    max_topic_changes_per_request: int
+    max_partitions_per_broker: int
     queued_max_request_bytes: int
     queued_max_response_bytes: int
     queued_stall_timeout_ms: int

@@ -286,6 +286,7 @@ class Server:
         self.door.close_all()
         if self.broker.upkeep.compacting is not None:
             self.broker.upkeep.compacting.give_up()
+        self._slow_work.abandon()
         await self._slow_work.finish()
         if self._syncer is not None:
             self._syncer.cancel()

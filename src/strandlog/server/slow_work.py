@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from strandlog.clock import stopwatch
-from strandlog.storage.steps import Part, Steps, Together
+from strandlog.server.turns import SLICE_SECONDS
+from strandlog.storage.steps import Part, Steps, Together, breathe
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,9 @@ class SlowWork:
         self._on_crash = on_crash
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.asked = 0  # how many of the tasks somebody waits for
+        self._is_abandoned = False
+        self._queued: set[Future[object]] = set()  # parts of what requests asked for
+        self.asked = 0  # how many of the tasks a request waits for
 
     def begin_chore(self, name: str, steps: Steps[None], *, is_long: bool) -> None:
         """Do a chore; it takes care of its own errors."""
@@ -55,7 +58,7 @@ class SlowWork:
 
     async def _finish_decoding(self, name: str, steps: Steps[None]) -> None:
         try:
-            await self._drive(name, steps, self._decoder)
+            await self._drive(name, steps, self._decoder, is_asked=True)
         finally:
             self.asked -= 1
 
@@ -67,9 +70,19 @@ class SlowWork:
     async def _finish_asked(self, name: str, steps: Steps[None]) -> None:
         try:
             async with self._turn:
-                await self._drive(name, steps, self._disk)
+                await self._drive(name, steps, self._disk, is_asked=True)
         finally:
             self.asked -= 1
+
+    def abandon(self) -> None:
+        """The server stops and waited long enough: end what requests asked for at its next step.
+
+        What that leaves behind is what a crash at this step would, or less: steps undo what they
+        have begun. Parts that no thread has taken up yet are dropped.
+        """
+        self._is_abandoned = True
+        for part in list(self._queued):
+            part.cancel()
 
     def in_thread(self, name: str, part: Part) -> None:
         """Do one part that nobody waits for."""
@@ -89,26 +102,42 @@ class SlowWork:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_crash(task.get_name(), error)
 
-    async def _drive(self, name: str, steps: Steps[None], pool: ThreadPoolExecutor) -> None:
+    async def _drive(
+        self, name: str, steps: Steps[None], pool: ThreadPoolExecutor, *, is_asked: bool = False
+    ) -> None:
         error: BaseException | None = None
         while True:
             began = stopwatch()
+            if is_asked and self._is_abandoned:
+                steps.close()
+                return
             try:
                 part = next(steps) if error is None else steps.throw(error)
+                while part is breathe and stopwatch() - began < SLICE_SECONDS:
+                    part = next(steps)
             except StopIteration:
                 return
             finally:
                 if stopwatch() - began > LONG_IN_LOOP_SECONDS:
                     took_ms = (stopwatch() - began) * 1000
                     logger.warning("%s kept the event loop busy for %d ms", name, took_ms)
-            error = await self._outcome(part, pool)
+            if part is breathe:
+                error = None
+                await asyncio.sleep(0)
+            else:
+                error = await self._outcome(part, pool, is_asked=is_asked)
 
-    async def _outcome(self, part: Part, pool: ThreadPoolExecutor) -> BaseException | None:
+    async def _outcome(
+        self, part: Part, pool: ThreadPoolExecutor, *, is_asked: bool
+    ) -> BaseException | None:
         parts = [part]
         if isinstance(part, Together):
             parts, pool = list(part.parts), self._crew
-        running = [self._loop.run_in_executor(pool, each) for each in parts]
-        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        running = [pool.submit(each) for each in parts]
+        if is_asked:
+            self._queued.update(running)
+        outcomes = await asyncio.gather(*map(asyncio.wrap_future, running), return_exceptions=True)
+        self._queued.difference_update(running)
         return next((each for each in outcomes if isinstance(each, BaseException)), None)
 
     async def finish(self) -> None:

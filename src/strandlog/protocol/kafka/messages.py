@@ -15,7 +15,7 @@ dictionaries. An array may be given as `bytes`: what `array_encoder` made of it 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType
@@ -23,7 +23,12 @@ from typing import Any
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS, unsigned_varint
-from strandlog.protocol.kafka.message_reader import ANY_NUMBER, request_reader, response_reader
+from strandlog.protocol.kafka.message_reader import (
+    ANY_NUMBER,
+    request_reader,
+    request_steps,
+    response_reader,
+)
 from strandlog.protocol.kafka.schemas import (
     FIXED,
     element_of,
@@ -36,25 +41,36 @@ from strandlog.protocol.kafka.schemas import (
 from strandlog.protocol.kafka.versions import APIS
 
 Writer = Callable[[Any, list[bytes]], None]
+StepsWriter = Callable[[Any, list[bytes]], Generator[None, None, None]]
 
 _NO_UUID = bytes(16)
+_INT32 = struct.Struct(">i")
+_UNREADABLE = (DataError, struct.error, IndexError, ValueError, OverflowError)
 
 
 def parse(
-    api_key: int,
-    version: int,
-    frame: memoryview,
-    position: int,
-    max_items: int = ANY_NUMBER,
+    api_key: int, version: int, frame: memoryview, position: int, max_items: int = ANY_NUMBER
 ) -> Any:
     """The body of a request; `DataError` when the bytes are not one, or when its arrays have more
     items than that."""
     try:
         return request_reader(api_key, version)(frame, position, max_items)
-    except (DataError, struct.error, IndexError, ValueError, OverflowError) as error:
-        raise DataError(
-            f"a request with key {api_key} v{version} cannot be read: {error}"
-        ) from error
+    except _UNREADABLE as error:
+        raise _unreadable(api_key, version, error) from error
+
+
+def parse_steps(
+    api_key: int, version: int, frame: memoryview, position: int, max_items: int
+) -> Generator[None, None, Any]:
+    """The same as a generator that yields after each element of an array."""
+    try:
+        return (yield from request_steps(api_key, version)(frame, position, max_items))
+    except _UNREADABLE as error:
+        raise _unreadable(api_key, version, error) from error
+
+
+def _unreadable(api_key: int, version: int, error: Exception) -> DataError:
+    return DataError(f"a request with key {api_key} v{version} cannot be read: {error}")
 
 
 def parse_response(api_key: int, version: int, frame: memoryview, position: int) -> Any:
@@ -96,6 +112,61 @@ def _encoder(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
         return b"".join(parts)
 
     return encode
+
+
+def encode_steps(
+    api_key: int, version: int, body: Mapping[str, Any]
+) -> Generator[None, None, bytes]:
+    """The body of a response, as a generator that yields after each structure in an array."""
+    parts: list[bytes] = []
+    yield from _entity_steps(response_schema(api_key, version))(body, parts)
+    return b"".join(parts)
+
+
+@cache
+def _entity_steps(schema: Any) -> StepsWriter:
+    """What `_entity_writer` writes, in steps."""
+    flexible: bool = schema.__flexible__
+    plain: list[tuple[str, Writer, StepsWriter | None, Any]] = []
+    tagged: list[tuple[int, str, Writer]] = []
+    for field in fields(schema):
+        writer = _field_writer(field, flexible)
+        if "tag" in field.metadata:
+            tagged.append((field.metadata["tag"], field.name, writer))
+            continue
+        inner = element_of(unwrap(field.type)[0])
+        steps = _array_steps(inner, flexible) if inner is not None and is_entity(inner) else None
+        plain.append((field.name, writer, steps, _default(field)))
+
+    def write(body: Mapping[str, Any], parts: list[bytes]) -> Generator[None, None, None]:
+        for name, writer, steps, default in plain:
+            value = body.get(name, default)
+            if steps is None or not isinstance(value, list):
+                writer(value, parts)
+            else:
+                yield from steps(value, parts)
+        if flexible:
+            _write_tagged(body, tagged, parts)
+
+    return write
+
+
+def _array_steps(element: Any, flexible: bool) -> StepsWriter:
+    item = _entity_steps(element)
+
+    def write(values: list[Any], parts: list[bytes]) -> Generator[None, None, None]:
+        parts.append(_array_length(len(values), flexible))
+        for value in values:
+            content: list[bytes] = []
+            yield from item(value, content)
+            parts.append(b"".join(content))
+            yield
+
+    return write
+
+
+def _array_length(count: int, flexible: bool) -> bytes:
+    return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
 
 
 @cache

@@ -26,7 +26,7 @@ from strandlog.storage.steps import Steps
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[["KafkaDoor", Request], None]
+Handler = Callable[["KafkaDoor", Request], Steps[None] | None]
 
 UNSUPPORTED_VERSION = 35
 NODE_ID = 0
@@ -55,6 +55,7 @@ class KafkaDoor:
         self.max_frame_bytes = settings.socket_request_max_bytes
         self.max_other_frame_bytes = settings.control_request_max_bytes
         self.max_inflight = max_inflight
+        self._max_elements = settings.request_max_elements
         self._max_connections = settings.max_connections
         self.requests = core.request_bytes
         self.replies = core.reply_bytes
@@ -116,12 +117,14 @@ class KafkaDoor:
         try:
             header = read_request_header(frame)
             api = BY_KEY.get(header.api_key)
-            request = Request(header, frame, slot, connection)
+            request = Request(header, frame, slot, connection, self._max_elements)
             if api is None or not api.speaks(header.version):
                 self._refuse_version(request)
                 return
             name = slot.api = api.name
-            self._handlers[header.api_key](self, request)
+            steps = self._handlers[header.api_key](self, request)
+            if steps is not None:
+                self.in_slices(request, steps)
         except DataError as error:
             logger.warning("%s: %s; hanging up", connection.peer_host, error)
             slot.fail()
@@ -149,6 +152,30 @@ class KafkaDoor:
             return False
         self._quiet_until = now + 1
         return True
+
+    def in_slices(self, request: Request, steps: Steps[None]) -> None:
+        """Work on a request, with pauses for others when it takes long.
+
+        The connection begins no other request meanwhile: clients rely on the order.
+        """
+        if not self.turns.slices(self._guarded(request, steps)):
+            request.connection.hold_line()
+
+    def _guarded(self, request: Request, steps: Steps[None]) -> Steps[None]:
+        connection = request.connection
+        try:
+            for pause in steps:
+                yield pause
+                if not connection.is_open:
+                    return  # no one is left to answer
+        except DataError as error:
+            logger.warning("%s: %s; hanging up", connection.peer_host, error)
+            request.slot.fail()
+        except Exception:
+            logger.exception("a request of %s went wrong; hanging up", connection.peer_host)
+            request.slot.fail()
+        connection.release_line()
+        self.core.on_work()
 
     def in_steps(self, request: Request, steps: Steps[T], done: Callable[[T], None]) -> None:
         """Do work that waits for the disk, after all that was asked for before it; then `done`."""

@@ -17,6 +17,28 @@ def code_of(error: StrandlogError) -> int:
     return InvalidRequestError.kafka_code if type(error) is DataError else error.kafka_code
 
 
+class NotCreatedYetError(StrandlogError):
+    """A topic was not created because one request named too many; asking again helps."""
+
+    kafka_code = 5  # LEADER_NOT_AVAILABLE, after which clients ask again
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"one request creates at most {limit} topics (auto.create.topics.max.per.request)"
+        )
+
+
+class TooManyChangesError(StrandlogError):
+    """One request changes too many topics or settings."""
+
+    kafka_code = 44  # POLICY_VIOLATION
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"one request changes at most {limit} topics (max.topic.changes.per.request)"
+        )
+
+
 class UnsupportedVersionError(StrandlogError):
     """A request asks for what its version does not have."""
 

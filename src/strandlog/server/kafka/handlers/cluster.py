@@ -21,10 +21,10 @@ from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.messages import array_encoder
 from strandlog.protocol.kafka.versions import APIS, METADATA
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
-from strandlog.server.kafka.refusals import InvalidRequestError
+from strandlog.server.kafka.refusals import InvalidRequestError, NotCreatedYetError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
-from strandlog.storage.steps import Steps
+from strandlog.storage.steps import Steps, breathe
 
 logger = logging.getLogger(__name__)
 
@@ -65,31 +65,46 @@ def api_versions(door: KafkaDoor, request: Request) -> None:
 # -- metadata ------------------------------------------------------------------------------------
 
 
-def metadata(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
-    missing = _names_to_make(door, body)
+def metadata(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    # Each once: a short request could ask for a large topic many thousand times.
+    wanted = None if body.topics is None else dict.fromkeys(body.topics)
+    missing = yield from _names_to_make(door, body, wanted)
+    limit = door.broker.settings.auto_create_topics_max_per_request
+    refused: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], NotCreatedYetError(limit))
     if missing:
-        making = _making(door, missing)
-        door.in_steps(request, making, lambda refused: _describe(door, request, body, refused))
+        making = _making(door, missing[:limit])
+        door.in_steps(
+            request,
+            making,
+            lambda failed: door.in_slices(
+                request, _describe(door, request, body, wanted, refused | failed)
+            ),
+        )
     else:
-        _describe(door, request, body, {})
+        yield from _describe(door, request, body, wanted, {})
 
 
-def _names_to_make(door: KafkaDoor, body: Any) -> list[str]:
+def _names_to_make(door: KafkaDoor, body: Any, wanted: dict[Any, None] | None) -> Steps[list[str]]:
     """Topics that are asked for, are not there, and may be made for the asking."""
     may_create = getattr(body, "allow_auto_topic_creation", True)
-    if not (may_create and body.topics and door.broker.settings.auto_create_topics_enable):
-        return []
-    named = (each.name for each in body.topics if getattr(each, "topic_id", None) is None)
-    known = door.broker.catalog
-    missing = (name for name in named if name is not None and name not in known)
-    return [name for name in missing if name not in INTERNAL_TOPICS]
+    missing: dict[str, None] = {}
+    if may_create and wanted and door.broker.settings.auto_create_topics_enable:
+        for each in wanted:
+            yield breathe
+            name = each.name
+            if name is None or getattr(each, "topic_id", None) is not None:
+                continue
+            if name not in door.broker.catalog and name not in INTERNAL_TOPICS:
+                missing[name] = None
+    return list(missing)
 
 
 def _making(door: KafkaDoor, names: list[str]) -> Steps[dict[str, StrandlogError]]:
     """Make the topics; what was said about those that cannot be made."""
     refused: dict[str, StrandlogError] = {}
     for name in names:
+        yield breathe
         if name not in door.broker.catalog:  # somebody else may have asked before
             try:
                 yield from door.broker.creating_topic(name)
@@ -99,21 +114,29 @@ def _making(door: KafkaDoor, names: list[str]) -> Steps[dict[str, StrandlogError
 
 
 def _describe(
-    door: KafkaDoor, request: Request, body: Any, refused: dict[str, StrandlogError]
-) -> None:
-    wanted = body.topics
+    door: KafkaDoor,
+    request: Request,
+    body: Any,
+    wanted: dict[Any, None] | None,
+    refused: dict[str, StrandlogError],
+) -> Steps[None]:
     catalog = door.broker.catalog
+    topics: list[dict[str, Any]] = []
     if wanted is None or (request.version == 0 and not wanted):
-        topics = [_topic(catalog.topic(name), request.version) for name in catalog.names()]
+        for name in catalog.names():
+            if name in catalog:  # it may be deleted meanwhile
+                topics.append(_topic(catalog.topic(name), request.version))
+            yield breathe
     else:
-        # Each once: a short request could ask for a large topic many thousand times.
-        topics = [_wanted_topic(door, request, topic, refused) for topic in dict.fromkeys(wanted)]
+        for topic in wanted:
+            topics.append(_wanted_topic(door, request, topic, refused))
+            yield breathe
     if getattr(body, "include_topic_authorized_operations", False):
-        for topic in topics:
-            if not topic["error_code"]:
-                topic["topic_authorized_operations"] = ALL_OPERATIONS_ON_TOPIC
+        for row in topics:
+            if not row["error_code"]:
+                row["topic_authorized_operations"] = ALL_OPERATIONS_ON_TOPIC
     host, port = door.advertised(request.connection)
-    request.reply(
+    yield from request.replying(
         {
             "brokers": [{"node_id": NODE_ID, "host": host, "port": port, "rack": None}],
             "cluster_id": door.broker.log_dir.cluster_id,
@@ -180,8 +203,8 @@ def partition_row(number: int) -> dict[str, Any]:
 # -- nodes ---------------------------------------------------------------------------------------
 
 
-def find_coordinator(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+def find_coordinator(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
     host, port = door.advertised(request.connection)
     key_type = getattr(body, "key_type", COORDINATOR_GROUP)
     keys = getattr(body, "coordinator_keys", None)
@@ -193,7 +216,8 @@ def find_coordinator(door: KafkaDoor, request: Request) -> None:
         if keys is None:
             request.reply(answer)
         else:
-            request.reply({"coordinators": [{**answer, "key": key} for key in keys]})
+            rows = [{**answer, "key": key} for key in dict.fromkeys(keys)]
+            door.in_slices(request, request.replying({"coordinators": rows}))
 
     tables = {
         COORDINATOR_GROUP: door.broker.offsets_table,

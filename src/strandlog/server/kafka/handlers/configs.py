@@ -33,8 +33,13 @@ from strandlog.config.server_settings import SERVER_SETTINGS
 from strandlog.config.setting import MAX_INT, Setting, SettingTable, Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, StrandlogError
+from strandlog.protocol.kafka.messages import array_encoder
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
-from strandlog.server.kafka.refusals import InvalidRequestError, UnsupportedVersionError
+from strandlog.server.kafka.refusals import (
+    InvalidRequestError,
+    TooManyChangesError,
+    UnsupportedVersionError,
+)
 from strandlog.server.kafka.request import Request
 from strandlog.storage.steps import Steps, breathe
 
@@ -57,12 +62,14 @@ Layer = tuple[str, Value, int]  # the name that a value was given under, the val
 # -- describe ------------------------------------------------------------------------------------
 
 
-def describe_configs(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+def describe_configs(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    encode = array_encoder(32, request.version, "results", "configs")
     results = []
     once = {(row.resource_type, row.resource_name): row for row in body.resources}
     for resource in once.values():
-        keys = resource.configuration_keys
+        yield breathe
+        keys = set(resource.configuration_keys or ())
         answer = _answer(resource)
         try:
             rows = _resource_rows(door, request, resource)
@@ -71,11 +78,11 @@ def describe_configs(door: KafkaDoor, request: Request) -> None:
                 configs = [{**row, "synonyms": ()} for row in configs]
             if not getattr(body, "include_documentation", False):
                 configs = [{**row, "documentation": None} for row in configs]
-            answer["configs"] = configs
+            answer["configs"] = encode(configs)  # so thousands of topics take little memory
         except StrandlogError as error:
             answer |= {"error_code": error.kafka_code, "error_message": str(error), "configs": []}
         results.append(answer)
-    request.reply({"results": results})
+    yield from request.replying({"results": results})
 
 
 def _answer(resource: Any) -> dict[str, Any]:
@@ -195,12 +202,12 @@ def list_config_resources(door: KafkaDoor, request: Request) -> None:
 # -- alter ---------------------------------------------------------------------------------------
 
 
-def alter_configs(door: KafkaDoor, request: Request) -> None:
-    _alter(door, request, _replacement)
+def alter_configs(door: KafkaDoor, request: Request) -> Steps[None]:
+    return _alter(door, request, _replacement)
 
 
-def incremental_alter_configs(door: KafkaDoor, request: Request) -> None:
-    _alter(door, request, _increments)
+def incremental_alter_configs(door: KafkaDoor, request: Request) -> Steps[None]:
+    return _alter(door, request, _increments)
 
 
 # What a resource has now, the rows of the request → what changes.
@@ -217,19 +224,27 @@ class Alterable(NamedTuple):
     change: Callable[[Changes], object]
 
 
-def _alter(door: KafkaDoor, request: Request, changes_of: ChangesOf) -> None:
+def _alter(door: KafkaDoor, request: Request, changes_of: ChangesOf) -> Steps[None]:
+    body = yield from request.reading()
     # In turn with all that changes topics: one that is growing is written down as it was before.
-    altering = _altering(door, request.body(), changes_of)
-    door.in_steps(request, altering, lambda rows: request.reply({"responses": rows}))
+    altering = _altering(door, body, changes_of)
+    door.in_steps(
+        request,
+        altering,
+        lambda rows: door.in_slices(request, request.replying({"responses": rows})),
+    )
 
 
 def _altering(door: KafkaDoor, body: Any, changes_of: ChangesOf) -> Steps[list[dict[str, Any]]]:
     times = Counter((row.resource_type, row.resource_name) for row in body.resources)
-    rows = []
+    limit = door.broker.settings.max_topic_changes_per_request
+    rows: list[dict[str, Any]] = []
     for resource in body.resources:
         yield breathe
         answer = _answer(resource)
         try:
+            if len(rows) >= limit:
+                raise TooManyChangesError(limit)
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidRequestError("a request names each resource once")
             _check_rows(resource)

@@ -19,8 +19,8 @@ from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.refusals import code_of
 from strandlog.server.kafka.request import Request
-from strandlog.server.kafka.slices import Slices
 from strandlog.storage.identity import uuid_of
+from strandlog.storage.steps import Steps, breathe
 
 MANY_GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
@@ -41,8 +41,8 @@ def _name_of(door: KafkaDoor, topic: Any) -> str:
 # -- commit --------------------------------------------------------------------------------------
 
 
-def offset_commit(door: KafkaDoor, request: Request) -> None:
-    body = request.body(door.broker.settings.group_request_max_items)
+def offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading(door.broker.settings.group_request_max_items)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     rows: list[tuple[Any, list[dict[str, Any]]]] = []
     places: dict[TopicPartition, list[dict[str, Any]]] = {}
@@ -50,6 +50,7 @@ def offset_commit(door: KafkaDoor, request: Request) -> None:
         answers = [{"partition_index": part.partition_index} for part in topic.partitions]
         rows.append((topic, answers))
         for part, row in zip(topic.partitions, answers, strict=True):
+            yield breathe
             try:
                 tp = TopicPartition(_name_of(door, topic), part.partition_index)
                 door.broker.catalog.log(*tp)
@@ -67,9 +68,8 @@ def offset_commit(door: KafkaDoor, request: Request) -> None:
         for _, answers in rows:
             for row in answers:
                 row["error_code"] = failure.kafka_code if failure else row.get("error_code", 0)
-        request.reply(
-            {"topics": [{**_named(topic), "partitions": answers} for topic, answers in rows]}
-        )
+        listed = [{**_named(topic), "partitions": answers} for topic, answers in rows]
+        door.in_slices(request, request.replying({"topics": listed}))
 
     door.core.when_group_is_durable(body.group_id, reply)
 
@@ -100,8 +100,8 @@ def _commit(
 # -- fetch ---------------------------------------------------------------------------------------
 
 
-def offset_fetch(door: KafkaDoor, request: Request) -> None:
-    body = request.body(door.broker.settings.group_request_max_items)
+def offset_fetch(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading(door.broker.settings.group_request_max_items)
     by_id = request.version >= TOPIC_IDS_FROM
     must_be_stable = getattr(body, "require_stable", False)
 
@@ -113,25 +113,19 @@ def offset_fetch(door: KafkaDoor, request: Request) -> None:
 
     if request.version >= MANY_GROUPS_FROM:
         # Each group once: all offsets of one group, asked for many times, would be a huge reply.
-        groups = {group.group_id: group for group in body.groups}
-
-        def done(rows: list[dict[str, Any]]) -> None:
-            request.reply({"groups": rows})
-
+        rows: list[dict[str, Any]] = []
         left_rows = FETCHED_MAX_ROWS
-
-        def fetched_if_it_fits(group: Any) -> dict[str, Any]:
-            nonlocal left_rows
+        for group in {group.group_id: group for group in body.groups}.values():
             if left_rows <= 0:
                 code = GroupMetadataTooLargeError.kafka_code
-                return {"group_id": group.group_id, "error_code": code, "topics": []}
-            found = fetched(group.group_id, group.topics)
-            left_rows -= sum(len(topic["partitions"]) for topic in found["topics"])
-            return found
-
-        Slices(door.core, request, fetched_if_it_fits, done).run(groups.values())
+                rows.append({"group_id": group.group_id, "error_code": code, "topics": []})
+            else:
+                rows.append(fetched(group.group_id, group.topics))
+                left_rows -= sum(len(topic["partitions"]) for topic in rows[-1]["topics"])
+            yield breathe
+        yield from request.replying({"groups": rows})
     else:
-        request.reply(fetched(body.group_id, body.topics))
+        yield from request.replying(fetched(body.group_id, body.topics))
 
 
 def _fetched(door: KafkaDoor, group: str, topics: Any, by_id: bool) -> dict[str, Any]:
@@ -210,13 +204,14 @@ def _offset_row(number: int, value: OffsetAndMetadata | None, code: int = 0) -> 
 # -- delete --------------------------------------------------------------------------------------
 
 
-def offset_delete(door: KafkaDoor, request: Request) -> None:
-    body = request.body(door.broker.settings.group_request_max_items)
+def offset_delete(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading(door.broker.settings.group_request_max_items)
     codes: dict[tuple[str, int], int] = {}
     wanted: list[TopicPartition] = []
     for topic in body.topics:
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
+            yield breathe
             try:
                 door.broker.catalog.log(*tp)
                 wanted.append(tp)
@@ -240,6 +235,7 @@ def offset_delete(door: KafkaDoor, request: Request) -> None:
             }
             for topic in body.topics
         ]
-        request.reply({"error_code": failure.kafka_code if failure else 0, "topics": topics})
+        code = failure.kafka_code if failure else 0
+        door.in_slices(request, request.replying({"error_code": code, "topics": topics}))
 
     door.core.when_group_is_durable(body.group_id, reply)

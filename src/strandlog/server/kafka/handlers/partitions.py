@@ -14,13 +14,14 @@ one, UNKNOWN_LEADER_EPOCH for a newer one.
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_left
+from functools import partial
 from typing import Any
 
 from strandlog.broker.catalog import Topic
 from strandlog.errors import StrandlogError
 from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs
 from strandlog.server.kafka.handlers.cluster import (
     ALL_OPERATIONS_ON_TOPIC,
     partition_row,
@@ -33,6 +34,7 @@ from strandlog.server.kafka.refusals import (
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
 from strandlog.storage.partition_log import LEADER_EPOCH, PartitionLog
+from strandlog.storage.steps import Steps, breathe
 
 NO_EPOCH = -1
 NO_OFFSET = -1
@@ -41,30 +43,28 @@ NO_OFFSET = -1
 # -- leader epochs -------------------------------------------------------------------------------
 
 
-def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
-    logs = []
-    for name, partition in {(t.topic, p.partition) for t in body.topics for p in t.partitions}:
-        with contextlib.suppress(StrandlogError):
-            logs.append(door.broker.catalog.log(name, partition))
-    door.when_visible(request, logs, lambda: _ends_of_epochs(door, request, body))
+def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    asked = yield from asked_once(
+        body.topics,
+        lambda topic: topic.partitions,
+        lambda part: int(part.partition),
+        lambda topic: str(topic.topic),
+    )
+    logs = yield from existing_logs(door, asked)
+    answer = partial(_ends_of_epochs, door, request, asked)
+    door.when_visible(request, logs, lambda: door.in_slices(request, answer()))
 
 
-def _ends_of_epochs(door: KafkaDoor, request: Request, body: Any) -> None:
-    topics = []
-    for topic in body.topics:
-        rows = []
-        for part in topic.partitions:
-            row: dict[str, Any] = {"partition": part.partition}
-            try:
-                log = door.broker.catalog.log(topic.topic, part.partition)
-                check_leader_epoch(part.current_leader_epoch)
-                row["leader_epoch"], row["end_offset"] = _end_of_epoch(log, part.leader_epoch)
-            except StrandlogError as error:
-                row["error_code"] = error.kafka_code
-            rows.append(row)
-        topics.append({"topic": topic.topic, "partitions": rows})
-    request.reply({"topics": topics})
+def _ends_of_epochs(door: KafkaDoor, request: Request, asked: Asked) -> Steps[None]:
+    def answer(topic: str, number: int, part: Any) -> dict[str, Any]:
+        log = door.broker.catalog.log(topic, number)
+        check_leader_epoch(part.current_leader_epoch)
+        epoch, end_offset = _end_of_epoch(log, part.leader_epoch)
+        return {"leader_epoch": epoch, "end_offset": end_offset}
+
+    topics = yield from answered(asked, answer, "partition", "topic")
+    yield from request.replying({"topics": topics})
 
 
 def check_leader_epoch(believed: int) -> None:
@@ -87,23 +87,25 @@ def _end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
 # -- folders -------------------------------------------------------------------------------------
 
 
-def describe_log_dirs(door: KafkaDoor, request: Request) -> None:
+def describe_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
     """How large each partition is, and how much room the disk has."""
-    wanted = request.body().topics
+    wanted = (yield from request.reading()).topics
     catalog, log_dir = door.broker.catalog, door.broker.log_dir
-    asked: dict[str, set[int] | None] = dict.fromkeys(catalog.names())
+    numbers_of: dict[str, Any] = dict.fromkeys(catalog.names())
     if wanted is not None:
-        asked = {row.topic: set() for row in wanted if row.topic in catalog}
-        for row in wanted:
-            if (numbers := asked.get(row.topic)) is not None:
-                numbers.update(row.partitions)
+        asked = yield from asked_once(
+            (row for row in wanted if row.topic in catalog),
+            lambda row: row.partitions,
+            name_of=lambda row: str(row.topic),
+        )
+        numbers_of = dict(asked.topics)
     topics = []
-    for name, numbers in asked.items():
-        rows = [
-            _size_row(number, log)
-            for number, log in enumerate(catalog.logs(name))
-            if numbers is None or number in numbers
-        ]
+    for name, numbers in numbers_of.items():
+        rows = []
+        for number, log in enumerate(catalog.logs(name) if name in catalog else ()):
+            if numbers is None or number in numbers:
+                rows.append(_size_row(number, log))
+                yield breathe
         topics.append({"name": name, "partitions": rows})
     result: dict[str, Any] = {"log_dir": log_dir.path, "topics": topics}
     try:
@@ -111,7 +113,7 @@ def describe_log_dirs(door: KafkaDoor, request: Request) -> None:
         result["usable_bytes"] = log_dir.files.free_bytes(log_dir.path)
     except StrandlogError as error:
         result["error_code"] = error.kafka_code
-    request.reply({"results": [result]})
+    yield from request.replying({"results": [result]})
 
 
 def _size_row(number: int, log: PartitionLog) -> dict[str, Any]:
@@ -126,9 +128,9 @@ def _size_row(number: int, log: PartitionLog) -> dict[str, Any]:
 # -- topics, page by page ------------------------------------------------------------------------
 
 
-def describe_topic_partitions(door: KafkaDoor, request: Request) -> None:
+def describe_topic_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
     """Topics by name, some partitions at a time; the cursor says where the next page begins."""
-    body = request.body()
+    body = yield from request.reading()
     catalog = door.broker.catalog
     names = sorted({topic.name for topic in body.topics}) or catalog.names()
     cursor, first = body.cursor, 0
@@ -145,6 +147,7 @@ def describe_topic_partitions(door: KafkaDoor, request: Request) -> None:
     topics: list[dict[str, Any]] = []
     next_cursor = None
     for name in names:
+        yield breathe
         if not left:
             next_cursor = {"topic_name": name, "partition_index": first}
             break
@@ -160,7 +163,7 @@ def describe_topic_partitions(door: KafkaDoor, request: Request) -> None:
             next_cursor = {"topic_name": name, "partition_index": end}
             break
         first = 0
-    request.reply({"topics": topics, "next_cursor": next_cursor})
+    yield from request.replying({"topics": topics, "next_cursor": next_cursor})
 
 
 def _page_of(topic: Topic, first: int, end: int) -> dict[str, Any]:

@@ -21,10 +21,11 @@ from strandlog.server.kafka.refusals import (
 )
 from strandlog.server.kafka.request import Request
 from strandlog.storage.partition_log import LEADER_EPOCH
+from strandlog.storage.steps import Steps, breathe
 
 
-def elect_leaders(door: KafkaDoor, request: Request) -> None:
-    wanted = request.body().topic_partitions
+def elect_leaders(door: KafkaDoor, request: Request) -> Steps[None]:
+    wanted = (yield from request.reading()).topic_partitions
     results = []
     # Asked about everything, Kafka lists only what it did: nothing.
     for topic in wanted or ():
@@ -36,13 +37,14 @@ def elect_leaders(door: KafkaDoor, request: Request) -> None:
             except StrandlogError as error:
                 refused = error
             rows.append({"partition_id": number, **_told(refused)})
+            yield breathe
         results.append({"topic": topic.topic, "partition_result": rows})
-    request.reply({"replica_election_results": results})
+    yield from request.replying({"replica_election_results": results})
 
 
-def alter_partition_reassignments(door: KafkaDoor, request: Request) -> None:
+def alter_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[None]:
     responses = []
-    for topic in request.body().topics:
+    for topic in (yield from request.reading()).topics:
         rows = []
         for part in topic.partitions:
             row: dict[str, Any] = {"partition_index": part.partition_index, "error_message": None}
@@ -52,8 +54,9 @@ def alter_partition_reassignments(door: KafkaDoor, request: Request) -> None:
             except StrandlogError as error:
                 row |= _told(error)
             rows.append(row)
+            yield breathe
         responses.append({"name": topic.name, "partitions": rows})
-    request.reply({"error_message": None, "responses": responses})
+    yield from request.replying({"error_message": None, "responses": responses})
 
 
 def _check_move(replicas: list[int] | None) -> None:

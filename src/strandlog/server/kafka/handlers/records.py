@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from threading import Event
 from typing import Any
 from uuid import UUID
 
-from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
+from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish, refused_fetch
 from strandlog.broker.pending import Pending
 from strandlog.broker.topic_rules import check_not_internal
 from strandlog.broker.upkeep import RETENTION
@@ -31,6 +29,7 @@ from strandlog.protocol.kafka.hot_path import (
     ProduceRequest,
     TopicRef,
     fetch_response,
+    fetch_response_steps,
     parse_produce,
     produce_response,
 )
@@ -42,14 +41,19 @@ from strandlog.record.batch_header import (
 )
 from strandlog.server.decoding import Verdict, Verdicts, checking, parts_to_decode
 from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
-from strandlog.server.kafka.refusals import PolicyViolationError, UnsupportedVersionError
-from strandlog.server.kafka.request import Request
+from strandlog.server.kafka.refusals import (
+    InvalidRequestError,
+    PolicyViolationError,
+    UnsupportedVersionError,
+)
+from strandlog.server.kafka.request import Request, breathing
 from strandlog.storage.batch_checks import check_crc, split_batches
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import finding_latest, finding_timestamp
-from strandlog.storage.steps import Steps
+from strandlog.storage.steps import Steps, breathe
 
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -66,6 +70,7 @@ SENTINELS = {
 }
 AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # what is written behind it changes nothing
 EVERYTHING = -1
+FEW_PARTITIONS = 16  # of a Produce request: appended without a pause
 NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
 FETCH_SESSION_NOT_FOUND = 70
@@ -81,24 +86,29 @@ class InvalidAcksError(LogError):
 # -- produce -------------------------------------------------------------------------------------
 
 
-def produce(door: KafkaDoor, request: Request) -> None:
+def produce(door: KafkaDoor, request: Request) -> Steps[None] | None:
     header = request.header
-    body = parse_produce(header.version, request.frame, header.body_position)
+    body = parse_produce(header.version, request.frame, header.body_position, request.max_elements)
     slow_parts = parts_to_decode([_target(door, part) for part in body.partitions])
     if not slow_parts:
-        _produce(door, request, body, {})
-        return
+        appending = _appending(door, request, body, {})
+        if len(body.partitions) > FEW_PARTITIONS:
+            return appending
+        for _ in appending:
+            pass
+        return None
     # A later request of this client must not be appended before this one.
     request.connection.hold_line()
     abandoned = Event()
     request.slot.on_abandoned = abandoned.set
 
     def checked(verdicts: Verdicts) -> None:
+        request.connection.release_line()  # the next one begins after this call
         if not abandoned.is_set():
-            _produce(door, request, body, verdicts)
-        request.connection.release_line()
+            door.in_slices(request, _appending(door, request, body, verdicts))
 
     door.in_decoder(request, checking(door.broker, slow_parts, abandoned.is_set), checked)
+    return None
 
 
 def _target(door: KafkaDoor, part: ProducedRecords) -> tuple[PartitionLog, Buffer] | None:
@@ -109,15 +119,17 @@ def _target(door: KafkaDoor, part: ProducedRecords) -> tuple[PartitionLog, Buffe
         return None
 
 
-def _produce(door: KafkaDoor, request: Request, body: ProduceRequest, verdicts: Verdicts) -> None:
+def _appending(
+    door: KafkaDoor, request: Request, body: ProduceRequest, verdicts: Verdicts
+) -> Steps[None]:
     if body.acks == ACKS_ALL and door.broker.settings.fsyncs:
-        _DurableProduction(door, request, body).run(verdicts)
-    else:
-        answers = [
-            _append_or_refuse(door, body, part, verdicts.get(number))
-            for number, part in enumerate(body.partitions)
-        ]
-        _answer(request, body, answers)
+        yield from _DurableProduction(door, request, body).appending(verdicts)
+        return
+    answers = []
+    for number, part in enumerate(body.partitions):
+        answers.append(_append_or_refuse(door, body, part, verdicts.get(number)))
+        yield breathe
+    _answer(request, body, answers)
 
 
 class _DurableProduction:
@@ -130,9 +142,9 @@ class _DurableProduction:
         self._request = request
         self._body = body
         self._answers: list[ProduceAnswer] = []
-        self._waiting = 1  # for run itself: nobody answers before all were appended
+        self._waiting = 1  # for `appending`: there is no answer before all were appended
 
-    def run(self, verdicts: Verdicts) -> None:
+    def appending(self, verdicts: Verdicts) -> Steps[None]:
         door = self._door
         for number, part in enumerate(self._body.partitions):
             answer = _append_or_refuse(door, self._body, part, verdicts.get(number))
@@ -142,6 +154,7 @@ class _DurableProduction:
                 log = _log(door, part.topic, part.partition)
                 told = partial(self._told, number)
                 door.core.durability.when_durable(log, log.log_end_offset, told)
+            yield breathe
         self._told(0, None)
 
     def _told(self, number: int, error: StorageError | None) -> None:
@@ -230,23 +243,22 @@ def _log(door: KafkaDoor, topic: TopicRef, partition: int) -> PartitionLog:
 # -- fetch ---------------------------------------------------------------------------------------
 
 
-def fetch(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+FetchKey = tuple[TopicRef, int]
+
+
+def fetch(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
     if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
         # It goes on with a session, of another broker at this address: most partitions are unsaid.
         request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
         return
-    answered_at = request.connection.answered_at
-    refs, parts = _fetch_parts(door, request, body.topics)
-    for part in parts:
-        if part.log is not None and part.log in answered_at:
-            # To count the records of an answer, each of its batches had to be looked at.
-            moved = min(part.offset, part.log.high_watermark) - answered_at.pop(part.log)
-            door.core.metrics.fetched_records += max(0, moved)
+    asked = yield from _fetch_parts(door, request, body.topics)
+    parts = [part for part in asked.values() if part.error is None]
+    _count_fetched(door, request, parts)
     now_ms = door.broker.clock.monotonic_ms()
     wish = FetchWish(
         parts,
-        body.min_bytes,
+        body.min_bytes if len(parts) == len(asked) else 0,  # an error is answered at once
         min(body.max_bytes, door.broker.settings.fetch_max_bytes),
         now_ms + _ms(body.max_wait),
         body.isolation_level == IsolationLevel.READ_COMMITTED,
@@ -258,30 +270,53 @@ def fetch(door: KafkaDoor, request: Request) -> None:
         request.slot.on_abandoned = lambda: door.core.fetches.cancel(pending)
 
     def reply(done: Pending[list[FetchAnswer]]) -> None:
-        answers = done.result()
-        for part, answer in zip(parts, answers, strict=True):
-            if len(answer.data) and part.log is not None:
-                answered_at[part.log] = part.offset
-        topics = _group(refs, answers)
-        request.reply_buffers(fetch_response(request.version, topics))
-        request.connection.release_line()
+        request.connection.release_line()  # the next request begins after this call
+        door.in_slices(request, _answer_fetch(request, asked, done.result()))
 
     pending.on_done(reply)
 
 
+def _count_fetched(door: KafkaDoor, request: Request, parts: list[FetchPart]) -> None:
+    """To count the records of an answer each of its batches had to be looked at; the next fetch
+    shows how far the consumer got."""
+    answered_at = request.connection.answered_at
+    for part in parts:
+        if part.log is not None and part.log in answered_at:
+            moved = min(part.offset, part.log.high_watermark) - answered_at.pop(part.log)
+            door.core.metrics.fetched_records += max(0, moved)
+
+
+def _answer_fetch(
+    request: Request, asked: dict[FetchKey, FetchPart], answers: list[FetchAnswer]
+) -> Steps[None]:
+    answered_at = request.connection.answered_at
+    following = iter(answers)
+    topics: list[tuple[TopicRef, list[FetchedPartition]]] = []
+    for (ref, _), part in asked.items():
+        answer = next(following) if part.error is None else refused_fetch(part)
+        if len(answer.data) and part.log is not None:
+            answered_at[part.log] = part.offset
+        if not topics or topics[-1][0] != ref:
+            topics.append((ref, []))
+        topics[-1][1].append(_fetched(ref, answer))
+        yield breathe
+    buffers = yield from breathing(fetch_response_steps(request.version, topics))
+    request.reply_buffers(buffers)
+
+
 def _fetch_parts(
     door: KafkaDoor, request: Request, topics: Any
-) -> tuple[list[TopicRef], list[FetchPart]]:
-    """What is asked for, and for each how its topic was named."""
-    refs: list[TopicRef] = []
-    parts: list[FetchPart] = []
+) -> Steps[dict[FetchKey, FetchPart]]:
+    """What is asked for: each partition once, by its last row, as Kafka does."""
+    parts: dict[FetchKey, FetchPart] = {}
     by_id = request.version >= FETCH_TOPIC_IDS_FROM
     for topic in topics:
         ref: TopicRef = (topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic
+        yield breathe
         for partition in topic.partitions:
-            refs.append(ref)
-            parts.append(_fetch_part(door, ref, partition))
-    return refs, parts
+            parts[ref, partition.partition] = _fetch_part(door, ref, partition)
+            yield breathe
+    return parts
 
 
 def _fetch_part(door: KafkaDoor, ref: TopicRef, partition: Any) -> FetchPart:
@@ -295,26 +330,16 @@ def _fetch_part(door: KafkaDoor, ref: TopicRef, partition: Any) -> FetchPart:
     return FetchPart(tp, log, partition.fetch_offset, partition.partition_max_bytes)
 
 
-def _group(
-    refs: list[TopicRef], answers: list[FetchAnswer]
-) -> list[tuple[TopicRef, list[FetchedPartition]]]:
-    topics: list[tuple[TopicRef, list[FetchedPartition]]] = []
-    for ref, answer in zip(refs, answers, strict=True):
-        if not topics or topics[-1][0] != ref:
-            topics.append((ref, []))
-        code = 0 if answer.error is None else _fetch_code(ref, answer.error)
-        topics[-1][1].append(
-            FetchedPartition(
-                answer.tp.partition,
-                code,
-                answer.high_watermark,
-                answer.last_stable_offset,
-                answer.log_start_offset,
-                answer.aborted,
-                [answer.data] if len(answer.data) else [],
-            )
-        )
-    return topics
+def _fetched(ref: TopicRef, answer: FetchAnswer) -> FetchedPartition:
+    return FetchedPartition(
+        answer.tp.partition,
+        0 if answer.error is None else _fetch_code(ref, answer.error),
+        answer.high_watermark,
+        answer.last_stable_offset,
+        answer.log_start_offset,
+        answer.aborted,
+        [answer.data] if len(answer.data) else [],
+    )
 
 
 def _fetch_code(ref: TopicRef, error: StrandlogError) -> int:
@@ -330,58 +355,65 @@ def _ms(value: timedelta) -> int:
 # -- offsets -------------------------------------------------------------------------------------
 
 
-def list_offsets(door: KafkaDoor, request: Request) -> None:
+def list_offsets(door: KafkaDoor, request: Request) -> Steps[None]:
     """Where records are; those that were acknowledged before are found, with acks=1 as well."""
-    body = request.body()
+    body = yield from request.reading()
+    asked = yield from asked_once(
+        body.topics, lambda topic: topic.partitions, lambda part: int(part.partition_index)
+    )
     looked_at = {
-        (topic.name, part.partition_index)
-        for topic in body.topics
-        for part in topic.partitions
-        if part.timestamp not in AT_THE_START
+        name: {number: part for number, part in rows.items() if part.timestamp not in AT_THE_START}
+        for name, rows in asked.topics.items()
     }
-    answer = partial(_list_offsets, door, request, body)
-    door.when_visible(request, _logs_there_are(door, looked_at), answer)
-
-
-def _logs_there_are(door: KafkaDoor, wanted: Iterable[tuple[str, int]]) -> list[PartitionLog]:
-    """The partitions by these names; one that does not exist is left out."""
-    found = []
-    for topic, partition in wanted:
-        with contextlib.suppress(StrandlogError):
-            found.append(_log(door, topic, partition))
-    return found
-
-
-def _list_offsets(door: KafkaDoor, request: Request, body: Any) -> None:
-    steps = _listing_offsets(door, request, body)
-    door.in_decoder(request, steps, lambda topics: request.reply({"topics": topics}))
-
-
-def _listing_offsets(door: KafkaDoor, request: Request, body: Any) -> Steps[list[Any]]:
-    """The answers, in steps: a lookup by time may have to decode a large batch."""
+    logs = yield from existing_logs(door, Asked(looked_at, set()))
     committed = getattr(body, "isolation_level", 0) == IsolationLevel.READ_COMMITTED
-    topics: list[Any] = []
-    for topic in body.topics:
+
+    def answer() -> None:
+        steps = _listing_offsets(door, request, asked, committed)
+        door.in_decoder(
+            request,
+            steps,
+            lambda topics: door.in_slices(request, request.replying({"topics": topics})),
+        )
+
+    door.when_visible(request, logs, answer)
+
+
+def _listing_offsets(
+    door: KafkaDoor, request: Request, asked: Asked, committed: bool
+) -> Steps[list[dict[str, Any]]]:
+    """The answers, in steps: a lookup by time may have to decode a large batch."""
+    topics = []
+    for name, rows in asked.topics.items():
         partitions = []
-        for part in topic.partitions:
+        for number, part in rows.items():
+            yield breathe
             found: dict[str, Any]
             try:
-                log = _log(door, topic.name, part.partition_index)
-                _check_sentinel(part.timestamp, request.version)
-                check_leader_epoch(getattr(part, "current_leader_epoch", -1))
-                end = log.last_stable_offset if committed else log.high_watermark
-                timestamp, offset = yield from _looking_up(log, part.timestamp, end)
-                found = {
-                    "error_code": 0,
-                    "timestamp": timestamp,
-                    "offset": offset,
-                    "leader_epoch": 0 if offset >= 0 else -1,
-                }
+                if (name, number) in asked.repeated:
+                    raise InvalidRequestError(f"{name}-{number} is named more than once")
+                found = yield from _offset_at(door, request, name, part, committed)
             except StrandlogError as error:
                 found = {"error_code": error.kafka_code, "timestamp": -1, "offset": -1}
-            partitions.append({"partition_index": part.partition_index, **found})
-        topics.append({"name": topic.name, "partitions": partitions})
+            partitions.append({"partition_index": number, **found})
+        topics.append({"name": name, "partitions": partitions})
     return topics
+
+
+def _offset_at(
+    door: KafkaDoor, request: Request, topic: str, part: Any, committed: bool
+) -> Steps[dict[str, Any]]:
+    log = _log(door, topic, part.partition_index)
+    _check_sentinel(part.timestamp, request.version)
+    check_leader_epoch(getattr(part, "current_leader_epoch", -1))
+    end = log.last_stable_offset if committed else log.high_watermark
+    timestamp, offset = yield from _looking_up(log, part.timestamp, end)
+    return {
+        "error_code": 0,
+        "timestamp": timestamp,
+        "offset": offset,
+        "leader_epoch": 0 if offset >= 0 else -1,
+    }
 
 
 def _check_sentinel(timestamp: int, version: int) -> None:
@@ -404,36 +436,33 @@ def _looking_up(log: PartitionLog, timestamp: int, end: int) -> Steps[tuple[int,
     return found.timestamp, found.offset
 
 
-def delete_records(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
-    named = {
-        (topic.name, part.partition_index) for topic in body.topics for part in topic.partitions
-    }
-    answer = partial(_delete_records, door, request, body)
-    door.when_visible(request, _logs_there_are(door, named), answer)
+def delete_records(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    asked = yield from asked_once(
+        body.topics, lambda topic: topic.partitions, lambda part: int(part.partition_index)
+    )
+    logs = yield from existing_logs(door, asked)
+    answer = partial(_delete_records, door, request, asked)
+    door.when_visible(request, logs, lambda: door.in_slices(request, answer()))
 
 
-def _delete_records(door: KafkaDoor, request: Request, body: Any) -> None:
-    topics = []
-    for topic in body.topics:
-        partitions = []
-        for part in topic.partitions:
-            found: dict[str, Any]
-            try:
-                log = _log(door, topic.name, part.partition_index)
-                check_not_internal(topic.name)
-                if log.settings.compacts and not log.settings.deletes:
-                    raise PolicyViolationError(f"{log.tp} is compacted only; nothing is deleted")
-                everything = part.offset == EVERYTHING
-                log.raise_log_start(log.high_watermark if everything else part.offset)
-                found = {"low_watermark": log.log_start_offset, "error_code": 0}
-            except StrandlogError as error:
-                found = {"low_watermark": -1, "error_code": error.kafka_code}
-            partitions.append({"partition_index": part.partition_index, **found})
-        topics.append({"name": topic.name, "partitions": partitions})
+def _delete_records(door: KafkaDoor, request: Request, asked: Asked) -> Steps[None]:
+    def answer(topic: str, number: int, part: Any) -> dict[str, Any]:
+        try:
+            log = _log(door, topic, number)
+            check_not_internal(topic)
+            if log.settings.compacts and not log.settings.deletes:
+                raise PolicyViolationError(f"{log.tp} is compacted only; nothing is deleted")
+            log.raise_log_start(log.high_watermark if part.offset == EVERYTHING else part.offset)
+        except StrandlogError as error:
+            return {"low_watermark": -1, "error_code": error.kafka_code}
+        return {"low_watermark": log.log_start_offset, "error_code": 0}
+
+    topics = yield from answered(asked, answer, "partition_index", "name")
     door.broker.upkeep.hurry(RETENTION)  # which drops the files; the records are gone now
     saving = _saving_log_starts(door, topics)
-    door.in_steps(request, saving, lambda _: request.reply({"topics": topics}))
+    replying = partial(request.replying, {"topics": topics})
+    door.in_steps(request, saving, lambda _: door.in_slices(request, replying()))
 
 
 def _saving_log_starts(door: KafkaDoor, topics: list[dict[str, Any]]) -> Steps[None]:

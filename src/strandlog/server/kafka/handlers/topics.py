@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,23 +30,27 @@ from strandlog.server.kafka.refusals import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
+    TooManyChangesError,
 )
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
-from strandlog.storage.steps import Steps
+from strandlog.storage.steps import Steps, breathe
 
 BROKER_DEFAULT = -1
 
 
 def _one_row_each(
-    wanted: Iterable[Any], answer: Callable[[Any], Steps[dict[str, Any]]]
+    wanted: Iterable[Any], limit: int, answer: Callable[[Any], Steps[dict[str, Any]]]
 ) -> Steps[list[dict[str, Any]]]:
     """The outcome for each name, in the order in which they are named first."""
     wanted = list(wanted)
     times = Counter(topic.name for topic in wanted)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, topic in {topic.name: topic for topic in wanted}.items():
+        yield breathe
         try:
+            if len(rows) >= limit:
+                raise TooManyChangesError(limit)
             if times[name] > 1:
                 raise InvalidRequestError(f"topic {name!r} is named {times[name]} times")
             rows.append((yield from answer(topic)))
@@ -57,10 +62,20 @@ def _one_row_each(
 # -- create --------------------------------------------------------------------------------------
 
 
-def create_topics(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
-    rows = _one_row_each(body.topics, lambda topic: _create(door, topic, body.validate_only))
-    door.in_steps(request, rows, lambda rows: request.reply({"topics": rows}))
+def create_topics(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    limit = door.broker.settings.max_topic_changes_per_request
+    create = partial(_create, door, validate_only=body.validate_only)
+    _reply_with(door, request, _one_row_each(body.topics, limit, create), "topics")
+
+
+def _reply_with(
+    door: KafkaDoor, request: Request, rows: Steps[list[dict[str, Any]]], name: str
+) -> None:
+    """Do the work after all that was asked for before it, then reply with its rows."""
+    door.in_steps(
+        request, rows, lambda rows: door.in_slices(request, request.replying({name: rows}))
+    )
 
 
 def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, Any]]:
@@ -124,10 +139,11 @@ def _would_be(door: KafkaDoor, name: str, count: int, config: dict[str, object])
     return Topic(name, "", count, parsed, door.broker.catalog.effective(parsed))
 
 
-def create_partitions(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
-    rows = _one_row_each(body.topics, lambda topic: _grow(door, topic, body.validate_only))
-    door.in_steps(request, rows, lambda rows: request.reply({"results": rows}))
+def create_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    limit = door.broker.settings.max_topic_changes_per_request
+    grow = partial(_grow, door, validate_only=body.validate_only)
+    _reply_with(door, request, _one_row_each(body.topics, limit, grow), "results")
 
 
 def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, Any]]:
@@ -154,25 +170,31 @@ def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, 
 # -- delete --------------------------------------------------------------------------------------
 
 
-def delete_topics(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+def delete_topics(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
     wanted = getattr(body, "topics", None)
     if wanted is None:
         targets: list[tuple[str | None, UUID | None]] = [(name, None) for name in body.topic_names]
     else:
         targets = [(topic.name, topic.topic_id) for topic in wanted]
-    rows = _delete_all(door, targets)
-    door.in_steps(request, rows, lambda rows: request.reply({"responses": rows}))
+    _reply_with(door, request, _delete_all(door, targets), "responses")
 
 
 def _delete_all(
     door: KafkaDoor, targets: list[tuple[str | None, UUID | None]]
 ) -> Steps[list[dict[str, Any]]]:
-    times = Counter(_target_name(door, target) for target in targets)
-    rows = []
-    for name, topic_id in targets:
+    times: Counter[str | None] = Counter()
+    for target in targets:
+        times[_target_name(door, target)] += 1
+        yield breathe
+    limit = door.broker.settings.max_topic_changes_per_request
+    rows: list[dict[str, Any]] = []
+    for name, topic_id in dict.fromkeys(targets):
+        yield breathe
         row: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": 0}
         try:
+            if len(rows) >= limit:
+                raise TooManyChangesError(limit)
             row |= yield from _delete(door, name, topic_id, times)
         except StrandlogError as error:
             row |= {"error_code": error.kafka_code, "error_message": str(error)}

@@ -22,11 +22,14 @@ from strandlog.errors import (
     StrandlogError,
 )
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
+from strandlog.protocol.kafka.messages import array_encoder
 from strandlog.protocol.transaction_records import TransactionState
 from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.handlers.asked import asked_once
 from strandlog.server.kafka.refusals import InvalidRequestError, code_of
 from strandlog.server.kafka.request import Request
 from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.steps import Steps, breathe
 
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47
@@ -100,11 +103,18 @@ def init_producer_id(door: KafkaDoor, request: Request) -> None:
     _answer(request, ask, reply)
 
 
-def add_partitions_to_txn(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
-    topics = body.v3_and_below_topics
-    wanted = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
-    refused = {tp: code for tp in wanted if (code := _cannot_be_written(door, tp))}
+def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    asked = yield from asked_once(body.v3_and_below_topics, lambda topic: topic.partitions)
+    wanted: list[TopicPartition] = []
+    refused: dict[TopicPartition, int] = {}
+    for name, numbers in asked.topics.items():
+        for number in numbers:
+            tp = TopicPartition(name, number)
+            wanted.append(tp)
+            if code := _cannot_be_written(door, tp):
+                refused[tp] = code
+            yield breathe
     identity = ProducerIdentity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
 
     def reply(code: int, _: object) -> None:
@@ -112,20 +122,18 @@ def add_partitions_to_txn(door: KafkaDoor, request: Request) -> None:
         default = code or (OPERATION_NOT_ATTEMPTED if refused else 0)
         results = [
             {
-                "name": topic.name,
+                "name": name,
                 "results_by_partition": [
                     {
                         "partition_index": number,
-                        "partition_error_code": refused.get(
-                            TopicPartition(topic.name, number), default
-                        ),
+                        "partition_error_code": refused.get(TopicPartition(name, number), default),
                     }
-                    for number in topic.partitions
+                    for number in numbers
                 ],
             }
-            for topic in topics
+            for name, numbers in asked.topics.items()
         ]
-        request.reply({"results_by_topic_v3_and_below": results})
+        door.in_slices(request, request.replying({"results_by_topic_v3_and_below": results}))
 
     def ask() -> Pending[None]:
         if refused:
@@ -162,8 +170,8 @@ def end_txn(door: KafkaDoor, request: Request) -> None:
     )
 
 
-def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
-    body = request.body(door.broker.settings.group_request_max_items)
+def txn_offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading(door.broker.settings.group_request_max_items)
     identity = _identity(body)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     codes: dict[TopicPartition, int] = {}
@@ -171,6 +179,7 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
             codes[tp] = _missing(door, tp)
+            yield breathe
             if not codes[tp]:
                 epoch = getattr(part, "committed_leader_epoch", -1)
                 offsets[tp] = OffsetAndMetadata(
@@ -208,7 +217,7 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> None:
             }
             for topic in body.topics
         ]
-        request.reply({"topics": topics})
+        door.in_slices(request, request.replying({"topics": topics}))
 
     door.core.when_group_is_durable(body.group_id, reply)
 
@@ -224,38 +233,48 @@ def _missing(door: KafkaDoor, tp: TopicPartition) -> int:
 # -- looking -------------------------------------------------------------------------------------
 
 
-def describe_producers(door: KafkaDoor, request: Request) -> None:
+def describe_producers(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    asked = yield from asked_once(body.topics, lambda topic: topic.partition_indexes)
+    encode = array_encoder(61, request.version, "topics", "partitions", "active_producers")
     topics = []
-    for topic in request.body().topics:
+    for name, numbers in asked.topics.items():
         partitions = []
-        for number in topic.partition_indexes:
+        for number in numbers:
             row: dict[str, Any] = {"partition_index": number, "error_code": 0}
             try:
-                row["active_producers"] = _producers(door.broker.catalog.log(topic.name, number))
+                producers = yield from _producers(door.broker.catalog.log(name, number))
+                row["active_producers"] = encode(producers)  # so they take far less memory
             except StrandlogError as error:
                 row |= {"error_code": error.kafka_code, "error_message": str(error)}
             partitions.append(row)
-        topics.append({"name": topic.name, "partitions": partitions})
-    request.reply({"topics": topics})
+            yield breathe
+        topics.append({"name": name, "partitions": partitions})
+    yield from request.replying({"topics": topics})
 
 
-def _producers(log: PartitionLog) -> list[dict[str, Any]]:
-    return [
-        {
-            "producer_id": producer_id,
-            "producer_epoch": entry.epoch,
-            "last_sequence": entry.last_sequence,
-            "last_timestamp": entry.last_timestamp,
-            "coordinator_epoch": entry.coordinator_epoch,
-            "current_txn_start_offset": entry.open_transaction,
-        }
-        for producer_id, entry in log.producers
-    ]
+def _producers(log: PartitionLog) -> Steps[list[dict[str, Any]]]:
+    rows = []
+    for producer_id, entry in list(log.producers):
+        rows.append(
+            {
+                "producer_id": producer_id,
+                "producer_epoch": entry.epoch,
+                "last_sequence": entry.last_sequence,
+                "last_timestamp": entry.last_timestamp,
+                "coordinator_epoch": entry.coordinator_epoch,
+                "current_txn_start_offset": entry.open_transaction,
+            }
+        )
+        yield breathe
+    return rows
 
 
-def describe_transactions(door: KafkaDoor, request: Request) -> None:
+def describe_transactions(door: KafkaDoor, request: Request) -> Steps[None]:
     states = []
-    for name in request.body().transactional_ids:
+    body = yield from request.reading()
+    for name in dict.fromkeys(body.transactional_ids):
+        yield breathe
         try:
             states.append(_described(door.core.transactions.describe(name)))
         except StrandlogError as error:
@@ -266,7 +285,7 @@ def describe_transactions(door: KafkaDoor, request: Request) -> None:
                     "transaction_start_time": 0,
                 }
             )
-    request.reply({"transaction_states": states})
+    yield from request.replying({"transaction_states": states})
 
 
 def _described(transaction: Transaction) -> dict[str, Any]:
@@ -285,8 +304,8 @@ def _described(transaction: Transaction) -> dict[str, Any]:
     }
 
 
-def list_transactions(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+def list_transactions(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
     known = set(STATE_NAMES.values())
     wanted_states = set(body.state_filters)
     wanted_ids = set(body.producer_id_filters)
@@ -300,18 +319,18 @@ def list_transactions(door: KafkaDoor, request: Request) -> None:
             return False
         return at_least_ms < 0 or 0 <= transaction.started_ms <= now_ms - at_least_ms
 
-    request.reply(
-        {
-            "error_code": 0,
-            "unknown_state_filters": sorted(wanted_states - known),
-            "transaction_states": [
+    rows = []
+    for transaction in list(door.core.transactions.all()):
+        yield breathe
+        if is_wanted(transaction):
+            rows.append(
                 {
                     "transactional_id": transaction.transactional_id,
                     "producer_id": transaction.producer_id,
                     "transaction_state": STATE_NAMES[transaction.state],
                 }
-                for transaction in door.core.transactions.all()
-                if is_wanted(transaction)
-            ],
-        }
+            )
+    unknown = sorted(wanted_states - known)
+    yield from request.replying(
+        {"error_code": 0, "unknown_state_filters": unknown, "transaction_states": rows}
     )

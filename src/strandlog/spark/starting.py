@@ -19,7 +19,7 @@ from typing import Any
 from strandlog.clock import SystemClock, pause
 
 TOO_SLOW = "Python worker failed to connect back"
-START_ATTEMPTS = 3
+START_ATTEMPTS = 6
 SETTLE_MS = 60_000
 SETTLE_LOOK_SECONDS = 0.05
 SETTLED = ("Processing", "Waiting", "No new data")  # how Spark calls what comes after the start

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any, cast
+
 import pytest
 from tests.log_builders import (
     FOLDER,
     START_MS,
+    TP,
     all_records,
     batch,
     fill,
     iter_records,
     new_log,
     offsets,
+    open_dir,
     reopen,
     small_settings,
     values,
@@ -19,6 +24,7 @@ from tests.log_builders import (
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header
+from strandlog.storage.files import Files
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.partition_reads import find_timestamp
 from strandlog.testing import FakeClock, SimulatedFiles
@@ -305,3 +311,30 @@ def test_a_second_start_finds_nothing_left_to_do() -> None:
     _, log = reopen(disk)
     assert (log.last_report.is_clean, log.last_report.walked_bytes) == (True, 0)
     assert all_records(log) == left
+
+
+class CountingFiles:
+    """A disk that counts what is asked of it."""
+
+    def __init__(self, files: SimulatedFiles) -> None:
+        self._files = files
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self._files, name)
+
+
+def test_a_start_after_a_clean_stop_asks_the_disk_for_little() -> None:
+    """With 50,000 partitions, every call costs a second."""
+    files = SimulatedFiles()
+    log_dir, log = new_log(files)
+    log.append(batch(b"v", producer=(7, 0, 0)))
+    log_dir.close()
+    counting = CountingFiles(files)
+    log_dir = open_dir(cast("Files", counting))
+    counting.calls.clear()
+    log = log_dir.open_partition(TP, small_settings())
+    assert log.log_end_offset == 1
+    assert counting.calls["list_dir"] == 1
+    assert counting.calls.total() <= 9

@@ -40,6 +40,7 @@ JOINED_BYTES = 4096  # so little is written quicker as one buffer, copied togeth
 PRIVATE_DIR_MODE = 0o700
 PRIVATE_MODE = 0o600
 _SAFE = os.O_CLOEXEC | os.O_NOFOLLOW  # of every file that is written: a link is not followed
+READ_BYTES = 1024 * 1024
 DIRECTORY = -1  # what list_dir tells as the size of a folder
 
 
@@ -277,8 +278,20 @@ class DiskFiles:
         return DiskMap(path)
 
     def read(self, path: str) -> bytes:
-        with _disk_errors("read", path), open(path, "rb") as file:  # noqa: PTH123
-            return file.read()
+        # Half the system calls of `open`: a start reads several small files of every partition.
+        with _disk_errors("read", path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(fd).st_size
+                data = os.read(fd, size + 1)
+                if len(data) == size:
+                    return data
+                pieces = [data]  # it changes, or is larger than one call reads
+                while pieces[-1]:
+                    pieces.append(os.read(fd, READ_BYTES))
+                return b"".join(pieces)
+            finally:
+                os.close(fd)
 
     def read_at(self, path: str, position: int, length: int) -> bytes:
         with _disk_errors("read", path):

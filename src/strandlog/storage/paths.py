@@ -26,6 +26,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from strandlog.model import TopicPartition
 
@@ -72,6 +73,7 @@ def join(folder: str, name: str) -> str:
     return f"{folder}/{name}"
 
 
+@lru_cache(maxsize=4096)  # a start sees the same few names in each of many thousand partitions
 def parse_segment_file(name: str) -> tuple[int, str, str] | None:
     """(base offset, suffix, state suffix or "") of a file of a partition, or None for others."""
     match = _SEGMENT_FILE.match(name)

@@ -56,8 +56,7 @@ from strandlog.storage.producer_state import ProducerState, snapshot_name
 from strandlog.storage.recovery_point import (
     START,
     RecoveryPoint,
-    mend_recovery_point,
-    read_recovery_point,
+    mended_recovery_point,
 )
 from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_list import SegmentList
@@ -70,7 +69,7 @@ from strandlog.storage.segment_manifest import (
     read_manifest,
 )
 from strandlog.storage.segment_scan import SegmentScan, intact_end, scan_segment, trusted_start
-from strandlog.storage.swap import tidy_after_crash
+from strandlog.storage.swap import needs_tidying, tidy_after_crash
 from strandlog.storage.txn_index import AbortedTransactions, end_of_transaction, packed
 
 
@@ -138,8 +137,10 @@ class Recovery:
     def run(self, log_start_offset: int = 0, known_end: int = 0) -> Recovered:
         """Open the partition. `log_start_offset` is where an empty one begins; what lies below
         `known_end` was on disk once."""
-        lonely = tidy_after_crash(self._files, self._folder)
-        names = self._files.list_dir(self._folder)
+        names, lonely = self._files.list_dir(self._folder), []
+        if needs_tidying(names):
+            lonely = tidy_after_crash(self._files, self._folder)
+            names = self._files.list_dir(self._folder)
         self._load_manifest(names)
         self._load_point(names, known_end)
         self._note_lonely(lonely, names)
@@ -174,8 +175,8 @@ class Recovery:
     def _load_point(self, names: dict[str, int], known_end: int) -> None:
         """The recovery point, raised to what other files know to have been on disk."""
         path = join(self._folder, RECOVERY_POINT)
-        found = read_recovery_point(self._files, path)
-        self._report.problems += mend_recovery_point(self._files, path)
+        found, problems = mended_recovery_point(self._files, path)
+        self._report.problems += problems
         if found is None and any(names.get(f"{o:020d}{LOG_SUFFIX}") for o in _bases(names)):
             self._report.problems.append(f"{path} is missing or empty; the whole log was read")
         point = found or START

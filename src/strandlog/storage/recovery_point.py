@@ -94,16 +94,18 @@ def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
     return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
 
 
-def mend_recovery_point(files: Files, path: str) -> list[str]:
-    """Write over slots that fail their checksum, with the newest that does not; by the owner.
-    Returns what to report."""
+def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None, list[str]]:
+    """The newest intact slot, and what to report, for the owner: slots that fail their checksum are
+    written over with it."""
+    pieces = _slots(files, path)
+    slots = [_parse(piece) if any(piece) else None for piece in pieces]
+    newest = max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
     problems: list[str] = []
-    newest = read_recovery_point(files, path) or START
-    for number, piece in enumerate(_slots(files, path)):
-        if any(piece) and _parse(piece) is None:  # zeros: it was never written
-            files.write_at(path, number * SECTOR_BYTES, _packed(newest))
+    for number, (piece, slot) in enumerate(zip(pieces, slots, strict=True)):
+        if slot is None and any(piece):  # zeros: it was never written
+            files.write_at(path, number * SECTOR_BYTES, _packed(newest or START))
             problems.append(f"slot {number} of {path} failed its checksum and was written anew")
-    return problems
+    return newest, problems
 
 
 def write_recovery_point(

@@ -118,8 +118,4 @@ class SparseIndex:
         start = number * self.layout.size
         if start >= self._tail_start:
             return self.layout.unpack_from(self._tail, start - self._tail_start)
-        mapped = self._files.map(self.path)
-        try:
-            return self.layout.unpack_from(mapped.view, start)
-        finally:
-            mapped.close()
+        return self.layout.unpack(self._files.read_at(self.path, start, self.layout.size))

@@ -16,7 +16,7 @@ B is the base offset of the first original, so the new segment answers for the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.storage.batch_walk import view_source, walk
@@ -64,6 +64,18 @@ def _rename_all(files: Files, folder: str, base_offset: int, old: str, new: str)
     for suffix in SWAPPED_SUFFIXES:
         if files.exists(stem + suffix + old):
             files.rename(stem + suffix + old, stem + suffix + new)
+
+
+def needs_tidying(names: Mapping[str, int]) -> bool:
+    """Whether a folder with these files has half-done work in it."""
+    for name in names:
+        parsed = parse_segment_file(name)
+        if parsed is None or parsed[2]:
+            if name.endswith((TEMP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX)):
+                return True
+        elif parsed[1] in SIDE_SUFFIXES and segment_stem(parsed[0]) + LOG_SUFFIX not in names:
+            return True
+    return False
 
 
 def tidy_after_crash(files: Files, folder: str) -> list[int]:

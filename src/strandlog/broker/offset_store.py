@@ -32,9 +32,11 @@ from strandlog.errors import (
     TooManyOffsetsError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
-from strandlog.protocol.group_records import OffsetKey, encode_key, encode_offset
+from strandlog.protocol.group_records import OffsetKey, encode_key, encode_offset, offset_keys
 
 MAX_OFFSET = 2**63 - 1
+MAX_INT32 = 2**31 - 1
+MAX_TOPIC_CHARACTERS = 249
 ENTRY_BYTES = 400  # an offset without metadata and its place in the tables, about
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -109,14 +111,12 @@ class OffsetStore:
 
 
 def commit_records(group: str, offsets: Offsets) -> list[Entry]:
-    return [
-        (encode_key(OffsetKey(group, *partition)), encode_offset(value))
-        for partition, value in offsets.items()
-    ]
+    values = map(encode_offset, offsets.values())
+    return list(zip(offset_keys(group, offsets), values, strict=True))
 
 
 def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[Entry]:
-    return [(encode_key(OffsetKey(group, *partition)), None) for partition in partitions]
+    return [(key, None) for key in offset_keys(group, partitions)]
 
 
 def refusal(
@@ -125,6 +125,8 @@ def refusal(
     """Why this offset cannot be kept, whoever commits it; None when it can."""
     if not 0 <= value.offset <= MAX_OFFSET:
         return DataError(f"{value.offset} is no offset of {partition}; offsets begin at 0")
+    if _is_plain(partition, value, metadata_max_bytes):
+        return None
     size = len(value.metadata.encode("utf-8", "surrogatepass"))
     if size > metadata_max_bytes:
         return OffsetMetadataTooLargeError(
@@ -137,6 +139,18 @@ def refusal(
     except DataError as error:
         return error
     return None
+
+
+def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
+    """Whether it is clear without trying that an offset can be written, as it nearly always is."""
+    return (
+        value.metadata.isascii()
+        and len(value.metadata) <= metadata_max_bytes
+        and partition.topic.isascii()
+        and len(partition.topic) <= MAX_TOPIC_CHARACTERS
+        and 0 <= partition.partition <= MAX_INT32
+        and -1 <= value.leader_epoch <= MAX_INT32
+    )
 
 
 def expired_partitions(

@@ -33,12 +33,13 @@ version, or one that is cut short, is a `DataError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from strandlog.errors import DataError
-from strandlog.model import NO_TIMESTAMP, OffsetAndMetadata
-from strandlog.protocol.primitives import Reader, Writer
+from strandlog.model import NO_TIMESTAMP, OffsetAndMetadata, TopicPartition
+from strandlog.protocol.primitives import Reader, Writer, encoded_text
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
@@ -47,6 +48,9 @@ NEWEST_READABLE_VALUE = 4
 
 _FLEXIBLE_VERSION = 4
 _MEMBER_MIN_BYTES = 10
+_PARTITION = struct.Struct(">i")
+_OFFSET_HEAD = struct.Struct(">hqih")  # version, offset, leader epoch, length of the metadata
+_TIMESTAMP = struct.Struct(">q")
 
 
 class OffsetKey(NamedTuple):
@@ -107,14 +111,23 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     return None
 
 
+def offset_keys(group: str, partitions: Iterable[TopicPartition]) -> Iterator[bytes]:
+    """The keys of many offsets: what they have in common is written once for each topic."""
+    heads: dict[str, bytes] = {}
+    for topic, partition in partitions:
+        head = heads.get(topic)
+        if head is None:
+            head = heads[topic] = encode_key(OffsetKey(group, topic, 0))[: -_PARTITION.size]
+        yield head + _PARTITION.pack(partition)
+
+
 def encode_offset(value: OffsetAndMetadata) -> bytes:
-    writer = Writer()
-    writer.int16(VALUE_VERSION)
-    writer.int64(value.offset)
-    writer.int32(value.leader_epoch)
-    writer.string(value.metadata)
-    writer.int64(value.commit_timestamp)
-    return writer.to_bytes()
+    text = encoded_text(value.metadata)
+    try:
+        head = _OFFSET_HEAD.pack(VALUE_VERSION, value.offset, value.leader_epoch, len(text))
+        return head + text + _TIMESTAMP.pack(value.commit_timestamp)
+    except struct.error as error:
+        raise DataError(f"{value} does not fit into its record: {error}") from error
 
 
 def decode_offset(data: bytes) -> OffsetAndMetadata:

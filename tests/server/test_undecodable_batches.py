@@ -116,3 +116,11 @@ def test_log_verify_reports_it_and_fails(broker: BrokerProcess, wire: Wire) -> N
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "offsets 2 to 4 cannot be decoded" in " ".join(result.stdout.split())
+
+
+def test_a_second_batch_for_the_same_partition_is_refused_as_kafka_does(wire: Wire) -> None:
+    create_topic(wire, "one-batch")
+    one = batch(b"a", timestamp=now_ms())
+    assert error_of(wire, "one-batch", one + one) == INVALID_RECORD
+    assert error_of(wire, "one-batch", one * 1000) == INVALID_RECORD
+    assert produce(wire, "one-batch", one).base_offset == 0, "nothing was written"

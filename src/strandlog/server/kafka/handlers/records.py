@@ -35,7 +35,11 @@ from strandlog.protocol.kafka.hot_path import (
 )
 from strandlog.record.batch_header import (
     ATTRIBUTES_POSITION,
+    BATCH_LENGTH_POSITION,
     HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
     TRANSACTIONAL_BIT,
     read_header,
 )
@@ -113,8 +117,11 @@ def produce(door: KafkaDoor, request: Request) -> Steps[None] | None:
 
 def _target(door: KafkaDoor, part: ProducedRecords) -> tuple[PartitionLog, Buffer] | None:
     """Where the records of a partition go, if that can be said."""
+    records = part.records or b""
+    if _has_several_batches(records):
+        return None  # the append refuses them
     try:
-        return _log(door, part.topic, part.partition), part.records or b""
+        return _log(door, part.topic, part.partition), records
     except StrandlogError:
         return None
 
@@ -185,11 +192,22 @@ def _append(
 ) -> ProduceAnswer:
     if part.records is None or not len(part.records):
         raise InvalidRecordError("a Produce request without records")
+    if _has_several_batches(part.records):
+        raise InvalidRecordError("a Produce request carries exactly one batch for a partition")
     _check_transaction(door, log, part.records)
     result = door.core.append(log, part.records, records_checked=records_checked)
     return ProduceAnswer(
         part.partition, 0, result.base_offset, result.append_time_ms, log.log_start_offset
     )
+
+
+def _has_several_batches(records: Buffer) -> bool:
+    """Whether more follows behind the first batch. Kafka refuses that, too: millions of batches
+    that are nearly empty fit into one request."""
+    if len(records) <= HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
+        return False
+    length = int.from_bytes(records[BATCH_LENGTH_POSITION:LOG_OVERHEAD])
+    return HEADER_SIZE <= LOG_OVERHEAD + length < len(records)
 
 
 def _answer(request: Request, body: ProduceRequest, answers: list[ProduceAnswer]) -> None:

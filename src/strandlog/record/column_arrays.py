@@ -19,6 +19,11 @@ from strandlog.errors import InvalidRecordError, InvalidTimestampError
 from strandlog.record.encoding_kernels import NOT_GIVEN, Bytes, Ints32, Ints64
 
 _MAX_FIELD_BYTES: Final = 2**31 - 1
+_LIST_KINDS: Final = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+)
 _NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
 _NO_BYTES.flags.writeable = False
 
@@ -74,7 +79,9 @@ def bytes_column(name: str, column: Any) -> BytesColumn:
         raise InvalidRecordError(f"column {name!r} is damaged: its offsets lie outside its content")
     narrow = sizes.astype(np.int32)
     _mark_nulls(array, narrow)
-    return BytesColumn(np.ascontiguousarray(ends[:-1]), narrow, held)
+    # 64-bit offsets are still Arrow's memory here, which may be read-only. A kernel has one
+    # signature, and it takes arrays that can be written.
+    return BytesColumn(np.require(ends[:-1], requirements=["C", "W"]), narrow, held)
 
 
 def no_bytes(count: int) -> BytesColumn:
@@ -105,7 +112,7 @@ def headers_column(column: Any) -> HeadersColumn:
     """A column of lists of (key, value) pairs; a null list is an empty one."""
     array = whole(column)
     kind = array.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    is_list = any(is_kind(kind) for is_kind in _LIST_KINDS)
     if not is_list or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
         raise InvalidRecordError(
             f"column 'headers' is list<struct<key: string, value: binary>>, not {kind}"

@@ -44,8 +44,12 @@ def fixed(array: Any) -> Any:
     return array.cast(pa.binary(sizes.pop())) if len(sizes) == 1 and 0 not in sizes else array
 
 
+def plain(kind: Any) -> Callable[[Any], Any]:
+    return lambda array: read_only(array.cast(kind))
+
+
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
-    **{str(kind): lambda array, kind=kind: read_only(array.cast(kind)) for kind in PLAIN_BYTES},
+    **{str(kind): plain(kind) for kind in PLAIN_BYTES},
     "binary_view": lambda array: array.cast(pa.binary_view()),
     "string_view": lambda array: array.cast(pa.string()).cast(pa.string_view()),
     "fixed": fixed,

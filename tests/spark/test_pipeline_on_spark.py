@@ -93,7 +93,12 @@ def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     file = tmp_path / "flights.toml"
     file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
     assert run(file, "validate").returncode == 0
-    send(client, topic, b'{"carrier": "AA", "delay": 4}', b"oops", b'{"carrier": "UA", "delay": 1}')
+    send(client, topic, b'{"carrier": "AA", "delay": 4}')
+    own = [("a", b"1"), ("a", None), ("topic", b"mine")]
+    tp = TopicPartition(topic, 0)
+    oops = build_batch(1, [b"oops \xff\x00"], [b"k\xfe"], headers=[own])
+    assert client.produce({tp: [oops]})[tp].error is None
+    send(client, topic, b'{"carrier": "UA", "delay": 1}')
     first = run(file, "run", "--available-now", "--master", "local[2]", "--json")
     assert first.returncode == 0, first.stderr
     with client_of(broker) as http:
@@ -122,8 +127,15 @@ def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     ]
     assert told[2:] == [(b"AA", {"carrier": "AA", "flights": 2, "delay": 6.0})]
     [bad] = records(client, f"{topic}.bad")
-    assert bad.value == b"oops"
-    assert dict(bad.headers)["offset"] == b"1"
+    assert (bad.key, bad.value) == (b"k\xfe", b"oops \xff\x00"), "byte for byte"
+    assert [*bad.headers] == [
+        *own,
+        ("__strandlog.errors.topic", topic.encode()),
+        ("__strandlog.errors.partition", b"0"),
+        ("__strandlog.errors.offset", b"1"),
+        ("__strandlog.errors.timestamp", b"1"),
+        ("__strandlog.errors.reason", b"the value is not UTF-8"),
+    ]
     assert len(list((tmp_path / "lake").glob("*.parquet"))) >= 2
     assert client.committed_offsets(topic)[TopicPartition(topic, 0)].offset == 4
 

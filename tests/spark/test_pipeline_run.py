@@ -150,9 +150,11 @@ def test_avro_says_itself_what_its_columns_are(
     assert lake(tmp_path) == [{"carrier": "AA", "delay": 1.5}]
     with strandlog.connect(broker.address) as log, log.consumer([f"{topic}-bad"]) as consumer:
         [bad] = consumer.poll(timeout_ms=5000)
+    assert (bad.key, bad.value) == (None, b"no Avro at all")
     headers = dict(bad.headers)
-    assert (headers["topic"], headers["offset"]) == (topic.encode(), b"1")
-    assert headers["reason"] == b"does not parse as avro"
+    assert headers["__strandlog.errors.topic"] == topic.encode()
+    assert headers["__strandlog.errors.offset"] == b"1"
+    assert headers["__strandlog.errors.reason"] == b"the value does not match the Avro schema"
 
 
 TO_TOPIC = (

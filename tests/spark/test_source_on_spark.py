@@ -102,10 +102,10 @@ def test_json_becomes_typed_columns(
     assert [(row.id, row.name) for row in rows] == [
         (1, "a"),
         (None, None),
-        (None, None),
+        (None, "b"),
         (None, None),
         (None, "c"),
-        (None, None),
+        (2, None),
         (None, None),
     ]
     assert rows[0].at.isoformat().startswith("2013-01-01T05:00")

@@ -57,6 +57,10 @@ class Parsed(NamedTuple):
     columns: dict[str, pa.Array]
     bad: list[int]
 
+    @property
+    def reasons(self) -> list[str]:
+        return ["the value does not match the Avro schema"] * len(self.bad)
+
 
 def columns_of(options: Options) -> AvroColumns:
     """The columns that the options describe: of avroSchema, else of the newest of avroSchemas."""

@@ -1,17 +1,16 @@
 """Raw batches as the columns of the DataFrame: bytes, text, or typed columns out of JSON or Avro.
 
-JSON is parsed many values at a time by Arrow. What is no object at first sight is set aside first.
-When a piece does not parse it is halved until the values to blame stand alone; so good data pays
-nothing for the bad, and what is bad costs in proportion to how much of it there is. A value that is
-null gives nulls and is not corrupt; one that is no JSON object, or does not fit the schema, gives
-nulls and its text in `_corrupt`, if the schema has that column. Avro (avro_values.py) is the same,
-but for the text in `_corrupt`: it is the whole value in hexadecimal, for `unhex` to turn back.
+A value that is null gives nulls and is not corrupt. A JSON value (json_values.py) that has a fault
+gives every field that parses, and its text in `_corrupt`, if the schema has that column. An Avro
+value (avro_values.py) that has a fault gives nulls only, because what follows the fault cannot be
+found, and the whole value in hexadecimal in `_corrupt`, for `unhex` to turn back. Where `_corrupt`
+is a STRUCT, it holds the record as it was and the reason, for a dead-letter topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.record.batch import BatchView, iter_batches
@@ -25,11 +24,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-JSON_ROWS = 16 * 1024
 
-# Values and the schema of columns → (columns with a row for each value, numbers of the rows that do
-# not parse).
-Parse = Callable[["pa.Array", "pa.Schema"], tuple[dict[str, Any], list[int]]]
+class Parsed(Protocol):
+    """Columns with a row for each value, and the numbers of the rows that do not parse."""
+
+    @property
+    def columns(self) -> dict[str, Any]: ...
+    @property
+    def bad(self) -> list[int]: ...
+    @property
+    def reasons(self) -> list[str]: ...
+
+
+Parse = Callable[["pa.Array", "pa.Schema"], Parsed]
 
 
 def _first_behind(data: memoryview, offset: int) -> BatchView | None:
@@ -49,11 +56,18 @@ class Decoder:
         self._columns = record_columns(schema, options)
         self._parse: Parse | None = None
         if self._format == "json":
-            self._parse = parse_json
+            self._parse = self._json_parser()
         elif self._format == "avro":
             self._parse = self._avro_parser(options)
+        self._read = self._columns  # with what the value and `_corrupt` are made of
         if self._parse is not None:
-            self._columns += ("value",)
+            wanted = {"value", *_fields_of_corrupt(schema)} - {*self._columns, "reason"}
+            self._read += tuple(sorted(wanted))
+
+    def _json_parser(self) -> Parse:
+        from strandlog.spark.json_values import JsonValues  # noqa: PLC0415 - where it is needed
+
+        return JsonValues().parse
 
     def _avro_parser(self, options: Options) -> Parse:
         from strandlog.spark.avro_values import AvroValues  # noqa: PLC0415 - where it is needed
@@ -74,7 +88,7 @@ class Decoder:
         unless it raises the error, decoding goes on behind that batch.
         """
         batches: Iterable[pa.RecordBatch] = self._raw_columns(piece, wanted, leave_out)
-        if "headers" in self._columns:
+        if "headers" in self._read:
             batches = map(_null_headers, batches)
         if self._format == "binary":
             return iter(batches)
@@ -96,7 +110,7 @@ class Decoder:
                 topic=wanted.tp.topic,
                 partition=wanted.tp.partition,
                 aborted=piece.aborted,
-                columns=self._columns,
+                columns=self._read,
             )
             try:
                 yield from columns
@@ -133,17 +147,19 @@ class Decoder:
 
         target = self._arrow_schema()
         assert self._parse is not None, "there is a parser for typed columns"
-        others = {*self._columns, CORRUPT} - {"value"}
+        others = {*self._columns, CORRUPT}
         inside = pa.schema([field for field in target if field.name not in others])
         values = batch.column("value")
-        parsed, bad = self._parse(values, inside)
-        as_corrupt = bytes.hex if self._format == "avro" else _readable
+        parsed = self._parse(values, inside)
         arrays = []
         for field in target:
-            if field.name == CORRUPT:
-                arrays.append(_corrupt(values, bad, as_corrupt))
-            elif field.name in parsed:
-                arrays.append(parsed[field.name])
+            if field.name == CORRUPT and pa.types.is_struct(field.type):
+                arrays.append(_corrupt_records(batch, parsed, field.type))
+            elif field.name == CORRUPT:
+                as_corrupt = bytes.hex if self._format == "avro" else _readable
+                arrays.append(_corrupt(values, parsed.bad, as_corrupt))
+            elif field.name in parsed.columns:
+                arrays.append(parsed.columns[field.name])
             else:
                 array = batch.column(field.name)
                 is_text = pa.types.is_string(field.type) and field.name == "key"
@@ -186,97 +202,31 @@ def _corrupt(values: pa.Array, bad: list[int], as_text: Callable[[bytes], str]) 
     import pyarrow as pa  # noqa: PLC0415 - in the task
 
     texts: list[str | None] = [None] * len(values)
-    for row in bad:
-        texts[row] = as_text(values[row].as_py() or b"")
+    for row, value in zip(bad, values.take(pa.array(bad, pa.int64())).to_pylist(), strict=True):
+        texts[row] = as_text(value)
     return pa.array(texts, pa.string())
 
 
-def parse_json(values: pa.Array, schema: pa.Schema) -> tuple[dict[str, pa.Array], list[int]]:
-    """(columns with a row for each value, numbers of the rows that do not parse)."""
+def _corrupt_records(batch: pa.RecordBatch, parsed: Parsed, kind: pa.StructType) -> pa.Array:
+    """The records that have a fault, as they were; null for the others."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
-    import pyarrow.compute as pc  # noqa: PLC0415
 
-    trimmed = pc.ascii_trim_whitespace(_only_text(values))
-    # One object a value: text around or between objects would shift all rows behind it. What is
-    # no object at first sight need not be looked for by halving.
-    is_object = pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}")).fill_null(False)
-    bad: list[int] = pc.indices_nonzero(pc.and_not(values.is_valid(), is_object)).to_pylist()
-    places = pc.indices_nonzero(is_object)
-    objects = trimmed.take(places)
-    wrong: list[int] = []
-    tables = [
-        _parse_some(objects.slice(start, JSON_ROWS), start, schema, wrong)
-        for start in range(0, len(objects), JSON_ROWS)
+    if not parsed.bad:
+        return pa.nulls(len(batch), kind)
+    rows = batch.take(pa.array(parsed.bad, pa.int64()))
+    arrays = [
+        pa.array(parsed.reasons, pa.string()) if field.name == "reason" else rows.column(field.name)
+        for field in kind
     ]
-    table = pa.concat_tables([*tables, schema.empty_table()]).combine_chunks()
-    if len(table) < len(values):
-        rows = pc.cumulative_sum(is_object.cast(pa.int64()))
-        nowhere = pa.scalar(None, pa.int64())
-        table = table.take(pc.if_else(is_object, pc.subtract(rows, 1), nowhere)).combine_chunks()
-    bad += places.take(pa.array(wrong, pa.int64())).to_pylist()
-    columns = {name: _joined(table.column(name)) for name in schema.names}
-    return columns, sorted(bad)
+    places: list[int | None] = [None] * len(batch)
+    for number, row in enumerate(parsed.bad):
+        places[row] = number
+    records = pa.StructArray.from_arrays(arrays, fields=list(kind))
+    return records.take(pa.array(places, pa.int64()))
 
 
-def _only_text(values: pa.Array) -> pa.Array:
-    """The values that are UTF-8, which Arrow's parser takes on trust; null for others."""
-    import pyarrow as pa  # noqa: PLC0415 - in the task
+def _fields_of_corrupt(schema: StructType) -> set[str]:
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - where it is needed
 
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
-
-
-def _text_or_none(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    import pyarrow as pa  # noqa: PLC0415 - in the task
-
-    chunks = column.chunks
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays([*chunks, pa.nulls(0, column.type)])
-
-
-def _parse_some(objects: pa.Array, start: int, schema: pa.Schema, wrong: list[int]) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415 - in the task
-
-    table = _parse_all(objects, schema)
-    if table is not None:
-        return table
-    if len(objects) == 1:
-        wrong.append(start)
-        return pa.Table.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
-    middle = len(objects) // 2
-    return pa.concat_tables(
-        [
-            _parse_some(objects.slice(0, middle), start, schema, wrong),
-            _parse_some(objects.slice(middle), start + middle, schema, wrong),
-        ]
-    )
-
-
-def _parse_all(objects: pa.Array, schema: pa.Schema) -> pa.Table | None:
-    """The objects as rows of the schema; None unless each of them is one that fits."""
-    import pyarrow as pa  # noqa: PLC0415 - in the task
-    import pyarrow.compute as pc  # noqa: PLC0415
-    from pyarrow import json  # noqa: PLC0415
-
-    text = pc.binary_join(pa.ListArray.from_arrays([0, len(objects)], objects), "\n")[0]
-    try:
-        table = json.read_json(
-            pa.BufferReader(text.as_buffer()),
-            read_options=json.ReadOptions(use_threads=False, block_size=1 << 30),
-            parse_options=json.ParseOptions(
-                explicit_schema=schema,
-                unexpected_field_behavior="ignore",
-                newlines_in_values=True,
-            ),
-        )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError):
-        return None
-    return table if len(table) == len(objects) else None
+    kinds = [field.dataType for field in schema if field.name == CORRUPT]
+    return {name for kind in kinds if isinstance(kind, StructType) for name in kind.fieldNames()}

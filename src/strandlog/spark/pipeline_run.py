@@ -1,8 +1,9 @@
 """Runs a pipeline on Spark: sources become views, views become views, sinks become queries.
 
 Each sink is a streaming query of its own, with its own checkpoint below <checkpoint>/<pipeline>; so
-is each dead-letter topic. What a source cannot parse goes there with headers that say where it came
-from; the views see the rest.
+is each dead-letter topic. A record that a source cannot parse goes there as it was, key, value and
+headers, with more headers that say where it came from and why (`ERROR_HEADERS`); the views see the
+rest.
 
 A topic that a sink or a dead letter needs is made, unless it is there. It gets JSON values, one
 object a row. It is written batch by batch under the name of the query and the number of the batch,
@@ -22,14 +23,21 @@ from strandlog.spark.options import SINK, parse_options
 from strandlog.spark.pipeline_tables import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
 from strandlog.spark.pipeline_topics import prepare_topics
 from strandlog.spark.progress import QueryReport, report_of
-from strandlog.spark.schema import CORRUPT
+from strandlog.spark.schema import CORRUPT, CORRUPT_RECORD_FIELD, CORRUPT_TEXT_FIELD
 from strandlog.spark.starting import start_once, start_patiently
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOOK_SECONDS = 0.05
-WHERE_FROM = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
+# The headers that a dead letter has besides its own, and what they say, as text.
+ERROR_HEADERS = {
+    "__strandlog.errors.topic": f"{CORRUPT}.topic",
+    "__strandlog.errors.partition": f"{CORRUPT}.partition",
+    "__strandlog.errors.offset": f"{CORRUPT}.offset",
+    "__strandlog.errors.timestamp": f"unix_millis({CORRUPT}.timestamp)",
+    "__strandlog.errors.reason": f"{CORRUPT}.reason",
+}
 
 
 class PipelineRun:
@@ -89,15 +97,13 @@ class PipelineRun:
             self._show(source, reader.load())
             return
         schema = _schema(source.schema) if source.schema else reader.load().schema
-        columns = [name for name in schema.fieldNames() if name != CORRUPT]
-        extra = {CORRUPT: "STRING", **WHERE_FROM}
-        for field in _schema(", ".join(" ".join(pair) for pair in extra.items())):
-            if field.name not in schema.fieldNames():
-                schema = schema.add(field)
-        frame = reader.schema(schema).load()
+        columns = [field for field in schema if field.name != CORRUPT]
         if source.dead_letter is not None:
-            self._start_dead_letter(source, frame, available_now)
-        self._show(source, frame.where(f"{CORRUPT} IS NULL").select(*columns))
+            whole = reader.schema(type(schema)([*columns, CORRUPT_RECORD_FIELD])).load()
+            self._start_dead_letter(source, whole, available_now)
+        frame = reader.schema(type(schema)([*columns, CORRUPT_TEXT_FIELD])).load()
+        names = [f"`{field.name}`" for field in columns]
+        self._show(source, frame.where(f"{CORRUPT} IS NULL").selectExpr(*names))
 
     def _show(self, source: SourceTable, frame: DataFrame) -> None:
         if source.watermark is not None:
@@ -107,14 +113,14 @@ class PipelineRun:
     def _start_dead_letter(
         self, source: SourceTable, frame: DataFrame, available_now: bool
     ) -> None:
-        headers = ", ".join(
-            f"struct('{name}' AS key, CAST(CAST({name} AS STRING) AS BINARY) AS value)"
-            for name in WHERE_FROM
+        added = ", ".join(
+            f"struct('{header}' AS key, CAST(CAST({text} AS STRING) AS BINARY) AS value)"
+            for header, text in ERROR_HEADERS.items()
         )
-        reason = f"does not parse as {source.schema or source.format}".replace("'", "")
-        headers += f", struct('reason' AS key, CAST('{reason}' AS BINARY) AS value)"
         bad = frame.where(f"{CORRUPT} IS NOT NULL").selectExpr(
-            f"{CORRUPT} AS value", f"array({headers}) AS headers"
+            f"{CORRUPT}.key AS key",
+            f"{CORRUPT}.value AS value",
+            f"concat(coalesce({CORRUPT}.headers, array()), array({added})) AS headers",
         )
         name = f"{source.name}-dead-letter"
         self._start(bad, name, "append", self._to_topic(str(source.dead_letter), {}), available_now)

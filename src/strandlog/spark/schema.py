@@ -5,8 +5,12 @@
 
 All of them may be null. A schema with some of them gives just these, and costs only what they do.
 With `valueFormat=string` key and value are strings. With `valueFormat=json` the user's own schema
-counts: a column with one of the names above (but for `value`) comes from the record, `_corrupt`
-gets the text of a value that does not parse, and every other column comes out of the JSON.
+counts: a column with one of the names above (but for `value`) comes from the record, and every
+other column comes out of the JSON. A type that json_rows.py cannot parse is refused here, when the
+query is planned.
+
+`_corrupt` is null unless the value has a fault. It is a STRING, the text of the value, or a STRUCT
+with any of the fields of `CORRUPT_RECORD`: the record as it was, byte for byte, and the reason.
 
 With `valueFormat=avro` the fields of `avroSchema` are columns, then `_corrupt`. A user's own schema
 may name some of them, and columns of the record; where both have the name, the field counts.
@@ -19,12 +23,21 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
+    ByteType,
     DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
+    MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -38,6 +51,21 @@ CORRUPT: Final = "_corrupt"
 HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
+JSON_TYPES: Final = (  # besides ARRAY, STRUCT, and MAP with STRING keys
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 RECORD_COLUMNS: Final[dict[str, DataType]] = {
     "key": BinaryType(),
     "value": BinaryType(),
@@ -48,6 +76,15 @@ RECORD_COLUMNS: Final[dict[str, DataType]] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
+
+CORRUPT_RECORD: Final[dict[str, DataType]] = {
+    **{name: kind for name, kind in RECORD_COLUMNS.items() if name != "timestampType"},
+    "reason": StringType(),
+}
+CORRUPT_TEXT_FIELD: Final = StructField(CORRUPT, StringType())
+CORRUPT_RECORD_FIELD: Final = StructField(
+    CORRUPT, StructType([StructField(name, kind) for name, kind in CORRUPT_RECORD.items()])
+)
 
 
 def record_schema(options: Options) -> StructType:
@@ -78,7 +115,7 @@ def _avro_schema(options: Options) -> StructType:
     columns = _avro_columns(options)
     names = [name for name in columns.names if name != CORRUPT]
     fields = [StructField(name, _spark_type(columns, name)) for name in names]
-    fields.append(StructField(CORRUPT, StringType()))
+    fields.append(CORRUPT_TEXT_FIELD)
     if options["includeHeaders"] and "headers" not in columns.names:
         fields.append(StructField("headers", HEADERS))
     return StructType(fields)
@@ -97,9 +134,13 @@ def check_schema(schema: StructType, options: Options) -> None:
     elif options["valueFormat"] != "json":
         _check_record_schema(schema, options)
     from_records = record_columns(schema, options)
+    if options["valueFormat"] == "json":
+        for field in schema:
+            if field.name not in from_records and field.name != CORRUPT:
+                _check_json_field(field, field.name)
     for field in schema:
-        if field.name == CORRUPT and field.dataType != StringType():
-            raise InvalidSettingError("schema", field.simpleString(), f"{CORRUPT} is a STRING")
+        if field.name == CORRUPT:
+            _check_corrupt(field)
         if field.name in from_records and options["valueFormat"] in ("json", "avro"):
             kind = RECORD_COLUMNS[field.name]
             if field.dataType not in (kind, _as_text(field.name)):
@@ -119,6 +160,46 @@ def _check_record_schema(schema: StructType, options: Options) -> None:
                 f"with valueFormat={options['valueFormat']} some of {_told(known)}, each once",
             )
         seen.add(field.name)
+
+
+def _check_corrupt(field: StructField) -> None:
+    kind = field.dataType
+    if isinstance(kind, StructType):
+        if all(CORRUPT_RECORD.get(each.name) == each.dataType for each in kind):
+            return
+    elif kind == StringType():
+        return
+    allowed = f"{CORRUPT} is a STRING, or a STRUCT of some of {_told(CORRUPT_RECORD)}"
+    raise InvalidSettingError("schema", field.simpleString(), allowed)
+
+
+def _check_json_field(field: StructField, path: str) -> None:
+    """Refuse a type that is not parsed as `from_json` parses it, and NOT NULL."""
+    if not field.nullable:
+        raise InvalidSettingError(
+            "schema",
+            f"{path} {field.dataType.simpleString()} NOT NULL",
+            "any value may lack the field, which gives null; leave NOT NULL out",
+        )
+    _check_json_type(field.dataType, path)
+
+
+def _check_json_type(kind: DataType, path: str) -> None:
+    if isinstance(kind, StructType):
+        for field in kind:
+            _check_json_field(field, f"{path}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        _check_json_type(kind.elementType, f"{path}.element")
+    elif isinstance(kind, MapType) and kind.keyType == StringType():
+        _check_json_type(kind.valueType, f"{path}.value")
+    elif type(kind) not in JSON_TYPES or (type(kind) is StringType and kind != StringType()):
+        name = kind.simpleString()
+        raise InvalidSettingError(
+            "schema",
+            f"{path} {name}",
+            f"valueFormat=json cannot parse column {path} as {name.upper()}; read the values with "
+            f"valueFormat=string and parse them with from_json(value, …), which Spark provides",
+        )
 
 
 def _told(columns: dict[str, DataType]) -> str:

@@ -19,7 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 BOOTSTRAP = os.environ.get("STRANDLOG_BOOTSTRAP", "127.0.0.1:9092")
 FLIGHT = (
     "id BIGINT, time_hour TIMESTAMP, origin STRING, dest STRING, carrier STRING, flight BIGINT, "
-    "tailnum STRING, dep_delay DOUBLE, arr_delay DOUBLE, distance DOUBLE, _corrupt STRING"
+    "tailnum STRING, dep_delay DOUBLE, arr_delay DOUBLE, distance DOUBLE, "
+    "_corrupt STRUCT<key: BINARY, value: BINARY>"
 )
 WEATHER = (
     "time_hour TIMESTAMP, origin STRING, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, "
@@ -80,4 +81,4 @@ dp.create_sink("bad", "strandlog", {"bootstrap.servers": BOOTSTRAP, "topic": "fl
 @dp.append_flow(target="bad")
 def bad_records() -> Any:
     rows = SparkSession.active().readStream.table("reports")
-    return rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt AS value")
+    return rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt.key", "_corrupt.value")

@@ -1,0 +1,304 @@
+"""JSON values as columns, equal to what Spark's `from_json` makes of them.
+
+Values go through Arrow's JSON reader, many at a time, as long as it agrees with `from_json`: the
+types that it would read differently (dates, timestamps, bytes) it reads as strings, which are
+converted afterwards if all of them have the usual form. What it refuses, or what may come out
+differently, is parsed value by value (json_rows.py). A piece of `JSON_ROWS` values with a bad one
+in it is tried again in pieces of `RETRY_ROWS`, so one bad value makes few others slow, and a value
+costs at most two attempts in vain.
+
+A row is bad, and so reported in `_corrupt`, when its value is not exactly one JSON object in UTF-8,
+or when a field does not fit the type of its column. The other fields are there all the same.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, tzinfo
+from functools import cached_property
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+
+from strandlog.spark.json_rows import MisfitError, RowParser, Rows, base64_bytes
+from strandlog.spark.json_text import MAX_DEPTH, may_nest_too_deeply
+from strandlog.spark.json_times import SystemZone, named_zone
+
+JSON_ROWS = 16 * 1024
+RETRY_ROWS = 128
+
+_WHITESPACE: Final = " \t\n\r"
+_DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_LOCAL: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+_ZONED: Final = rf"{_LOCAL}(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])$"
+_DECIMAL_DIGITS: Final = 38
+# Arrow's reader crashes the process on a decimal with an exponent of -9,999,999.
+_LONG_EXPONENT: Final = "[eE][+-]?[0-9]{4}"
+# Outside of these years Arrow does not know when summer time begins and ends.
+_ZONE_YEARS: Final = tuple(
+    pa.scalar(f"{year}-01-01").cast(pa.timestamp("us")) for year in (1970, 2037)
+)
+_UNZONED: Final = rf"{_LOCAL}$"
+
+
+class UnusualError(Exception):
+    """Arrow would not read these values as `from_json` does."""
+
+
+class JsonValues:
+    """Parses the values of a topic. Pickles."""
+
+    def __init__(self) -> None:
+        self._parsers: dict[tuple[pa.Schema, str | None], JsonParser] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_parsers": {}}
+
+    def parse(self, values: pa.Array, schema: pa.Schema) -> Rows:
+        """A row for each value, some of which may be null."""
+        key = schema, session_time_zone()
+        parser = self._parsers.get(key)
+        if parser is None:
+            parser = self._parsers[key] = JsonParser(schema, zone_of(key[1]))
+        return parser.parse(values)
+
+
+def session_time_zone() -> str | None:
+    """`spark.sql.session.timeZone`, which Spark hands to the tasks of a query if it is set."""
+    from pyspark import TaskContext  # noqa: PLC0415 - in the task
+
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty("spark.sql.session.timeZone")
+
+
+def zone_of(name: str | None) -> tzinfo:
+    """A session's time zone; Java's default, that of the machine, if it has no name."""
+    if name is None:
+        return SystemZone()
+    return named_zone(name)
+
+
+class JsonParser:
+    """Parses values into the columns of one schema."""
+
+    def __init__(self, schema: pa.Schema, zone: tzinfo) -> None:
+        self._schema = schema
+        self._zone = zone
+        self._rows = RowParser(schema, zone)
+        self._has_decimals = any(_has_decimals(field.type) for field in schema)
+
+    def parse(self, values: pa.Array) -> Rows:
+        is_usual, trimmed = _usual(values)
+        if self._has_decimals:
+            is_usual = pc.and_not(
+                is_usual, pc.match_substring_regex(trimmed, _LONG_EXPONENT).fill_null(False)
+            )
+        usual = pc.indices_nonzero(is_usual)
+        others = pc.indices_nonzero(pc.and_not(values.is_valid(), is_usual))
+        found: list[Rows] = []
+        chosen = trimmed if len(usual) == len(values) else trimmed.take(usual)
+        for start in range(0, len(usual), JSON_ROWS):
+            self._parse_piece(chosen.slice(start, JSON_ROWS), found)
+        if len(others):
+            found.append(self._rows.parse(values.take(others).to_pylist()))
+        rows = _joined(found, self._schema)
+        if len(usual) == len(values):
+            return rows
+        return _placed(rows, pa.concat_arrays([usual, others]), len(values))
+
+    def _parse_piece(self, texts: pa.Array, found: list[Rows]) -> None:
+        columns = self._read(texts)
+        if columns is not None:
+            found.append(Rows(columns, [], [], len(texts)))
+            return
+        for start in range(0, len(texts), RETRY_ROWS):
+            piece = texts.slice(start, RETRY_ROWS)
+            columns = self._read(piece) if len(piece) < len(texts) else None
+            if columns is None:
+                found.append(self._rows.parse(piece.cast(pa.binary()).to_pylist()))
+            else:
+                found.append(Rows(columns, [], [], len(piece)))
+
+    @cached_property
+    def _read_schema(self) -> pa.Schema | None:
+        """What to ask Arrow's reader for; None when it cannot read one of the columns."""
+        try:
+            return pa.schema([(field.name, _read_type(field.type)) for field in self._schema])
+        except UnusualError:
+            return None
+
+    def _read(self, texts: pa.Array) -> dict[str, pa.Array] | None:
+        """The columns of many values; None unless Arrow reads all of them as `from_json` does."""
+        if self._read_schema is None:
+            return None
+        try:
+            table = _read_json(texts, self._read_schema)
+            if len(table) != len(texts):
+                return None  # a value holds several objects
+            return {
+                field.name: _finished(_whole(table.column(field.name)), field.type, self._zone)
+                for field in self._schema
+            }
+        except (pa.ArrowException, MisfitError, UnusualError):
+            return None
+
+
+def _usual(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """(which values look like one JSON object, the texts without whitespace around them)."""
+    try:
+        texts = values.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
+    trimmed = pc.utf8_trim(texts, _WHITESPACE)
+    # One object a value: text around or between objects would shift all rows behind it.
+    is_usual = pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}")).fill_null(False)
+    is_long = pc.greater(pc.binary_length(values), 2 * MAX_DEPTH)
+    if pc.any(is_long).as_py():
+        mask = is_usual.to_numpy(zero_copy_only=False)
+        for row in pc.indices_nonzero(is_long).to_pylist():
+            mask[row] &= not may_nest_too_deeply(values[row].as_py())
+        is_usual = pa.array(mask)
+    return is_usual, trimmed
+
+
+def _text_or_none(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _read_json(texts: pa.Array, schema: pa.Schema) -> pa.Table:
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), "\n")[0]
+    return json.read_json(
+        pa.BufferReader(joined.as_buffer()),
+        read_options=json.ReadOptions(use_threads=False, block_size=1 << 30),
+        parse_options=json.ParseOptions(
+            explicit_schema=schema,
+            unexpected_field_behavior="ignore",
+            newlines_in_values=True,
+        ),
+    )
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    chunks = column.chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays([*chunks, pa.nulls(0, column.type)])
+
+
+# -- what Arrow's reader is asked for, and what becomes of it --------------------------------------
+
+
+def _read_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_map(kind):
+        raise UnusualError  # Arrow reads a map from a list of pairs, Spark from an object
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_binary(kind):
+        return pa.string()
+    if pa.types.is_decimal(kind):
+        # In the type itself, Arrow's reader lets values overflow and does not check the precision.
+        return pa.decimal256(_DECIMAL_DIGITS, kind.scale)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_read_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_read_type(field.type)) for field in kind])
+    return kind
+
+
+def _finished(array: pa.Array, kind: pa.DataType, zone: tzinfo) -> pa.Array:
+    """A column of Arrow's reader in the type of its column."""
+    if array.type == kind:
+        return array
+    if pa.types.is_decimal(kind):
+        return array.cast(kind)  # raises when a value has too many digits
+    if pa.types.is_date(kind):
+        return _matching(array, _DATE).cast(kind)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(array, kind, zone)
+    if pa.types.is_list(kind):
+        return _finished_lists(array, kind, zone)
+    if pa.types.is_struct(kind):
+        children = [
+            _finished(child, field.type, zone)
+            for child, field in zip(array.flatten(), kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    return _decoded(array, kind)
+
+
+def _decoded(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    texts = array.to_pylist()
+    return pa.array([None if text is None else base64_bytes(text) for text in texts], kind)
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_decimals(kind.field(index).type) for index in range(kind.num_fields))
+    return bool(pa.types.is_decimal(kind))
+
+
+def _matching(array: pa.Array, pattern: str) -> pa.Array:
+    if pc.all(pc.match_substring_regex(array, pattern)).as_py() is False:
+        raise UnusualError
+    return array
+
+
+def _timestamps(array: pa.Array, kind: pa.DataType, zone: tzinfo) -> pa.Array:
+    if kind.tz is None:
+        return _matching(array, _UNZONED).cast(kind)
+    if pc.all(pc.match_substring_regex(array, _ZONED)).as_py() is not False:
+        return array.cast(kind)
+    name = "UTC" if zone is UTC else zone.key if isinstance(zone, ZoneInfo) else None
+    if name is None:
+        raise UnusualError
+    local = _matching(array, _UNZONED).cast(pa.timestamp(kind.unit))
+    first, end = _ZONE_YEARS
+    is_known = pc.and_(pc.greater_equal(local, first), pc.less(local, end))
+    if name != "UTC" and pc.all(is_known).as_py() is False:
+        raise UnusualError
+    return pc.assume_timezone(local, name).cast(kind)  # raises in a gap or an overlap
+
+
+def _finished_lists(array: pa.Array, kind: pa.DataType, zone: tzinfo) -> pa.Array:
+    items = _finished(array.values, kind.value_type, zone)
+    return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=array.is_null())
+
+
+# -- rows back in their places ---------------------------------------------------------------------
+
+
+def _joined(found: list[Rows], schema: pa.Schema) -> Rows:
+    if len(found) == 1:
+        return found[0]
+    bad: list[int] = []
+    reasons: list[str] = []
+    start = 0
+    columns: dict[str, list[pa.Array]] = {name: [] for name in schema.names}
+    for rows in found:
+        bad.extend(start + row for row in rows.bad)
+        reasons += rows.reasons
+        start += rows.row_count
+        for name, array in rows.columns.items():
+            columns[name].append(array)
+    return Rows(
+        {
+            field.name: pa.concat_arrays([*columns[field.name], pa.nulls(0, field.type)])
+            for field in schema
+        },
+        bad,
+        reasons,
+        start,
+    )
+
+
+def _placed(rows: Rows, places: pa.Array, count: int) -> Rows:
+    """Rows at these places of `count`; the others are null."""
+    at = places.to_numpy()
+    take = np.full(count, -1, np.int64)
+    take[at] = np.arange(len(at))
+    indices = pa.array(take, mask=take < 0)
+    columns = {name: array.take(indices) for name, array in rows.columns.items()}
+    faults = sorted(zip(at[rows.bad].tolist(), rows.reasons, strict=True))
+    return Rows(columns, [row for row, _ in faults], [reason for _, reason in faults], count)

@@ -22,6 +22,8 @@ fastavro = pytest.importorskip("fastavro", reason="Avro needs the spark extra")
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
 from pyspark.sql.types import (  # noqa: E402
+    ArrayType,
+    DecimalType,
     IntegerType,
     LongType,
     StringType,
@@ -72,8 +74,12 @@ def encoded(schema: Any, *rows: Any, prefix: bytes = b"") -> list[bytes]:
     return found
 
 
-def decoded(asked: Options, values: Sequence[bytes | None], ddl: str | None = None) -> list[Any]:
-    schema = record_schema(asked) if ddl is None else columns(ddl)
+def decoded(
+    asked: Options, values: Sequence[bytes | None], wanted: str | StructType | None = None
+) -> list[Any]:
+    schema = record_schema(asked) if wanted is None else wanted
+    if isinstance(schema, str):
+        schema = columns(schema)
     check_schema(schema, asked)
     decoder = pickle.loads(pickle.dumps(Decoder(asked, schema)))
     arrays = [pa.array(values, pa.binary()), pa.array(range(len(values)), pa.int64())]
@@ -378,3 +384,34 @@ def test_compiled_loops_are_for_flat_records(kind: Any, is_flat: bool) -> None:
 
     found = AvroValues(options(record(("c", kind), ("d", "string"))), ("c",))
     assert (found._flat is not None) == is_flat
+
+
+@pytest.mark.parametrize(
+    "items",
+    ["null", {"type": "fixed", "name": "None", "size": 0}, record(), record(("none", "null"))],
+)
+def test_an_array_of_which_a_count_alone_makes_billions_of_items_is_refused(items: Any) -> None:
+    hidden = record(("id", "long"), ("many", ["null", {"type": "array", "items": items}]))
+    hidden["name"] = "Outer"
+    with pytest.raises(InvalidSettingError, match="take a byte or more"):
+        Decoder(options(hidden), columns("id BIGINT"))
+
+
+def test_a_value_with_a_fault_does_not_harm_its_neighbours_and_comes_whole() -> None:
+    """In nested values too, which are decoded one by one, and where Arrow cannot hold a field."""
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    schema = record(("id", "long"), ("prices", {"type": "array", "items": price}))
+    raw = record(("id", "long"), ("prices", {"type": "array", "items": "bytes"}))
+    good, wide = encoded(
+        raw, {"id": 1, "prices": [b"\x01"]}, {"id": 2, "prices": [b"\x7f\xff\xff\xff"]}
+    )
+    values = [good, wide, b"junk", b"", good] * 40
+    whole = StructType().add("value", "binary").add("offset", "long").add("reason", "string")
+    prices = ArrayType(DecimalType(4, 2))
+    wanted = StructType().add("id", "long").add("prices", prices).add("_corrupt", whole)
+    rows = decoded(options(schema), values, wanted)
+    assert [row["id"] for row in rows] == [1, None, None, None, 1] * 40
+    faults = [row["_corrupt"] for row in rows if row["_corrupt"] is not None]
+    assert [fault["value"] for fault in faults] == [wide, b"junk", b""] * 40
+    assert faults[0]["offset"] == 1
+    assert faults[0]["reason"] == "the value does not match the Avro schema"

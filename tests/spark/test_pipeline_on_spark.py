@@ -94,7 +94,7 @@ def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
     assert run(file, "validate").returncode == 0
     send(client, topic, b'{"carrier": "AA", "delay": 4}')
-    own = [("a", b"1"), ("a", None), ("topic", b"mine")]
+    own = (("a", b"1"), ("a", None), ("topic", b"mine"))
     tp = TopicPartition(topic, 0)
     oops = build_batch(1, [b"oops \xff\x00"], [b"k\xfe"], headers=[own])
     assert client.produce({tp: [oops]})[tp].error is None

@@ -208,3 +208,44 @@ def without_times(schema: Document) -> Document:
             field | {"type": without_times(field["type"])} for field in found["fields"]
         ]
     return found
+
+
+def check_items(document: Document) -> None:
+    """Refuse an array whose items take no bytes: a few bytes of count would make billions of them,
+    also where the field is left out."""
+    named: dict[str, Any] = {}
+    whole = parsed(document, named)
+    for schema in (whole, *named.values()):
+        _check_items(schema, named)
+
+
+def _check_items(schema: Document, named: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for branch in schema:
+            _check_items(branch, named)
+    elif isinstance(schema, dict):
+        if "items" in schema and _takes_no_bytes(schema["items"], named, ()):
+            kind = f"an array of {_kind(schema['items'])}"
+            raise InvalidSettingError(OPTION, kind, "the items of an array take a byte or more")
+        inner = [schema[name] for name in ("type", "items", "values") if name in schema]
+        inner += [field["type"] for field in schema.get("fields", ())]
+        for each in inner:
+            _check_items(each, named)
+
+
+def _takes_no_bytes(schema: Document, named: dict[str, Any], inside: tuple[str, ...]) -> bool:
+    if isinstance(schema, str):
+        if schema not in named:
+            return schema == "null"
+        schema = named[schema]
+    if isinstance(schema, list):
+        return False  # the number of its branch
+    kind = schema["type"]
+    if kind == "fixed":
+        return bool(schema["size"] == 0)
+    if kind not in ("record", "error"):
+        return kind == "null" or (isinstance(kind, dict) and _takes_no_bytes(kind, named, inside))
+    name = schema["name"]
+    return name not in inside and all(
+        _takes_no_bytes(field["type"], named, (*inside, name)) for field in schema["fields"]
+    )

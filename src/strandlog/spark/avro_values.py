@@ -30,11 +30,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandlog.spark.avro_flat import FlatReader, Skip, flat_reader
-from strandlog.spark.avro_schema import AvroColumns, Document, parsed, without_times
+from strandlog.spark.avro_schema import AvroColumns, Document, check_items, parsed, without_times
 from strandlog.spark.options import CONFLUENT, NONE, Options
 
 PREFIX = struct.Struct(">bI")  # zero, id
 BARE, SURE, LIKELY = Skip(0, 0), Skip(PREFIX.size, 1), Skip(PREFIX.size, 2)
+
+PIECE_ROWS = 64
 
 Read = Callable[[bytes], Any]  # raises one of DAMAGE
 
@@ -80,6 +82,8 @@ class AvroValues:
         self._prefix: str = options["avroPrefix"]
         self._reader = _reader(options)
         self._writers: dict[int, Document] = options["avroSchemas"] or {}
+        for document in (self._reader, *self._writers.values()):
+            check_items(document)
         self._names = names
         self._columns = columns_of(options)
         kinds = [(name, self._columns.type_of(name)) for name in names]
@@ -163,21 +167,27 @@ class AvroValues:
         return self._by_id[number](value)
 
     def _as_array(self, rows: list[Any], start: int, bad: list[int]) -> pa.Array:
-        """The rows in Arrow; those that it cannot hold, a decimal with too many digits, are bad.
-        They are found by halving."""
+        """The rows in Arrow; those that it cannot hold, a decimal with too many digits, are bad."""
         try:
             return pa.array(rows, self._type)
         except DAMAGE:
             if len(rows) == 1:
                 bad.append(start)
                 return pa.nulls(1, self._type)
-        middle = len(rows) // 2
+        # Many small pieces at once: with halves, a bad row would cost as much as dozens of good
+        # ones.
+        step = _piece(len(rows))
         return pa.concat_arrays(
             [
-                self._as_array(rows[:middle], start, bad),
-                self._as_array(rows[middle:], start + middle, bad),
+                self._as_array(rows[at : at + step], start + at, bad)
+                for at in range(0, len(rows), step)
             ]
         )
+
+
+def _piece(count: int) -> int:
+    """How many rows to try together when this many do not work: in the end, each alone."""
+    return PIECE_ROWS if count > PIECE_ROWS else 1
 
 
 def _converted(columns: dict[str, pa.Array], schema: pa.Schema, bad: list[int]) -> Parsed:
@@ -201,12 +211,18 @@ def _cast(array: pa.Array, kind: pa.DataType, start: int, beyond: set[int]) -> p
         if len(array) == 1:
             beyond.add(start)
             return pa.nulls(1, kind)
-    middle = len(array) // 2
+    step = _piece(len(array))
     # Taken, not sliced: of a slice of lists Arrow converts the items of all.
-    first = array.take(pa.array(range(middle)))
-    second = array.take(pa.array(range(middle, len(array))))
     return pa.concat_arrays(
-        [_cast(first, kind, start, beyond), _cast(second, kind, start + middle, beyond)]
+        [
+            _cast(
+                array.take(pa.array(range(at, min(at + step, len(array))))),
+                kind,
+                start + at,
+                beyond,
+            )
+            for at in range(0, len(array), step)
+        ]
     )
 
 

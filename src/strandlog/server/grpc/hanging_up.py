@@ -20,12 +20,27 @@ def hang_up(peer: str) -> bool:
     """Shut down the connection of a client, as `context.peer()` names it; whether it was found."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     wanted = (host.strip("[]"), port)
-    for name in os.listdir(OPEN_FILES):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
-            address = connection.getpeername()
-            if isinstance(address, tuple) and (_plain(address[0]), str(address[1])) == wanted:
-                connection.shutdown(socket.SHUT_RDWR)
-                return True
+    with contextlib.suppress(OSError):  # no descriptor is left to look with
+        return any(_shut_down(int(name), wanted) for name in os.listdir(OPEN_FILES))
+    return False
+
+
+def _shut_down(number: int, wanted: tuple[str, str]) -> bool:
+    """Shut an open file down if it is the connection to this address."""
+    try:
+        copy = os.dup(number)  # so that closing the object does not close the file of gRPC
+    except OSError:
+        return False
+    try:
+        connection = socket.socket(fileno=copy)
+    except OSError:  # it is no socket
+        os.close(copy)
+        return False
+    with connection, contextlib.suppress(OSError):
+        address = connection.getpeername()
+        if isinstance(address, tuple) and (_plain(address[0]), str(address[1])) == wanted:
+            connection.shutdown(socket.SHUT_RDWR)
+            return True
     return False
 
 

@@ -16,6 +16,8 @@ are apart. Answers are not to be kept, guessed at, or framed.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -72,7 +74,9 @@ class Guards:
             await refusal(error)(scope, receive, send)
             return
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
-        await self._app(scope, receive, send)
+        # The server is stopping and its grace is over: uvicorn would log a traceback per request.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._app(scope, receive, send)
 
     def _check(self, headers: Headers) -> None:
         host = headers.get("host", "")

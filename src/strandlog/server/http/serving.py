@@ -18,7 +18,7 @@ from strandlog.server.http.application import Application
 from strandlog.server.http.connections import Connections
 from strandlog.server.http.door import HttpOptions
 
-MOST_HEAD_BYTES = 64 * 1024
+MOST_HEAD_BYTES = 16 * 1024
 
 
 class _Uvicorn(uvicorn.Server):

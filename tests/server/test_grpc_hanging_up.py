@@ -1,0 +1,34 @@
+"""Finding and closing the connection of a gRPC client."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from strandlog.server.grpc.hanging_up import hang_up
+
+
+def open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def test_the_connection_of_this_client_is_shut_down_and_no_other(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, (tmp_path / "file").open("w"):
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(2)]
+        accepted = [listener.accept()[0] for _ in clients]
+        host, port = clients[0].getsockname()
+        before = open_files()
+        assert hang_up(f"ipv4:{host}:{port}")
+        assert open_files() == before, "no descriptor is left open"
+        assert clients[0].recv(1) == b""
+        accepted[1].sendall(b"x")
+        assert clients[1].recv(1) == b"x"
+        for each in (*clients, *accepted):
+            each.close()
+
+
+def test_a_client_that_is_gone_leaves_nothing_open() -> None:
+    before = open_files()
+    assert not hang_up("ipv6:%5B::1%5D:1")
+    assert open_files() == before

@@ -101,6 +101,8 @@ class Probe:
             self._process.kill()  # it waits for a reply; that time is counted already
             self._process.wait()
         self._reader.join(1)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         error = self._process.stderr.read().strip().rpartition("\n")[2]
         self._process.stderr.close()
         return error

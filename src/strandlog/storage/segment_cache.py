@@ -31,6 +31,8 @@ from strandlog.storage.segment import Segment
 from strandlog.storage.time_index import ENTRY as TIME_ENTRY
 
 DEFAULT_CAPACITY = 128
+# An index up to this size is copied: comparing the size of one more file costs more, at each use.
+COPIED_INDEX_BYTES = 32 * 1024
 
 
 class SegmentMaps:
@@ -55,6 +57,10 @@ class SegmentMaps:
             mapped = files.map(path)
         except FileNotFoundError:
             return memoryview(b"")
+        if len(mapped.view) <= COPIED_INDEX_BYTES:
+            copy = memoryview(bytes(mapped.view))
+            mapped.close()
+            return copy
         self._mapped.append(mapped)
         return mapped.view
 
@@ -74,7 +80,10 @@ class SegmentMaps:
 
     def is_cut(self) -> bool:
         """Whether one of the files is shorter now than when it was mapped."""
-        return any(mapped.is_cut() for mapped in self._mapped)
+        for mapped in self._mapped:  # noqa: SIM110 - `any` costs more, and this is called often
+            if mapped.is_cut():
+                return True
+        return False
 
     def lookup(self, segment: Segment, offset: int) -> IndexEntry | None:
         """The last index entry at or below an offset."""

@@ -90,6 +90,22 @@ def test_headers_that_trickle_in_are_not_waited_for(opened: Opened) -> None:
     assert time.monotonic() < ended, "the server closes the connection"
 
 
+def test_a_head_of_very_many_headers_is_refused_and_others_are_served(opened: Opened) -> None:
+    headers = b"".join(b"X-%d: y\r\n" % number for number in range(10_000))
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
+    assert _status_or_reset(opened.connect(), head) in (b"HTTP/1.1 400", b"")
+    assert health(opened).startswith(b"HTTP/1.1 200")
+
+
+def _status_or_reset(connection: socket.socket, data: bytes) -> bytes:
+    """A server that closes without having read everything resets the connection."""
+    try:
+        connection.sendall(data)
+        return connection.recv(12)
+    except (ConnectionResetError, BrokenPipeError):
+        return b""
+
+
 def test_an_upload_that_stalls_is_ended(opened: Opened) -> None:
     connection = opened.connect(upload(1000, b'{"name":'))
     assert connection.recv(1000).startswith(b"HTTP/1.1 408")

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
 from strandlog.config.listener_settings import HEALTH_CONNECTIONS
+from strandlog.server.http.parsing import BoundedParser
 from strandlog.server.http.problems import RequestError, refusal
 
 HEALTH_PATHS = ("/healthz", "/readyz")
@@ -108,6 +109,7 @@ class HttpConnection(H11Protocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.conn = BoundedParser()
         self.idle_since = stopwatch()
 
     def is_idle(self) -> bool:

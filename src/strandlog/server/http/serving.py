@@ -1,7 +1,7 @@
 """The web server: uvicorn without its own event loop and signals, and the application it serves.
 
-Connections and their idle time are bounded in `connections.py`, bodies in `bodies.py`, the head of
-a request here.
+Connections and their idle time are bounded in `connections.py`, bodies in `bodies.py`, heads in
+`parsing.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from strandlog.server.core import ServerCore
 from strandlog.server.http.application import Application
 from strandlog.server.http.connections import Connections
 from strandlog.server.http.door import HttpOptions
-
-MOST_HEAD_BYTES = 16 * 1024
 
 
 class _Uvicorn(uvicorn.Server):
@@ -48,7 +46,6 @@ class HttpServing:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
             timeout_keep_alive=max(1, round(idle_seconds)),
         )
         config.load()

@@ -39,6 +39,7 @@ def start_patiently(begin: Callable[[], Any], check: Callable[[], None] = lambda
         if error is None or TOO_SLOW not in str(error) or attempt == START_ATTEMPTS:
             return query
         logger.warning("the Python process of query %s is slow to start: trying again", query.id)
+        _forget_empty_offset_log(query)
     raise AssertionError("the last attempt returns")
 
 
@@ -54,6 +55,19 @@ def wait_until_settled(query: Any, check: Callable[[], None] = lambda: None) -> 
             query.stop()
             raise
         pause(SETTLE_LOOK_SECONDS)
+
+
+def _forget_empty_offset_log(query: Any) -> None:
+    """Remove the folder `offsets` of the checkpoint if nothing is in it. Spark creates it before
+    the first micro-batch, and refuses to start a query into memory once the folder exists."""
+    from pyspark import SparkContext  # noqa: PLC0415 - an extra
+
+    jvm: Any = SparkContext._jvm
+    execution = query._jsq.streamingQuery()
+    folder = jvm.org.apache.hadoop.fs.Path(execution.resolvedCheckpointRoot(), "offsets")
+    files = folder.getFileSystem(execution.sparkSession().sessionState().newHadoopConf())
+    if files.exists(folder) and len(files.listStatus(folder)) == 0:
+        files.delete(folder, False)  # not recursive: fails if a file is in it
 
 
 def make_starts_patient() -> None:

@@ -67,7 +67,7 @@ def busy_folder() -> tuple[SimulatedFiles, PartitionLog]:
         if number % 3 == 0:
             producer = (7, 0, number // 3)
             log.append(batch(b"x", keys=[b"x"], producer=producer, transactional=True, timestamp=0))
-            log.append(control_batch(ControlType.ABORT, 7, 0, START_MS), is_control=True)
+            log.append(control_batch(ControlType.ABORT, 7, 0, 0), is_control=True)
     log.want_snapshot(log.log_end_offset)  # with it, the index of the last segment is written
     log.flush()
     assert log.segments.active.size_bytes > 2 * SETTINGS.index_interval_bytes

@@ -13,7 +13,6 @@ from strandlog.errors import InvalidSettingError, UnknownSettingError
 KAFKA_DEFAULTS = {
     "group.min.session.timeout.ms": 6_000,
     "group.max.session.timeout.ms": 1_800_000,
-    "group.max.size": 2_147_483_647,
     "group.initial.rebalance.delay.ms": 3_000,
     "offsets.retention.minutes": 10_080,
     "offsets.retention.check.interval.ms": 600_000,

@@ -179,12 +179,25 @@ def test_a_lock_has_one_owner_until_it_is_released(place: Place) -> None:
     again.release()
 
 
-def test_two_locks_do_not_mind_each_other(place: Place) -> None:
-    first = place.files.lock(place.path("a.lock"))
-    second = place.files.lock(place.path("b.lock"))
+def test_locks_of_two_folders_do_not_mind_each_other(place: Place) -> None:
+    for name in ("a", "b"):
+        place.files.make_dir(place.path(name))
+    first = place.files.lock(place.path("a/.lock"))
+    second = place.files.lock(place.path("b/.lock"))
     assert first is not None
     assert second is not None
     first.release()
+    second.release()
+
+
+def test_a_folder_whose_lock_file_was_removed_is_still_locked(place: Place) -> None:
+    first = place.files.lock(place.path(".lock"))
+    assert first is not None
+    place.files.remove(place.path(".lock"))
+    assert place.files.lock(place.path(".lock")) is None
+    first.release()
+    second = place.files.lock(place.path(".lock"))
+    assert second is not None
     second.release()
 
 

@@ -400,7 +400,7 @@ class BrokerSettings:
     http_max_json_objects: int
     grpc_max_connections: int
     grpc_max_calls: int
-    grpc_max_calls_per_connection: int
+    grpc_connection_max_calls: int
     grpc_request_max_bytes: int
     grpc_request_max_records: int
     grpc_queued_max_request_bytes: int

@@ -78,7 +78,7 @@ LISTENER_ROWS = (
         help="gRPC calls at the same time; more get RESOURCE_EXHAUSTED.",
     ),
     Setting(
-        name="grpc.max.calls.per.connection",
+        name="grpc.connection.max.calls",
         kind="int",
         default=1024,
         minimum=1,

@@ -239,7 +239,9 @@ class SimulatedFiles:
         with disk_errors("lock", path):
             node = self._disk.open(path)
             self._disk.may_fail("lock", path)
-            return None if node.locked else SimulatedLock(node)
+            folder, _ = self._disk.find_place(path)
+            is_taken = node.locked or folder.locked
+            return None if is_taken else SimulatedLock(node, folder)
 
     def free_bytes(self, path: str) -> int:
         with disk_errors("look at", path):

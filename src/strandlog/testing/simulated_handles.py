@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from strandlog.storage.files import Buffer, disk_error
 from strandlog.testing.simulated_disk import SimulatedDisk, os_error
-from strandlog.testing.simulated_nodes import FileNode
+from strandlog.testing.simulated_nodes import FileNode, FolderNode
 
 
 @contextlib.contextmanager
@@ -114,13 +114,14 @@ class SimulatedMap:
 class SimulatedLock:
     """`Lock` on a simulated disk; gone when the machine or the process is."""
 
-    __slots__ = ("_node",)
+    __slots__ = ("_nodes",)
 
-    def __init__(self, node: FileNode) -> None:
-        node.locked = True
-        self._node: FileNode | None = node
+    def __init__(self, *nodes: FileNode | FolderNode) -> None:
+        self._nodes = nodes
+        for node in nodes:
+            node.locked = True
 
     def release(self) -> None:
-        if self._node is not None:
-            self._node.locked = False
-            self._node = None
+        for node in self._nodes:
+            node.locked = False
+        self._nodes = ()

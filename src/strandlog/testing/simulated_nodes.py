@@ -159,11 +159,12 @@ class FileNode:
 class FolderNode:
     """One folder, with or without a name."""
 
-    __slots__ = ("durable_names", "label", "names", "number", "unsynced")
+    __slots__ = ("durable_names", "label", "locked", "names", "number", "unsynced")
 
     def __init__(self, number: int, label: str) -> None:
         self.number = number
         self.label = label
+        self.locked = False
         self.names: dict[str, FileNode | FolderNode] = {}
         self.durable_names: dict[str, FileNode | FolderNode] = {}
         self.unsynced: list[NameChange] = []

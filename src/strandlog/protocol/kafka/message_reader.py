@@ -285,6 +285,10 @@ def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
 def _fitting(count: int, frame: memoryview, position: int) -> tuple[int, int]:
     if count > len(frame) - position:  # each has a byte at least
         raise DataError(f"an array of {count} elements does not fit into its message")
+    if count > MAX_ARRAY_LENGTH:
+        raise DataError(
+            f"an array of {count} elements is too long: the limit is {MAX_ARRAY_LENGTH}"
+        )
     return count, position
 
 

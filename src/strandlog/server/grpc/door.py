@@ -38,7 +38,7 @@ class GrpcDoor:
                 ("grpc.max_receive_message_length", settings.grpc_request_max_bytes),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-                ("grpc.max_concurrent_streams", settings.grpc_max_calls_per_connection),
+                ("grpc.max_concurrent_streams", settings.grpc_connection_max_calls),
                 ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
                 ("grpc.max_connection_idle_ms", min(settings.connections_max_idle_ms, MAX_INT)),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from strandlog.broker.dynamic_settings import DynamicSettings
 from strandlog.cli.descriptors import (
     FOR_EVERYTHING_ELSE,
     LEAST,
@@ -47,6 +48,14 @@ def test_limits_never_add_up_to_more_than_is_allowed(allowed: int) -> None:
         found.grpc_max_connections,
     ):
         assert connections > 10
+
+
+def test_lowered_limits_survive_a_change_of_a_dynamic_setting() -> None:
+    found = fitted(SETTINGS, 512)
+    lowered = found.max_connections
+    dynamic = DynamicSettings(found)
+    dynamic.apply(dynamic.with_changes("node", {"num.partitions": "3"}))
+    assert (found.num_partitions, found.max_connections) == (3, lowered)
 
 
 def test_enough_descriptors_change_nothing() -> None:

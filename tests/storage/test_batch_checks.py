@@ -62,6 +62,11 @@ def test_good_batches_pass() -> None:
     check(bytes(control_batch(ControlType.ABORT, 5, 0, START_MS)), is_control=True)
 
 
+def test_the_timestamp_window_is_not_for_markers() -> None:
+    late = bytes(control_batch(ControlType.ABORT, 5, 0, START_MS - 1))
+    check(late, is_control=True, message_timestamp_before_max_ms=0)
+
+
 def test_every_flipped_bit_of_what_the_checksum_covers_is_refused() -> None:
     for bit in range(8 * MAGIC_POSITION, 8 * len(WHOLE)):
         damaged = bytearray(WHOLE)

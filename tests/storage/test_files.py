@@ -173,6 +173,27 @@ def test_a_failed_sync_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.Mo
     log.close()
 
 
+def test_a_file_that_grows_during_the_check_was_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = DiskFiles().open_log(str(tmp_path / "log"))
+    file.append([b"first"])
+    fstat = os.fstat
+
+    def append_meanwhile(fd: int) -> os.stat_result:
+        found = fstat(fd)
+        file.append([b"second"])
+        return found
+
+    monkeypatch.setattr(os, "fstat", append_meanwhile)
+    file.check_present()
+    monkeypatch.undo()
+    os.truncate(tmp_path / "log", 3)
+    with pytest.raises(StorageError, match="was cut from 11 to 3 bytes"):
+        file.check_present()
+    file.close()
+
+
 def test_replace_is_durable_in_the_right_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

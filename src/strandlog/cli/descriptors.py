@@ -12,11 +12,11 @@ broker does not start.
 from __future__ import annotations
 
 import resource
-from dataclasses import replace
 from typing import NamedTuple
 
-from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.broker_settings import BrokerSettings, broker_settings
 from strandlog.config.listener_settings import HEALTH_CONNECTIONS
+from strandlog.config.setting import Value
 from strandlog.errors import StrandlogError
 
 FOR_EVERYTHING_ELSE = 64
@@ -75,13 +75,15 @@ def fitted(settings: BrokerSettings, allowed: int) -> BrokerSettings:
     rest -= files
     http = min(settings.http_max_connections, rest // 5)
     grpc = min(settings.grpc_max_connections, rest // 5)
-    return replace(
-        settings,
-        log_max_open_files=files,
-        http_max_connections=http,
-        grpc_max_connections=grpc,
-        max_connections=min(settings.max_connections, rest - http - grpc),
-    )
+    # As values that were given: the broker derives its settings from those again whenever a client
+    # changes one of them.
+    lowered: dict[str, Value] = {
+        "log.max.open.files": files,
+        "http.max.connections": http,
+        "grpc.max.connections": grpc,
+        "max.connections": min(settings.max_connections, rest - http - grpc),
+    }
+    return broker_settings({**settings.given, **lowered})
 
 
 def raise_limit(settings: BrokerSettings) -> int:

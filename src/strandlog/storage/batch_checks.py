@@ -97,9 +97,9 @@ def check_batch(
 ) -> None:
     """Raise what is wrong with a batch that is about to be appended.
 
-    Limits of size are for clients. A coordinator writes what it has accepted, however large one
-    record of it became (a group with thousands of members, a transaction over thousands of
-    partitions); and what it writes for a producer uses none of its sequence numbers.
+    Limits of size and time are for clients. A coordinator writes what it has accepted, however
+    large one record of it became (a group with thousands of members, a transaction over thousands
+    of partitions); and what it writes for a producer uses none of its sequence numbers.
     """
     if header.magic != MAGIC:
         raise CorruptRecordError(f"record batches have magic {MAGIC}, this one has {header.magic}")
@@ -123,7 +123,7 @@ def check_batch(
     if header.producer_id >= 0 > header.base_sequence and not (is_control or from_coordinator):
         raise InvalidRecordError("a batch with a producer id needs a sequence number")
     max_timestamp = header.max_timestamp
-    if max_timestamp >= 0 and not settings.stamps_append_time:
+    if max_timestamp >= 0 and not (settings.stamps_append_time or is_control or from_coordinator):
         ahead_ms = max_timestamp - now_ms
         before_ms = settings.message_timestamp_before_max_ms
         if not -before_ms <= ahead_ms <= settings.message_timestamp_after_max_ms:

@@ -199,13 +199,17 @@ class DiskLogFile:
             os.fdatasync(self._fd)
 
     def check_present(self) -> None:
+        # The owner's thread may append meanwhile: only the size from before the look was promised
+        # to be there, and only as far as the owner has not truncated the file itself.
+        size = self.size
         with _disk_errors("look at", self._path):
             found = os.fstat(self._fd)
         if not found.st_nlink:
             raise StorageError(f"{self._path} was removed while it was open")
-        if found.st_size < self.size:
+        size = min(size, self.size)
+        if found.st_size < size:
             raise StorageError(
-                f"{self._path} was cut from {self.size} to {found.st_size} bytes while it was open"
+                f"{self._path} was cut from {size} to {found.st_size} bytes while it was open"
             )
 
     def close(self) -> None:

@@ -260,6 +260,8 @@ def test_who_comes_before_the_framework_is_loaded_is_answered(tmp_path: Path) ->
 
 def test_a_client_that_sends_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with http_broker(tmp_path / "data") as running:
+        with client_of(running) as asking:
+            assert asking.get("/healthz").status_code == 200  # the web framework is loaded
         host, _, port = http_address(running).removeprefix("http://").rpartition(":")
         half = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         half.connect()

@@ -136,27 +136,3 @@ def test_a_client_beyond_max_connections_is_turned_away_and_the_others_are_not(
                 break
             except ConnectionError:
                 assert time.monotonic() < deadline
-
-
-def test_silent_clients_are_hung_up_on_and_waiting_ones_are_not(tmp_path: Path) -> None:
-    settings = {"connections.max.idle.ms": "1000"}
-    with (
-        _running(BrokerProcess(tmp_path / "data", settings)) as broker,
-        _connect(broker) as silent,
-        _connect(broker) as busy,
-        _connect(broker) as waiting,
-    ):
-        name = b"t"
-        busy.sendall(_frame(3, 4, struct.pack(">ih", 1, len(name)) + name + b"\1"))
-        _receive(busy)
-        long_poll = struct.pack(">iiiib", -1, 2500, 1, 10**6, 0)
-        long_poll += struct.pack(">ih", 1, 1) + name + struct.pack(">iiqi", 1, 0, 0, 10**6)
-        waiting.sendall(_frame(1, 4, long_poll, 9))
-        silent.settimeout(10)
-        began = time.monotonic()
-        while time.monotonic() - began < 2:
-            _ask_versions(busy)
-            time.sleep(0.1)
-        assert silent.recv(1) == b"", "nothing came for a second"
-        assert _receive(waiting)[:4] == struct.pack(">i", 9), "a long poll is not silence"
-        _ask_versions(busy)

@@ -29,6 +29,7 @@ class SlowDisk(DiskFiles):
     __slots__ = ("is_slow",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_slow = False
 
     def sync_file(self, path: str) -> None:

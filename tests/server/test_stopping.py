@@ -62,6 +62,10 @@ def _fetch_all(topic: bytes) -> bytes:
     return _frame(1, 4, body + topic + struct.pack(">iiqi", 1, 0, 0, 50 * 10**6))
 
 
+def _log_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     running = BrokerProcess(tmp_path / "data")
@@ -85,10 +89,16 @@ def test_sigterm_answers_what_is_under_way_and_leaves_a_clean_folder(broker: Bro
         _receive(writer)
         writer.sendall(_metadata(b"empty"))
         _receive(writer)
+        reader.sendall(_metadata(b"empty"))
+        _receive(reader)
         reader.sendall(_long_poll(b"empty", 60_000, 9))
         for _ in range(20):
             writer.sendall(_produce(b"t", batch))
-        time.sleep(0.3)
+        # The long poll was sent before the batches, so it is parked once they are in the log.
+        deadline = time.monotonic() + 60
+        while _log_bytes(broker.data / "t-0") < 20 * len(batch):
+            assert time.monotonic() < deadline, "the broker reads what was sent"
+            time.sleep(0.01)
         assert broker.process is not None
         began = time.monotonic()
         os.kill(broker.process.pid, signal.SIGTERM)

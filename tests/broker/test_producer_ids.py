@@ -13,6 +13,7 @@ from tests.transaction_bench import TransactionBench
 from strandlog.broker.broker import Broker
 from strandlog.broker.producer_ids import BLOCK, FILE
 from strandlog.storage.files import PREVIOUS_SUFFIX
+from strandlog.storage.log_dir import MOST_OF_A_KIND
 from strandlog.storage.producer_state import IMPLAUSIBLE_ID
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -177,3 +178,14 @@ def test_a_full_disk_does_not_keep_a_folder_without_its_file_from_being_opened()
     broker = open_broker(disk)
     assert any(FILE in problem for problem in broker.problems)
     assert broker.producer_ids.next() not in used
+
+
+def test_a_client_that_makes_up_ever_higher_ids_does_not_grow_the_problems() -> None:
+    broker = open_broker(SimulatedFiles())
+    broker.create_topic("t")
+    for turn in range(MOST_OF_A_KIND + 90):
+        write(broker, broker.producer_ids.next() + BLOCK, partition=0)
+        assert len(broker.problems) <= MOST_OF_A_KIND + 1, turn
+    broker.producer_ids.check()
+    assert len(broker.problems) == MOST_OF_A_KIND + 1
+    assert broker.problems[-1].endswith(": 90 more times")

@@ -183,8 +183,9 @@ class Broker:
             try:
                 yield from self.groups.forgetting_topic(name)
             except StrandlogError as error:  # the topic is gone; `create_topic` tries again
-                self.log_dir.problems.append(
-                    f"groups still have offsets of the deleted topic {name!r}: {error}"
+                self.log_dir.report(
+                    "groups still have offsets of deleted topics",
+                    f"groups still have offsets of the deleted topic {name!r}: {error}",
                 )
 
     def add_partitions(self, name: str, count: int) -> Topic:

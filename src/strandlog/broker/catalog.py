@@ -291,7 +291,8 @@ class Catalog:
         try:
             yield from self._finishing_delete(doomed)
         except StorageError as error:
-            self._log_dir.problems.append(f"files of the deleted topic {name!r} stay: {error}")
+            problem = f"files of the deleted topic {name!r} stay: {error}"
+            self._log_dir.report("files of deleted topics stay", problem)
 
     def _finish_delete(self, topic: Topic) -> None:
         do_here(self._finishing_delete(topic))

@@ -63,6 +63,9 @@ class LogDirOptions:
     reserve_bytes: int = 0
 
 
+MOST_OF_A_KIND = 10  # problems that clients can cause again and again
+
+
 class LogDir:
     """One data folder, owned."""
 
@@ -83,6 +86,7 @@ class LogDir:
         self.steady_clock = SteadyClock(clock)
         self.producer_ids_seen = ProducerIdsSeen()
         self.problems: list[str] = []
+        self._reported: dict[str, int] = {}  # how many problems of a kind
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._gone: set[TopicPartition] = set()
         self._new_uuid = new_uuid
@@ -123,6 +127,18 @@ class LogDir:
     def _note_once(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
+
+    def report(self, kind: str, problem: str) -> None:
+        """Add a problem that a client can cause again and again: the first of a kind are kept, the
+        others are counted in one line."""
+        left_out = self._reported.get(kind, 0) + 1 - MOST_OF_A_KIND
+        self._reported[kind] = left_out + MOST_OF_A_KIND
+        if left_out <= 0:
+            self.problems.append(problem)
+        elif left_out == 1:
+            self.problems.append(_more(kind, 1))
+        else:
+            self.problems[self.problems.index(_more(kind, left_out - 1))] = _more(kind, left_out)
 
     def _take_clean_marker(self) -> bool:
         path = join(self.path, paths.CLEAN_SHUTDOWN)
@@ -345,3 +361,7 @@ class LogDir:
 def read_topic_id(files: Files, folder: str) -> str:
     """The id of the topic that a partition's folder carries; "" when it is not readable."""
     return read_metadata(files, folder).topic_id
+
+
+def _more(kind: str, count: int) -> str:
+    return f"{kind}: {count} more times"

@@ -39,6 +39,7 @@ class Outcome:
     by_action: Counter[tuple[str, str]] = field(default_factory=Counter)
     with_loss: int = 0
     reported: int = 0
+    unreported: Counter[str] = field(default_factory=Counter)  # by kind of file
     limits: list[str] = field(default_factory=list)
     failures: list[tuple[int, Damage, Failure]] = field(default_factory=list)
 
@@ -47,6 +48,7 @@ class Outcome:
         self.by_action[done.kind, done.action] += 1
         self.with_loss += verdict.lost > 0
         self.reported += bool(verdict.reports)
+        self.unreported[done.kind] += not verdict.reports
         for failure in verdict.failures:
             if done.limit and failure.what in WRONG:
                 known = "reported" if verdict.reports else "not reported"

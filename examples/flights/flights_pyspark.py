@@ -19,7 +19,6 @@ import strandlog
 from strandlog.spark import session
 
 WATERMARK = ("time_hour", "2 days")
-CORRUPT = "_corrupt STRUCT<key: BINARY, value: BINARY>"  # the record as it was
 DELAYS, BAD = "flights.delays.pyspark", "flights.bad.pyspark"
 
 
@@ -66,14 +65,14 @@ def main() -> None:
     spark = session(app_name="flights")
     spark.sparkContext.setLogLevel("ERROR")
 
-    rows = stream(spark, options.bootstrap, "flights", f"{FLIGHT_SCHEMA}, {CORRUPT}")
+    rows = stream(spark, options.bootstrap, "flights", f"{FLIGHT_SCHEMA}, _corrupt STRING")
     flights = rows.where("_corrupt IS NULL").drop("_corrupt").withWatermark(*WATERMARK)
     weather = stream(spark, options.bootstrap, "weather", WEATHER_SCHEMA).withWatermark(*WATERMARK)
     delays = delays_of(flights).select(
         F.concat_ws(" ", "origin", F.date_format("hour", "yyyy-MM-dd'T'HH:mm'Z'")).alias("key"),
         F.to_json(F.struct("*")).alias("value"),
     )
-    bad = rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt.key", "_corrupt.value")
+    bad = rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt AS value")
 
     def write_delays(batch: Any, batch_id: int) -> None:
         # A Python sink has no update mode of its own. Named by its query and number, both of which
@@ -81,7 +80,6 @@ def main() -> None:
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         (
             to_topic(batch.write, DELAYS)
-            .option("deliveryGuarantee", "exactly_once")
             .option("txnAppId", query_id)
             .option("txnVersion", batch_id)
             .mode("append")

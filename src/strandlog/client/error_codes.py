@@ -1,19 +1,27 @@
 """Kafka's error codes in the words of our own tree of errors.
 
 A code is the class of the tree that has it as its `kafka_code`; of several, the one that is drawn
-nearest to the root. What no class has is a `RemoteError` with the code.
+nearest to the root, but for `_USUAL`. What no class has is a `RemoteError` with the code.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from strandlog.errors import CorruptRecordError, RemoteError, StrandlogError
+from strandlog.errors import (
+    CorruptRecordError,
+    MessageTooLargeError,
+    RemoteError,
+    StrandlogError,
+)
+
+# Of the classes with the same code, those that brokers usually mean by it.
+_USUAL: tuple[type[StrandlogError], ...] = (CorruptRecordError, MessageTooLargeError)
 
 
 @cache
 def _by_code() -> dict[int, type[StrandlogError]]:
-    found: dict[int, type[StrandlogError]] = {CorruptRecordError.kafka_code: CorruptRecordError}
+    found = {kind.kafka_code: kind for kind in _USUAL}
     row: list[type[StrandlogError]] = [StrandlogError]
     while row:
         for kind in row:

@@ -19,6 +19,7 @@ import strandlog
 from strandlog.spark import session
 
 WATERMARK = ("time_hour", "2 days")
+CORRUPT = "_corrupt STRUCT<key: BINARY, value: BINARY>"  # the record as it was
 DELAYS, BAD = "flights.delays.pyspark", "flights.bad.pyspark"
 
 
@@ -65,14 +66,14 @@ def main() -> None:
     spark = session(app_name="flights")
     spark.sparkContext.setLogLevel("ERROR")
 
-    rows = stream(spark, options.bootstrap, "flights", f"{FLIGHT_SCHEMA}, _corrupt STRING")
+    rows = stream(spark, options.bootstrap, "flights", f"{FLIGHT_SCHEMA}, {CORRUPT}")
     flights = rows.where("_corrupt IS NULL").drop("_corrupt").withWatermark(*WATERMARK)
     weather = stream(spark, options.bootstrap, "weather", WEATHER_SCHEMA).withWatermark(*WATERMARK)
     delays = delays_of(flights).select(
         F.concat_ws(" ", "origin", F.date_format("hour", "yyyy-MM-dd'T'HH:mm'Z'")).alias("key"),
         F.to_json(F.struct("*")).alias("value"),
     )
-    bad = rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt AS value")
+    bad = rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt.key", "_corrupt.value")
 
     def write_delays(batch: Any, batch_id: int) -> None:
         # A Python sink has no update mode of its own. Named by its query and number, both of which

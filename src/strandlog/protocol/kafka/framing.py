@@ -1,4 +1,4 @@
-"""Bytes in, whole frames out.
+"""Bytes in, whole frames out, one at a time: `feed` what arrived, then `cut` frame by frame.
 
     frame: i32 length | i16 api key | ... that many bytes
 
@@ -8,17 +8,17 @@ one, because what is decoded takes several times as much memory as its bytes. Me
 bytes that have arrived, never with a length that was only announced. Each whole frame comes out as
 a read-only view of one buffer that is not written to again, so a batch inside it goes to disk
 without a copy; a frame that arrived in one piece is not copied at all, any other is copied once.
+Frames that are not cut yet cost no more than their bytes, however small they are.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from strandlog.errors import DataError
 
 LENGTH_SIZE = 4
 START_SIZE = LENGTH_SIZE + 2  # with the api key
 PRODUCE = 0
+NOTHING = memoryview(b"")
 
 # Read as lengths they are over any limit that is sensible: more than 300 MB.
 _HTTP_STARTS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"PRI "})
@@ -32,43 +32,59 @@ class FrameTooLargeError(DataError):
 class FrameSplitter:
     """The frames of one connection."""
 
-    __slots__ = ("_buffer", "_limit_bytes", "_other_limit_bytes", "_wanted")
+    __slots__ = ("_buffer", "_limit_bytes", "_other_limit_bytes", "_uncut", "_wanted")
 
     def __init__(self, limit_bytes: int, other_limit_bytes: int | None = None) -> None:
         """`other_limit_bytes` is for requests that are not Produce; the same limit by default."""
         self._limit_bytes = limit_bytes
         self._other_limit_bytes = min(other_limit_bytes or limit_bytes, limit_bytes)
         self._buffer: bytearray | None = None  # an unfinished frame with its length
+        self._uncut = NOTHING  # what arrived behind the last frame that was cut
         self._wanted = LENGTH_SIZE  # how many bytes the next step needs
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes of an unfinished frame have arrived."""
-        return len(self._buffer) if self._buffer is not None else 0
+        """How many bytes have arrived that no frame was cut from."""
+        return len(self._uncut) + (len(self._buffer) if self._buffer is not None else 0)
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes the unfinished frame still lacks, as far as that is known."""
+        """How many bytes the unfinished frame still lacks, as far as that is known.
+
+        Means something only after `cut` has found no whole frame.
+        """
         return self._wanted - self.buffered_bytes
 
-    def feed(self, data: bytes) -> Iterator[memoryview]:
-        """Take in what arrived; yields each frame that is whole now, without its length."""
-        rest = memoryview(data)
+    def feed(self, data: bytes) -> None:
+        """Take in what arrived."""
+        uncut = self._uncut
+        self._uncut = memoryview(bytes(uncut) + data if len(uncut) else data)
+
+    def cut(self) -> memoryview | None:
+        """The next whole frame without its length, or None when more bytes have to arrive."""
+        uncut = self._uncut
         while self._buffer is not None:
             missing = self._wanted - len(self._buffer)
-            self._buffer += rest[:missing]
-            if len(rest) < missing:
-                return
-            rest = rest[missing:]
+            self._buffer += uncut[:missing]
+            uncut = self._uncut = uncut[missing:]
+            if len(self._buffer) < self._wanted:
+                return None
             size = self._frame_size(self._buffer)
             if size is None or size > len(self._buffer):
                 continue
             whole, self._buffer = self._buffer, None
-            yield memoryview(whole).toreadonly()[LENGTH_SIZE:]
-        while (size := self._frame_size(rest)) is not None and size <= len(rest):
-            yield rest[LENGTH_SIZE:size]
-            rest = rest[size:]
-        self._buffer = bytearray(rest) if rest else None
+            return memoryview(whole).toreadonly()[LENGTH_SIZE:]
+        size = self._frame_size(uncut)
+        if size is not None and size <= len(uncut):
+            self._uncut = uncut[size:]
+            return uncut[LENGTH_SIZE:size]
+        self._buffer = bytearray(uncut) if len(uncut) else None
+        self._uncut = NOTHING
+        return None
+
+    def compact(self) -> None:
+        """Keep no more memory than `buffered_bytes`, for frames that are cut much later."""
+        self._uncut = compacted(self._uncut)
 
     def _frame_size(self, start: bytearray | memoryview) -> int | None:
         """The size of a frame with its length, or None while too little of it is there to say."""
@@ -93,6 +109,12 @@ class FrameSplitter:
                 )
         self._wanted = LENGTH_SIZE + length
         return self._wanted
+
+
+def compacted(view: memoryview) -> memoryview:
+    """The same bytes; as a copy if the view keeps a buffer in memory that is much larger."""
+    whole = memoryview(view.obj)
+    return memoryview(bytes(view)) if 2 * len(view) < len(whole) else view
 
 
 def _other_protocol(start: bytes) -> str:

@@ -4,7 +4,8 @@
 
 A reply may come later (a long poll, a join, a sync to disk); those behind it wait in their slots,
 because Kafka's protocol answers in order. At most `max_inflight` requests are being worked on, and
-none is begun behind one that is worked on in slices (`hold_line`). After a request that kept the
+none is begun behind one that is worked on in slices (`hold_line`). A frame is cut out of the bytes
+when it is about to begin; the bytes behind it stay as they arrived. After a request that kept the
 event loop for long the next ones are begun one at a time, in turns with other connections of that
 kind (`turns.py`). Reading stops at that, while the peer does not take what was written, and while
 the server is out of memory for requests. A request that cannot be read, or a Produce with acks=0
@@ -30,7 +31,7 @@ from typing import Protocol, cast
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.framing import FrameSplitter
+from strandlog.protocol.kafka.framing import FrameSplitter, compacted
 from strandlog.server.memory import ByteBudget
 from strandlog.server.turns import Turns
 from strandlog.storage.partition_log import PartitionLog
@@ -133,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._door = door
         self._splitter = FrameSplitter(door.max_frame_bytes, door.max_other_frame_bytes)
         self._slots: deque[Slot] = deque()
-        self._waiting: deque[memoryview] = deque()
+        self._next: memoryview | None = None  # the next whole frame; those behind it are not cut
         self._unsent: deque[Buffer] = deque()  # of replies whose turn it is
         self._unsent_bytes = 0
         self._frame_bytes = 0  # of whole frames that are kept
@@ -180,7 +181,7 @@ class Connection(asyncio.Protocol):
         self._door.metrics.connections_paused -= self._is_paused
         self._is_paused = False
         self._slots.clear()
-        self._waiting.clear()
+        self._next = None
         self._unsent.clear()
         self._door.requests.hold(self, 0)
         self._door.replies.hold(self, 0)
@@ -199,25 +200,30 @@ class Connection(asyncio.Protocol):
         self._work()
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None:
+        if self._transport is None or self._is_draining:
             return
         self.last_active_ms = self._moved_ms = self._door.clock.monotonic_ms()
+        self._splitter.feed(data)
+        if self._next is None:
+            self._cut()
+        self._work()
+
+    def _cut(self) -> None:
+        """Take the next frame out of what has arrived."""
         try:
-            for frame in self._splitter.feed(data):
-                self._waiting.append(frame)
-                if len(frame) >= COUNTED_FRAME_BYTES:
-                    self._frame_bytes += len(frame)
+            self._next = self._splitter.cut()
         except DataError as error:
             logger.warning("%s: %s; hanging up", self.peer_host, error)
             self.abort()
             return
-        self._work()
+        if self._next is not None and len(self._next) >= COUNTED_FRAME_BYTES:
+            self._frame_bytes += len(self._next)
 
     # -- work ------------------------------------------------------------------------------------
 
     def _may_begin(self) -> bool:
         return (
-            bool(self._waiting)
+            self._next is not None
             and self._peer_reads
             and not self._is_held
             and len(self._slots) < self._door.max_inflight
@@ -227,9 +233,13 @@ class Connection(asyncio.Protocol):
         """Begin as many requests as may be under way, or queue up for a turn."""
         if not self._takes_long:
             self._begin(self._door.max_inflight)
-        if self._takes_long and not self._awaits_turn and self._may_begin():
+        if not self._awaits_turn and self._may_begin():
             self._awaits_turn = True
             self._door.turns.add(self._take_turn)
+        elif self._next is not None:  # it waits, perhaps for long
+            self._next = compacted(self._next)
+            self._splitter.compact()
+        self._account()  # whether or not a request was begun: an unfinished frame grows
         self.regulate()
 
     def _take_turn(self) -> None:
@@ -241,13 +251,15 @@ class Connection(asyncio.Protocol):
         """Begin so many requests, fewer when they take long."""
         began = stopwatch()
         self._is_working = True  # replies that are ready at once go out together
-        while most and self._may_begin():
+        while most and (frame := self._next) is not None and self._may_begin():
             most -= 1
-            frame = self._waiting.popleft()
+            self._next = None
             slot = Slot(self, len(frame) if len(frame) >= COUNTED_FRAME_BYTES else 0)
             self._slots.append(slot)
             self._door.metrics.requests_in_flight += 1
             self._door.handle(frame, slot, self)
+            if self._transport is not None:
+                self._cut()
             if slot.is_filled and (
                 slot.size_bytes > WRITE_AT_ONCE_BYTES or len(self._slots) == self._door.max_inflight
             ):
@@ -256,7 +268,6 @@ class Connection(asyncio.Protocol):
                 break
         self._is_working = False
         self._write_ready()
-        self._account()
         self._takes_long = stopwatch() - began > LONG_SECONDS
         self._door.worked()
 
@@ -276,7 +287,7 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         should_pause = (
-            bool(self._waiting)
+            self._next is not None
             or not self._peer_reads
             or self._is_draining
             or (
@@ -306,7 +317,7 @@ class Connection(asyncio.Protocol):
         self.last_active_ms = self._door.clock.monotonic_ms()
         self._write_ready()
         self._account()
-        if self._waiting:
+        if self._next is not None:
             # Not from here: the one who filled the slot is in the middle of something.
             asyncio.get_running_loop().call_soon(self._work)
 
@@ -389,7 +400,7 @@ class Connection(asyncio.Protocol):
     def missing_bytes(self) -> int:
         """How many bytes the unfinished frame lacks; 0 if there is none worth counting."""
         is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
-        return self._splitter.missing_bytes if is_counted else 0
+        return self._splitter.missing_bytes if is_counted and self._next is None else 0
 
     def stalled_ms(self, now_ms: int) -> int:
         """How long the peer has sent and taken nothing although it could."""
@@ -419,7 +430,7 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Read nothing more; close when everything that is under way is answered."""
         self._is_draining = True
-        self._waiting.clear()
+        self._next = None
         self.regulate()
         self._write_ready()
 

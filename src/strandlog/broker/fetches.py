@@ -25,12 +25,18 @@ from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.visibility import has_more_to_show
 from strandlog.clock import stopwatch
 from strandlog.config.setting import MAX_INT
-from strandlog.errors import StrandlogError, TopicNotFoundError
+from strandlog.errors import CorruptSegmentError, StrandlogError, TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.record.batch_header import end_offset_of
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import aborted_in, read, read_plan
+from strandlog.storage.partition_reads import (
+    CheckBudget,
+    aborted_in,
+    read_intact,
+    read_plan,
+    report,
+)
 
 FEW_ABORTED = 100
 WAKE_SECONDS = 0.004
@@ -91,11 +97,14 @@ class Fetches:
         when_visible: Callable[[Iterable[PartitionLog], Callable[[], None]], bool],
         room: Callable[[], int] = lambda: MAX_INT,
         later: Callable[[Callable[[], None]], None] = lambda run: run(),
+        on_damage: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`when_visible` calls back once readers see what was written before (`Visibility`).
         `room` says how many bytes an answer may have now; a first batch comes whole anyway.
         `later` calls back after others had their turn: thousands may wait for one partition.
+        `on_damage` gets each problem that a read finds on disk, once.
         """
+        self._on_damage = on_damage
         self._later = later
         self._woken: dict[_Parked, None] = {}  # to be looked at
         self._is_waking = False
@@ -201,7 +210,7 @@ class Fetches:
             self._answer(parked.wish, parked.pending)
 
     def _answer(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
-        answers = answer(wish, min(wish.max_bytes, self._room()))
+        answers = answer(wish, min(wish.max_bytes, self._room()), self._on_damage)
         self.read_bytes += sum([len(each.data) for each in answers])
         pending.complete(answers)
 
@@ -251,13 +260,18 @@ def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:
     return plan.end_position - found[0] + sum(later)
 
 
-def answer(wish: FetchWish, max_bytes: int) -> list[FetchAnswer]:
+def answer(wish: FetchWish, max_bytes: int, on_damage: Callable[[str], None]) -> list[FetchAnswer]:
     """Read what the fetch asks for, within its limits and `max_bytes` in total."""
     left = max_bytes
+    budget = CheckBudget()
     answers = []
     took_any = False
     for part in wish.parts:
-        found = _answer_part(part, left, is_first=not took_any, committed=wish.committed)
+        found = _answer_part(part, left, budget, is_first=not took_any, committed=wish.committed)
+        if isinstance(found.error, CorruptSegmentError) and part.log is not None:
+            problem = str(found.error)
+            if report(part.log, problem):
+                on_damage(f"{part.tp}: {problem}")
         if found.data is TOO_LARGE:
             left = 0  # the reply is full: nothing more is read only to be dropped
             found = found._replace(data=b"")
@@ -272,7 +286,9 @@ def refused_fetch(part: FetchPart) -> FetchAnswer:
     return FetchAnswer(part.tp, part.error, -1, -1, b"")
 
 
-def _answer_part(part: FetchPart, left: int, *, is_first: bool, committed: bool) -> FetchAnswer:
+def _answer_part(
+    part: FetchPart, left: int, budget: CheckBudget, *, is_first: bool, committed: bool
+) -> FetchAnswer:
     log = part.log
     if log is None or part.error is not None:
         return refused_fetch(part)
@@ -281,7 +297,7 @@ def _answer_part(part: FetchPart, left: int, *, is_first: bool, committed: bool)
     try:
         if left > 0 or is_first:
             limit = max(0, min(part.max_bytes, left))
-            data = read(log, part.offset, limit, committed=committed)
+            data = read_intact(log, part.offset, limit, budget, committed=committed)
             if len(data) > left and not is_first:
                 data = TOO_LARGE  # a first batch that no longer fits; the next fetch gets it
     except StrandlogError as refused:

@@ -55,7 +55,9 @@ class ServerCore:
         queued = settings.queued_max_response_bytes
         self.reply_bytes = ByteBudget("replies", queued, 2 * queued, stall_ms, broker.clock)
         self.turns = Turns()
-        self.fetches = Fetches(self.timers, self.when_visible, self.reply_bytes.room, self._in_turn)
+        self.fetches = Fetches(
+            self.timers, self.when_visible, self.reply_bytes.room, self._in_turn, logger.warning
+        )
         self.durability = Durability(broker.clock, broker.upkeep.syncing, self.fetches.visible)
         self._visibility = Visibility(
             self.durability, self.timers, broker.clock, broker.settings.visibility_max_wait_ms

@@ -90,6 +90,7 @@ class PartitionLog:
         "context",
         "folder",
         "high_watermark",
+        "inherited_place",
         "last_report",
         "log_end_offset",
         "log_start_offset",
@@ -129,6 +130,8 @@ class PartitionLog:
         self.log_start_offset = max(self.segments.first_base, log_start_offset)
         self.high_watermark = recovered.log_end_offset
         self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
+        # What lies below was written by another process; see `read_intact`.
+        self.inherited_place = self.visible_place
         self._stable_place = (-1, self.visible_place)  # of the last stable offset asked for
         self.manifest = recovered.manifest
         self._flusher = Flusher(folder, context, recovered)

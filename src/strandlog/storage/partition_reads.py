@@ -13,6 +13,11 @@ does: consumers that begin there read on behind them.
 
 Damaged bytes are never handed out. `read` raises `CorruptSegmentError`, whose `resume_offset` tells
 where readable records go on; a lookup by time passes over damage and puts it into the log's report.
+
+`read` checks the first batch only, because its callers check each batch that they decode. Clients
+on the wire may not (librdkafka does not unless told to), so they get what `read_intact` returns:
+bytes that this process did not write itself are checked before they are handed out for the first
+time. That costs once per byte and start, and nothing for records that were appended since.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from strandlog.model import TimestampOffset
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage import time_index
+from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.batch_walk import Source, next_intact, walk, windowed
 from strandlog.storage.files import Buffer
 from strandlog.storage.index_rebuild import rebuild_aborted
@@ -35,6 +41,20 @@ from strandlog.storage.segment import ActiveSegment, Segment
 from strandlog.storage.steps import Steps, do_here
 from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry
 from strandlog.storage.txn_index import AbortedTransaction
+
+CHECKED_BYTES = 4 * 1024 * 1024
+CHECKED_BATCHES = 1000
+MOST_PROBLEMS = 100  # of one partition; clients that read past damage add one for each batch
+
+
+class CheckBudget:
+    """How much one request may check: what it costs the event loop has a bound."""
+
+    __slots__ = ("batches", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = CHECKED_BYTES
+        self.batches = CHECKED_BATCHES
 
 
 def read_plan(
@@ -119,6 +139,57 @@ def read(
     return EMPTY
 
 
+def read_intact(
+    log: PartitionLog,
+    offset: int,
+    max_bytes: int,
+    budget: CheckBudget,
+    *,
+    committed: bool = False,
+) -> Buffer:
+    """`read`, with no damaged batch behind the first one either. Bytes that must be checked and
+    are over the budget are left to the next read; the first batch comes in any case."""
+    plan = read_plan(log, offset, max_bytes, committed=committed)
+    while plan is not None:
+        data = plan.execute()
+        read_done(log, plan)
+        if data:
+            return _intact_part(log, plan, data, budget)
+        plan = plan_after(log, plan, committed=committed)
+    return EMPTY
+
+
+def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckBudget) -> Buffer:
+    """The bytes up to the first damage. Whole batches only, where they had to be checked."""
+    base, inherited_end = log.inherited_place
+    start = plan.position
+    if plan.base_offset > base or (plan.base_offset == base and start >= inherited_end):
+        return data
+    segment, _ = log.segments.at(plan.offset)
+    checked_start, checked_end = segment.checked
+    if checked_start <= start and start + len(data) <= checked_end:
+        return data
+    size = 0
+    try:
+        for batch in checked_batches(
+            data, path=plan.path, offset=plan.offset, end_offset=plan.end_offset
+        ):
+            size += batch.header.size_bytes
+            budget.batches -= 1
+            budget.size_bytes -= batch.header.size_bytes
+            if budget.size_bytes <= 0 or budget.batches <= 0:
+                break
+    except CorruptSegmentError:
+        if not size:
+            raise
+        # The next read begins with the damage, and says where the log goes on.
+    if checked_start <= start <= checked_end:
+        segment.checked = (checked_start, max(checked_end, start + size))
+    elif size > checked_end - checked_start:
+        segment.checked = (start, start + size)
+    return memoryview(data)[:size]
+
+
 def plan_after(
     log: PartitionLog, plan: ReadPlan, *, unflushed: bool = False, committed: bool = False
 ) -> ReadPlan | None:
@@ -135,7 +206,7 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
     if not plan.index_is_wrong:
         return
     segment, _ = log.segments.at(plan.offset)
-    _report(log, f"an index of {segment.log_path} was wrong; made anew")
+    report(log, f"an index of {segment.log_path} was wrong; made anew")
     if isinstance(segment, ActiveSegment):
         segment.indexes.offsets.keep(0)
     else:
@@ -148,7 +219,7 @@ def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedT
     doubtful = [entry for entry in found if entry.last_offset in log.aborted.doubtful]
     for entry in doubtful:
         if not _is_aborted(log, entry):
-            _report(log, f"{log.folder}: a transaction index was wrong; made anew")
+            report(log, f"{log.folder}: a transaction index was wrong; made anew")
             rebuild_aborted(log.context.files, log.segments.all(), log.aborted)
             return log.aborted.overlapping(offset, end_offset)
         log.aborted.doubtful.discard(entry.last_offset)
@@ -236,7 +307,7 @@ def finding_latest(log: PartitionLog) -> Steps[TimestampOffset | None]:
     try:
         found = yield from _searching(log, batch, latest.timestamp, 0)
     except DataError as error:
-        _report(log, f"{log.tp}: {error}")
+        report(log, f"{log.tp}: {error}")
         return TimestampOffset(*latest)  # all that the header tells
     if found is None or found.offset >= log.log_start_offset:
         return found
@@ -266,7 +337,7 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
             if header.max_timestamp > largest.timestamp:
                 largest = TimeEntry(header.max_timestamp, header.last_offset)
     except CorruptSegmentError as damage:
-        _report(log, str(damage))
+        report(log, str(damage))
     return largest
 
 
@@ -329,7 +400,7 @@ def _find_in(
                 yield from _search_times(log, segment, source, place, end_position, timestamp_ms)
             )
         except CorruptSegmentError as damage:
-            _report(log, str(damage))
+            report(log, str(damage))
             after = place[1] if damage.offset is None else damage.offset + 1
             found = next_intact(source, damage.position, end_position, after)
             place = (found[0], found[1].base_offset) if found else None
@@ -423,7 +494,12 @@ def _first_to_reach(
     return None
 
 
-def _report(log: PartitionLog, problem: str) -> None:
-    """Say it once, however often it is met."""
-    if problem not in log.last_report.problems:
-        log.last_report.problems.append(problem)
+def report(log: PartitionLog, problem: str) -> bool:
+    """Add a problem to the report of a partition; False if it is there already."""
+    problems = log.last_report.problems
+    if problem in problems or len(problems) > MOST_PROBLEMS:
+        return False
+    if len(problems) == MOST_PROBLEMS:
+        problem = f"{log.tp}: more is damaged; 'strandlog log verify' lists everything"
+    problems.append(problem)
+    return True

@@ -45,6 +45,7 @@ class ReadPlan:
         "max_bytes",
         "offset",
         "path",
+        "position",
     )
 
     def __init__(
@@ -71,6 +72,7 @@ class ReadPlan:
         self.max_bytes = max_bytes
         self.end_offset = end_offset
         self.index_is_wrong = False
+        self.position = 0  # where the bytes begin, once it was executed
 
     def execute(self) -> Buffer:
         """The bytes; empty when this segment has no batch at or after the offset."""
@@ -78,6 +80,7 @@ class ReadPlan:
         if found is None:
             return EMPTY
         position, size = found
+        self.position = position
         length = min(max(size, self.max_bytes), self.end_position - position)
         return self._source(position, length)
 

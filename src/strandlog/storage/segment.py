@@ -37,7 +37,7 @@ SAVE_AT_ENTRIES = 64
 class Segment:
     """A sealed segment: where it begins, how long it is, how new it is."""
 
-    __slots__ = ("base_offset", "end_offset", "largest", "size_bytes", "stem")
+    __slots__ = ("base_offset", "checked", "end_offset", "largest", "size_bytes", "stem")
 
     def __init__(
         self, stem: str, base_offset: int, size_bytes: int, largest: TimeEntry | None = None
@@ -48,6 +48,7 @@ class Segment:
         self.end_offset = base_offset + MAX_RELATIVE_OFFSET + 1
         self.size_bytes = size_bytes
         self.largest = largest  # the largest timestamp; None until somebody asked the index
+        self.checked = (0, 0)  # from which byte to which all checksums match (`read_intact`)
 
     @property
     def log_path(self) -> str:

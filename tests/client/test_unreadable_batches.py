@@ -115,3 +115,30 @@ def test_every_kind_of_poison_is_skipped(tmp_path: Path, why: str) -> None:
             with log.consumer(["t"], on_unreadable="skip") as consumer:
                 found = sum(len(getattr(consumer, way)()) for _ in range(3))
                 assert (found, len(consumer.skipped)) == (2, 1), way
+
+
+@pytest.mark.parametrize("way", ["open", "read"])
+@pytest.mark.parametrize("which", [1, -1], ids=["sealed", "last"])
+def test_a_segment_that_lost_its_end_does_not_stop_a_consumer_that_skips(
+    tmp_path: Path, way: str, which: int
+) -> None:
+    count, size = 200, 4096
+    with strandlog.open(tmp_path) as log:
+        log.create_topic("t", config={"segment.bytes": str(size), "retention.ms": "-1"})
+        with log.producer(acks="all") as producer:
+            for number in range(count):
+                producer.send("t", b"%050d" % number)
+    path = sorted((tmp_path / "t-0").glob("*.log"))[which]
+    path.write_bytes(path.read_bytes()[:1000])
+    with (
+        getattr(strandlog, way)(tmp_path) as log,
+        log.consumer(["t"], on_unreadable="skip") as consumer,
+    ):
+        values = [record.value for _ in range(count) for record in consumer.poll()]
+        lost = [
+            offset
+            for skipped in consumer.skipped
+            for offset in range(skipped.first_offset, skipped.last_offset + 1)
+        ]
+    assert lost
+    assert values == [b"%050d" % n for n in range(count) if n not in lost]

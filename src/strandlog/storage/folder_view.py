@@ -25,7 +25,7 @@ from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.storage import paths
-from strandlog.storage.batch_walk import Source, walk, windowed
+from strandlog.storage.batch_walk import NEVER, Source, walk, windowed
 from strandlog.storage.checkpoint import read_offsets
 from strandlog.storage.even_pieces import Stretch, even_cuts, stretch_of
 from strandlog.storage.files import DIRECTORY, Buffer, Files
@@ -165,8 +165,14 @@ class PartitionView:
                 segment.size_bytes,
                 wanted,
                 max_bytes,
+                end_offset=NEVER if is_last else segment.end_offset,
             )
-            data = plan.execute()
+            try:
+                data = plan.execute()
+            except CorruptSegmentError as damage:
+                if is_last and damage.resume_offset is None:
+                    damage.resume_offset = self._end_offset
+                raise
             if data:
                 return data
         return EMPTY

@@ -142,3 +142,33 @@ def test_a_segment_that_lost_its_end_does_not_stop_a_consumer_that_skips(
         ]
     assert lost
     assert values == [b"%050d" % n for n in range(count) if n not in lost]
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut between two batches"])
+def test_a_read_only_log_does_not_pass_over_a_lost_segment_in_silence(
+    tmp_path: Path, how: str
+) -> None:
+    with strandlog.open(tmp_path) as log:
+        log.create_topic("t", config={"segment.bytes": "4096", "retention.ms": "-1"})
+        with log.producer(acks="all") as producer:
+            for number in range(200):
+                producer.send("t", b"%050d" % number)
+    lost, behind = sorted((tmp_path / "t-0").glob("*.log"))[1:3]
+    first, end = int(lost.stem), int(behind.stem)
+    if how == "deleted":
+        lost.unlink()
+    else:
+        raw = lost.read_bytes()
+        lost.write_bytes(raw[: len(raw) - len(raw) // (end - first)])  # batches of one size
+        first = end - 1
+    with strandlog.read(tmp_path) as log:
+        consumer = log.consumer(["t"])
+        while (position := consumer.position("t", 0)) < first:
+            assert consumer.poll(), f"nothing at {position}"
+        with pytest.raises(strandlog.CorruptSegmentError, match="gone") as caught:
+            consumer.poll()
+        assert caught.value.resume_offset == end
+        skipping = log.consumer(["t"], on_unreadable="skip")
+        offsets = [record.offset for _ in range(200) for record in skipping.poll()]
+        assert offsets == [n for n in range(200) if not first <= n < end]
+        assert [(s.first_offset, s.last_offset) for s in skipping.skipped] == [(first, end - 1)]

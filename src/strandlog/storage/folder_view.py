@@ -23,7 +23,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.record.batch import BatchView
-from strandlog.record.batch_header import BatchHeader
+from strandlog.record.batch_header import BatchHeader, read_header
 from strandlog.storage import paths
 from strandlog.storage.batch_walk import NEVER, Source, walk, windowed
 from strandlog.storage.checkpoint import read_offsets
@@ -39,6 +39,7 @@ from strandlog.storage.recovery import segment_offsets
 from strandlog.storage.recovery_point import read_recovery_point
 from strandlog.storage.segment import Segment, stem_of
 from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache, SegmentMaps
+from strandlog.storage.segment_manifest import Loss, losses, read_manifest
 
 LOOKS_BEFORE_GIVING_UP = 8
 
@@ -59,6 +60,7 @@ class PartitionView:
         self._cache = cache
         self._segments: list[Segment] = []
         self._end_offset = 0
+        self._losses: list[Loss] | None = None  # looked for at the first gap after a look
         self._walked = ("", 0, 0)  # how far the last segment was walked: stem, position, offset
         self.log_start_hint = 0
         self.look_again()
@@ -88,6 +90,7 @@ class PartitionView:
         for segment, later in pairwise(segments):
             segment.end_offset = later.base_offset
         self._segments = segments
+        self._losses = None
         self._end_offset = self._find_end()
 
     def _find_end(self) -> int:
@@ -174,8 +177,25 @@ class PartitionView:
                     damage.resume_offset = self._end_offset
                 raise
             if data:
+                self._check_gap(offset, read_header(data).base_offset)
                 return data
         return EMPTY
+
+    def _check_gap(self, offset: int, next_offset: int) -> None:
+        """A gap is normal after compaction. It is damage where the manifest claims a segment that
+        is gone or was cut."""
+        if next_offset <= offset:
+            return
+        if self._losses is None:
+            claims = read_manifest(self._files, self.folder).claims
+            self._losses = losses(claims, self._files.list_dir(self.folder))
+        for loss in self._losses:
+            if loss.claim.base_offset < next_offset and loss.claim.end_offset > offset:
+                path = stem_of(self.folder, loss.claim.base_offset) + paths.LOG_SUFFIX
+                reason = "the file is gone" if loss.size_bytes is None else "its end is gone"
+                damage = CorruptSegmentError(path, loss.size_bytes or 0, reason, offset - 1)
+                damage.resume_offset = next_offset
+                raise damage
 
     def _source_and_entry(
         self, segment: Segment, offset: int, *, is_last: bool

@@ -31,6 +31,7 @@ from strandlog.errors import CorruptSegmentError, CorruptStateError, DataError, 
 from strandlog.model import Record, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import CODEC_MASK, BatchHeader
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.storage import offset_index, paths, time_index
 from strandlog.storage.batch_walk import NEVER, next_intact, walk, windowed
@@ -416,10 +417,22 @@ class _Look:
             data, name = self._files.read(path), snapshot_name(stem)
             if is_used and ProducerState.from_snapshot(data, name) is None:
                 self._say("damage", path, "the producer snapshot fails its checksum")
+        self._check_transaction_indexes()
         for name, size in sorted(names.items()):
             if name.endswith(paths.DAMAGED_SUFFIX):
                 text = f"{size} bytes that an earlier start could not use and set aside"
                 self._say("note", join(self._folder, name), text)
+
+    def _check_transaction_indexes(self) -> None:
+        """Hold the transaction indexes of sealed segments against the manifest."""
+        for claim in sorted(self._claims):
+            path = stem_of(self._folder, claim.base_offset) + paths.ABORT_INDEX_SUFFIX
+            if not claim.aborted_crc:
+                continue
+            data = self._files.read(path) if self._files.exists(path) else b""
+            if crc32c(data) != claim.aborted_crc:
+                text = "it is not the transaction index that was written; the next start mends it"
+                self._say("damage", path, text)
 
 
 def verify_state(files: Files, folder: str, documents: Iterable[str] = ()) -> list[Finding]:

@@ -26,7 +26,7 @@ from strandlog.storage.batch_walk import view_source, walk
 from strandlog.storage.files import LogFile
 from strandlog.storage.flush_plan import FlushPlan
 from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFFIX, join
-from strandlog.storage.producer_state import snapshot_name
+from strandlog.storage.producer_state import IndexMark, snapshot_name
 from strandlog.storage.recovery_point import RecoveryPoint, write_recovery_point
 from strandlog.storage.segment import Segment, stem_of
 
@@ -127,6 +127,12 @@ class Flusher:
         self._snapshot_due = self._snapshot_due or is_behind
         return is_behind
 
+    def renew_snapshot(self) -> None:
+        """The next plan shall write a snapshot even if there is one of that offset: what it says of
+        the transaction index is no longer true."""
+        self._snapshots.discard(self._point.snapshot_offset)
+        self._snapshot_due = True
+
     # -- plans -------------------------------------------------------------------------------
 
     def plan(self, end_offset: int) -> FlushPlan | None:
@@ -178,7 +184,9 @@ class Flusher:
         if end_offset not in self._snapshots:
             files.remove(path)
             name = snapshot_name(stem_of(self._folder, end_offset))
-            files.append_to(path, self._producers.snapshot(name))
+            base = active.base_offset
+            mark = IndexMark(base, self._aborted.checksum(base, end_offset))
+            files.append_to(path, self._producers.snapshot(name, mark))
             self._names_changed += 1
             self._snapshots.add(end_offset)
         return [*written, path]

@@ -43,7 +43,7 @@ class RebuiltIndexes(NamedTuple):
 def rebuild_aborted(
     files: Files, segments: Sequence[Segment], aborted: AbortedTransactions
 ) -> None:
-    """Tell the aborted transactions of a partition again, in memory and in the files of its sealed
+    """Tell the aborted transactions of a partition again, in memory and in the files of its
     segments. Those that began before the oldest segment are told from there on."""
     found: list[AbortedTransaction] = []
     producers = ProducerState()
@@ -66,14 +66,13 @@ def rebuild_aborted(
         finally:
             mapped.close()
     aborted.replace(found)
-    for segment in segments[:-1]:
+    for segment in segments:  # the last one, too: a start may find a snapshot and not read its log
         entries = aborted.ending_in(segment.base_offset, segment.end_offset)
         path = segment.stem + ABORT_INDEX_SUFFIX
         if entries or files.exists(path):
             files.replace(path, packed(entries))
-    active = segments[-1]
-    files.remove(active.stem + ABORT_INDEX_SUFFIX)
-    aborted.note_saved(active.base_offset)
+    last = found[-1].last_offset if found else -1
+    aborted.note_saved(max(segments[-1].base_offset, last + 1))
 
 
 def _readable(

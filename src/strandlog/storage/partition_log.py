@@ -41,6 +41,7 @@ from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Buffer, Files
 from strandlog.storage.flush_plan import FlushPlan
 from strandlog.storage.flusher import Flusher
+from strandlog.storage.index_rebuild import rebuild_aborted
 from strandlog.storage.locate import locate_batch
 from strandlog.storage.open_files import OpenFiles
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
@@ -48,6 +49,7 @@ from strandlog.storage.producer_state import ProducerIdsSeen, ProducerState
 from strandlog.storage.recovery import Recovery
 from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_cache import SegmentCache
+from strandlog.storage.segment_manifest import Claim
 from strandlog.storage.steps import do_here
 from strandlog.storage.trimming import dropping_oldest, flushing
 from strandlog.storage.txn_index import end_of_transaction, packed
@@ -140,8 +142,10 @@ class PartitionLog:
         if recovered.needs_flush or not recovered.point.sequence:
             self.settle()
         self.claim(recovered.unclaimed)
+        if recovered.aborted_was_rebuilt:
+            self._claim_aborted()
         if self.manifest.is_damaged:
-            self.manifest.shorten(self.segments.sealed)
+            self.manifest.shorten(self.claims_of(self.segments.sealed))
 
     # -- append ------------------------------------------------------------------------------
 
@@ -326,8 +330,31 @@ class PartitionLog:
 
     def claim(self, durable: Iterable[Segment]) -> None:
         """Enter sealed segments that are on disk and were not removed since into the manifest."""
+        kept = [segment for segment in durable if segment in self.segments.sealed]
         with contextlib.suppress(StorageError, FileNotFoundError):  # without it they are as safe
-            self.manifest.claim(segment for segment in durable if segment in self.segments.sealed)
+            self.manifest.claim(self.claims_of(kept))
+
+    def claims_of(self, sealed: Iterable[Segment]) -> list[Claim]:
+        """What the manifest says of sealed segments."""
+        return [
+            Claim(
+                segment.base_offset,
+                segment.end_offset,
+                segment.size_bytes,
+                self.aborted.checksum(segment.base_offset, segment.end_offset),
+            )
+            for segment in sealed
+        ]
+
+    def rebuild_aborted(self) -> None:
+        """Tell from the log which transactions were aborted: an index was wrong."""
+        rebuild_aborted(self.context.files, self.segments.all(), self.aborted)
+        self._flusher.renew_snapshot()
+        self._claim_aborted()
+
+    def _claim_aborted(self) -> None:
+        with contextlib.suppress(StorageError, FileNotFoundError):
+            self.manifest.claim_aborted(self.claims_of(self.segments.sealed))
 
     def _show_up_to(self, offset: int, place: tuple[int, int]) -> None:
         self.high_watermark = offset

@@ -32,7 +32,6 @@ from strandlog.storage import time_index
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.batch_walk import Source, next_intact, walk, windowed
 from strandlog.storage.files import Buffer
-from strandlog.storage.index_rebuild import rebuild_aborted
 from strandlog.storage.locate import locate_batch, source_and_entry
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.read_plan import EMPTY, ReadPlan
@@ -220,7 +219,7 @@ def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedT
     for entry in doubtful:
         if not _is_aborted(log, entry):
             report(log, f"{log.folder}: a transaction index was wrong; made anew")
-            rebuild_aborted(log.context.files, log.segments.all(), log.aborted)
+            log.rebuild_aborted()
             return log.aborted.overlapping(offset, end_offset)
         log.aborted.doubtful.discard(entry.last_offset)
     return found

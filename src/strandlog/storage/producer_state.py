@@ -18,9 +18,11 @@ Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offs
         i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta |
         i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction or -1
     u32 seal: CRC-32C of "<folder>/<offset>" (not Kafka's, which reads `count` entries and stops)
+    i64 base offset of the active segment | u32 CRC-32C of its transaction index below this offset
 
 The seal gives away a snapshot that took the place of another: its checksum is right, and its
-producers are those of another partition. Files of older versions have none and are accepted.
+producers are those of another partition. The last line gives away a transaction index that was
+lost or cut (txn_index.py). Files of older versions lack one or both and are accepted.
 
 A snapshot keeps the last batch of each producer only; that it began at 0 is taken for granted. One
 that is damaged or missing is not used: the log tells the same from an earlier one.
@@ -60,7 +62,8 @@ IMPLAUSIBLE_ID = 2**62
 _PREFIX = struct.Struct(">hIi")
 _CRC_END = 6  # the checksum covers everything from here on
 _ENTRY = struct.Struct(">qhiqiqiq")
-_SEAL_SIZE = 4
+_SEAL = struct.Struct(">I")
+_INDEX_MARK = struct.Struct(">qI")
 _SEQUENCE_LIMIT = 2**31
 
 
@@ -71,6 +74,13 @@ class WrittenBatch(NamedTuple):
     last_sequence: int
     first_offset: int
     last_offset: int
+
+
+class IndexMark(NamedTuple):
+    """What a snapshot knows of the transaction index of the segment that was active then."""
+
+    base_offset: int
+    checksum: int
 
 
 class ProducerIdsSeen:
@@ -286,7 +296,7 @@ class ProducerState:
         """The last offset of each producer: compaction keeps those batches, maybe emptied."""
         return {entry.last_offset for entry in self._producers.values() if entry.batches}
 
-    def snapshot(self, name: str = "") -> bytes:
+    def snapshot(self, name: str = "", mark: IndexMark | None = None) -> bytes:
         """The state as it goes into the file with this name (`snapshot_name`)."""
         entries = b"".join(
             _ENTRY.pack(
@@ -302,6 +312,8 @@ class ProducerState:
             for producer_id, entry in self._producers.items()
         )
         seal = _seal(name) if name else b""
+        if name and mark is not None:
+            seal += _INDEX_MARK.pack(*mark)
         body = struct.pack(">i", len(self._producers)) + entries + seal
         return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(body)) + body
 
@@ -342,11 +354,20 @@ def _is_sealed_for(seal: bytes, name: str) -> bool:
     """Whether what follows the entries fits a file with this name; older files have nothing."""
     if not seal:
         return True
-    return len(seal) == _SEAL_SIZE if not name else seal == _seal(name)
+    if len(seal) not in (_SEAL.size, _SEAL.size + _INDEX_MARK.size):
+        return False
+    return not name or seal[: _SEAL.size] == _seal(name)
 
 
 def _seal(name: str) -> bytes:
-    return struct.pack(">I", crc32c(name.encode()))
+    return _SEAL.pack(crc32c(name.encode()))
+
+
+def index_mark(data: bytes) -> IndexMark | None:
+    """The mark in a snapshot that `from_snapshot` accepts; files of older versions have none."""
+    count = _PREFIX.unpack_from(data)[2]
+    start = _PREFIX.size + count * _ENTRY.size + _SEAL.size
+    return IndexMark(*_INDEX_MARK.unpack_from(data, start)) if len(data) > start else None
 
 
 def _last_offset_delta(entry: ProducerEntry) -> int:

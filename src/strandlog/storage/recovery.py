@@ -52,7 +52,12 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.producer_state import ProducerState, snapshot_name
+from strandlog.storage.producer_state import (
+    IndexMark,
+    ProducerState,
+    index_mark,
+    snapshot_name,
+)
 from strandlog.storage.recovery_point import (
     START,
     RecoveryPoint,
@@ -70,7 +75,12 @@ from strandlog.storage.segment_manifest import (
 )
 from strandlog.storage.segment_scan import SegmentScan, intact_end, scan_segment, trusted_start
 from strandlog.storage.swap import needs_tidying, tidy_after_crash
-from strandlog.storage.txn_index import AbortedTransactions, end_of_transaction, packed
+from strandlog.storage.txn_index import (
+    AbortedTransactions,
+    end_of_transaction,
+    is_whole,
+    packed,
+)
 
 
 @dataclass(slots=True)
@@ -101,6 +111,7 @@ class Recovered:
     snapshots: set[int]  # the offsets of the snapshot files that are there
     manifest: SegmentManifest
     unclaimed: list[Segment]  # sealed segments that the manifest does not know
+    aborted_was_rebuilt: bool
 
 
 def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
@@ -127,11 +138,13 @@ class Recovery:
         self._producers_from = 0
         self._aborted = AbortedTransactions()
         self._aborted_in_doubt = False
+        self._index_mark: IndexMark | None = None
         self._snapshots: set[int] = set()
         self._needs_flush = False
         self._log_start_offset = 0
         self._loss_from = NEVER  # from which offset on a gap is a loss
         self._claims: list[Claim] = []
+        self._indexed: dict[int, Claim] = {}  # those with a transaction index, by base offset
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
     def run(self, log_start_offset: int = 0, known_end: int = 0) -> Recovered:
@@ -165,6 +178,7 @@ class Recovery:
         found = read_manifest(self._files, self._folder)
         lost = losses(found.claims, names)
         self._claims = found.claims
+        self._indexed = {c.base_offset: c for c in found.claims if c.aborted_crc}
         self._manifest = SegmentManifest(self._files, self._folder, found, lost)
         problems = [loss.describe(self._folder) for loss in lost]
         if found.damaged:
@@ -220,9 +234,11 @@ class Recovery:
             stem = stem_of(self._folder, offset)
             path = stem + SNAPSHOT_SUFFIX
             if offset <= self._point.snapshot_offset:
-                state = ProducerState.from_snapshot(self._files.read(path), snapshot_name(stem))
+                data = self._files.read(path)
+                state = ProducerState.from_snapshot(data, snapshot_name(stem))
                 if state is not None:
                     self._producers, self._producers_from = state, offset
+                    self._index_mark = index_mark(data)
                     return
                 self._report.problems.append(f"{path} fails its checksum; the log tells the same")
             self._files.remove(path)
@@ -233,19 +249,29 @@ class Recovery:
         ends = [*(segment.base_offset for segment in segments[1:]), NEVER]
         for segment, end_offset in zip(segments, ends, strict=True):
             name = segment_stem(segment.base_offset) + ABORT_INDEX_SUFFIX
-            if name not in names:
+            if name not in names and self._index_is_whole(segment.base_offset):
                 continue
             path = join(self._folder, name)
+            data = self._files.read(path) if name in names else b""
             is_right = self._aborted.load(
-                self._files.read(path), segment.base_offset, end_offset, self._producers_from
+                data, segment.base_offset, end_offset, self._producers_from
             )
-            if not is_right:
-                self._report.problems.append(f"{path} was wrong; made anew from the log")
+            if not is_right or not self._index_is_whole(segment.base_offset):
+                what = "was wrong" if name in names else "was missing"
+                self._report.problems.append(f"{path} {what}; made anew from the log")
                 self._aborted_in_doubt = True
                 return
             kept = self._aborted.ending_in(segment.base_offset, end_offset)
-            if names[name] > len(packed(kept)):
+            if len(data) > len(packed(kept)):
                 self._files.truncate(path, len(packed(kept)))
+
+    def _index_is_whole(self, base_offset: int) -> bool:
+        """Whether the transaction index of a segment is the one that the manifest or the snapshot
+        knows, as far as it was loaded."""
+        claim = self._indexed.get(base_offset)
+        end_offset = self._producers_from if claim is None else claim.end_offset
+        loaded = self._aborted.ending_in(base_offset, min(end_offset, self._producers_from))
+        return is_whole(loaded, base_offset, self._producers_from, claim, self._index_mark)
 
     def _new_active(self, base: int) -> ActiveSegment:
         stem = stem_of(self._folder, base)
@@ -420,6 +446,7 @@ class Recovery:
     def _recovered(self, segments: SegmentList, next_offset: int) -> Recovered:
         if self._aborted_in_doubt:
             rebuild_aborted(self._files, segments.all(), self._aborted)
+            self._drop_snapshot(self._producers_from)
         claimed = {claim.base_offset for claim in self._claims}
         return Recovered(
             segments,
@@ -432,4 +459,12 @@ class Recovery:
             self._snapshots,
             self._manifest,
             [s for s in segments.sealed if s.base_offset not in claimed],
+            self._aborted_in_doubt,
         )
+
+    def _drop_snapshot(self, offset: int) -> None:
+        """What a snapshot says of the transaction index is no longer true: have it written anew."""
+        if offset in self._snapshots:
+            self._files.remove(stem_of(self._folder, offset) + SNAPSHOT_SUFFIX)
+            self._snapshots.discard(offset)
+        self._needs_flush = True

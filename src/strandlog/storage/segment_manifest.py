@@ -5,7 +5,8 @@
 A journal of claims; the file only grows, until it is written anew. An entry says "the segment with
 this base holds the offsets up to this end, in a file of so many bytes", and replaces every earlier
 entry about those offsets. With a size of -1 it says nothing but that: whatever was there may be
-gone.
+gone. A size below that adds to the claim of the segment: it is -2 minus the CRC-32C of its
+transaction index. Segments without aborted transactions have no such entry.
 
     sealed       its claim is appended after its files were synced
     retention    the claims of what goes are withdrawn, durably, before the files go
@@ -30,7 +31,6 @@ from strandlog.errors import DiskFullError
 from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Files
 from strandlog.storage.paths import LOG_SUFFIX, SEGMENT_MANIFEST, join, segment_stem
-from strandlog.storage.segment import Segment
 
 _BODY = struct.Struct(">qqq")
 _CRC = struct.Struct(">I")
@@ -41,11 +41,12 @@ SPARE_ENTRIES = 256  # beyond twice what is needed, before the file is written a
 
 
 class Claim(NamedTuple):
-    """What one entry says."""
+    """What is known of one segment."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
+    aborted_crc: int = 0  # of its transaction index; 0 when it has none, or nothing is known
 
 
 class Loss(NamedTuple):
@@ -56,7 +57,7 @@ class Loss(NamedTuple):
 
     def describe(self, folder: str) -> str:
         """The loss in words."""
-        base, end, claimed = self.claim
+        base, end, claimed, _ = self.claim
         path = join(folder, segment_stem(base) + LOG_SUFFIX)
         if self.size_bytes is None:
             return f"{path} is gone: offsets {base} to {end - 1} are lost"
@@ -92,11 +93,21 @@ def read_manifest(files: Files, folder: str) -> ReadManifest:
             bad += 1
             continue
         damaged, entries = bad, start // ENTRY_SIZE + 1
+        if claim.size_bytes < WITHDRAWN:
+            _add_aborted(claims, claim)
+            continue
         for base in [b for b, old in claims.items() if _overlaps(old, claim)]:
             del claims[base]
         if claim.size_bytes != WITHDRAWN:
             claims[claim.base_offset] = claim
     return ReadManifest(sorted(claims.values()), entries, damaged)
+
+
+def _add_aborted(claims: dict[int, Claim], found: Claim) -> None:
+    known = claims.get(found.base_offset)
+    if known is not None:
+        aborted_crc = WITHDRAWN - 1 - found.size_bytes
+        claims[found.base_offset] = known._replace(aborted_crc=aborted_crc)
 
 
 def losses(claims: Iterable[Claim], names: dict[str, int]) -> list[Loss]:
@@ -144,9 +155,17 @@ class SegmentManifest:
     def path(self) -> str:
         return join(self._folder, SEGMENT_MANIFEST)
 
-    def claim(self, segments: Iterable[Segment]) -> None:
+    def claim(self, claims: Iterable[Claim]) -> None:
         """These sealed segments are on disk. Written, not durable: an older manifest is true."""
-        self._append([Claim(s.base_offset, s.end_offset, s.size_bytes) for s in segments])
+        self._append(b"".join(map(self._packed, claims)))
+
+    def claim_aborted(self, claims: Sequence[Claim]) -> None:
+        """These segments, which are claimed, have new transaction indexes."""
+        checksums = {claim.base_offset: claim.aborted_crc for claim in claims}
+        self._append(b"".join(map(self._packed_aborted, claims)))
+        self.lost = [
+            lost._replace(aborted_crc=checksums.get(lost.base_offset, 0)) for lost in self.lost
+        ]
 
     def withdraw(self, base_offset: int, end_offset: int = END_OF_OFFSETS) -> None:
         """Nothing is claimed about these offsets any more; durable after `sync`.
@@ -157,7 +176,7 @@ class SegmentManifest:
         if not self._entries:
             return
         try:
-            self._append([Claim(base_offset, end_offset, WITHDRAWN)])
+            self._append(self._entry(base_offset, end_offset, WITHDRAWN))
         except DiskFullError:
             self._files.truncate(self.path, 0)
             self._entries = 0
@@ -169,24 +188,30 @@ class SegmentManifest:
         with contextlib.suppress(FileNotFoundError):  # it has no claims yet
             self._files.sync_file(self.path)
 
-    def shorten(self, sealed: Sequence[Segment]) -> None:
-        """Write the file anew when it is damaged or most of it no longer counts; durable when this
-        returns."""
+    def shorten(self, sealed: Sequence[Claim]) -> None:
+        """Write the file anew, with claims for all sealed segments, when it is damaged or most of
+        it no longer counts; durable when this returns."""
         if not self.is_damaged and self._entries <= 2 * len(sealed) + SPARE_ENTRIES:
             return
-        claims = [Claim(s.base_offset, s.end_offset, s.size_bytes) for s in sealed]
-        claims = [c for c in claims if not any(_overlaps(c, lost) for lost in self.lost)]
-        entries = sorted([*self.lost, *claims])
-        self._files.replace(self.path, b"".join(map(self._packed, entries)))
-        self._entries, self.is_damaged = len(entries), False
+        claims = [c for c in sealed if not any(_overlaps(c, lost) for lost in self.lost)]
+        data = b"".join(map(self._packed, sorted([*self.lost, *claims])))
+        self._files.replace(self.path, data)
+        self._entries, self.is_damaged = len(data) // ENTRY_SIZE, False
 
-    def _append(self, claims: list[Claim]) -> None:
-        if claims:
+    def _append(self, data: bytes) -> None:
+        if data:
             # At its place, not at the end: a full disk may have taken a part of it before.
-            position = self._entries * ENTRY_SIZE
-            self._files.write_at(self.path, position, b"".join(map(self._packed, claims)))
-            self._entries += len(claims)
+            self._files.write_at(self.path, self._entries * ENTRY_SIZE, data)
+            self._entries += len(data) // ENTRY_SIZE
 
     def _packed(self, claim: Claim) -> bytes:
-        body = _BODY.pack(*claim)
+        entry = self._entry(claim.base_offset, claim.end_offset, claim.size_bytes)
+        return entry + self._packed_aborted(claim) if claim.aborted_crc else entry
+
+    def _packed_aborted(self, claim: Claim) -> bytes:
+        size_bytes = WITHDRAWN - 1 - claim.aborted_crc
+        return self._entry(claim.base_offset, claim.end_offset, size_bytes)
+
+    def _entry(self, base_offset: int, end_offset: int, size_bytes: int) -> bytes:
+        body = _BODY.pack(base_offset, end_offset, size_bytes)
         return body + _CRC.pack(crc32c(body + _folder_name(self._folder)))

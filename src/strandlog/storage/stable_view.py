@@ -2,8 +2,8 @@
 
 The owner knows its open transactions; a guest finds them out from the files: the newest producer
 snapshot tells which were open at its offset, the batches behind it tell what happened since, and
-the transaction indexes tell which were aborted before it. The owner writes a snapshot at least
-every 16 MB, so little is walked.
+the transaction indexes tell which were aborted before it; the manifest and the snapshot tell
+whether an index is whole. The owner writes a snapshot at least every 16 MB, so little is walked.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
 from strandlog.storage.folder_view import PartitionView
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX
-from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.producer_state import IndexMark, ProducerState, index_mark
 from strandlog.storage.recovery import segment_offsets
 from strandlog.storage.segment import stem_of
-from strandlog.storage.txn_index import AbortedTransaction, end_of_transaction, unpacked
+from strandlog.storage.segment_manifest import read_manifest
+from strandlog.storage.txn_index import (
+    AbortedTransaction,
+    end_of_transaction,
+    is_whole,
+    unpacked,
+)
 
 
 class StableView(NamedTuple):
@@ -32,8 +38,8 @@ class StableView(NamedTuple):
 def stable_view(files: Files, view: PartitionView) -> StableView:
     """As of the view's last look."""
     end_offset = view.end_offset
-    producers, known_offset = _newest_snapshot(files, view)
-    aborted = _indexed(files, view, known_offset)
+    producers, known_offset, mark = _newest_snapshot(files, view)
+    aborted = _indexed(files, view, known_offset, mark)
     for segment in view.segments:
         for position, header in view.headers(segment, known_offset):
             if header.base_offset >= end_offset:
@@ -52,26 +58,31 @@ def stable_view(files: Files, view: PartitionView) -> StableView:
     return StableView(min(end_offset, stable), aborted)
 
 
-def _newest_snapshot(files: Files, view: PartitionView) -> tuple[ProducerState, int]:
-    """The producers as of an offset that the view shows, and that offset."""
+def _newest_snapshot(
+    files: Files, view: PartitionView
+) -> tuple[ProducerState, int, IndexMark | None]:
+    """The producers as of an offset that the view shows, that offset, and what was in the
+    transaction index then."""
     offsets = segment_offsets(files.list_dir(view.folder), SNAPSHOT_SUFFIX)
     for offset in reversed(offsets):
         if offset > view.end_offset:
             continue
         try:
-            state = ProducerState.from_snapshot(
-                files.read(stem_of(view.folder, offset) + SNAPSHOT_SUFFIX)
-            )
+            data = files.read(stem_of(view.folder, offset) + SNAPSHOT_SUFFIX)
         except FileNotFoundError:
             continue  # the owner made a newer one
+        state = ProducerState.from_snapshot(data)
         if state is not None:
-            return state, offset
-    return ProducerState(), 0
+            return state, offset, index_mark(data)
+    return ProducerState(), 0, None
 
 
-def _indexed(files: Files, view: PartitionView, end_offset: int) -> list[AbortedTransaction]:
+def _indexed(
+    files: Files, view: PartitionView, end_offset: int, mark: IndexMark | None
+) -> list[AbortedTransaction]:
     """What the transaction indexes tell of markers below an offset."""
     found: list[AbortedTransaction] = []
+    claims = {claim.base_offset: claim for claim in read_manifest(files, view.folder).claims}
     ends = [*(segment.base_offset for segment in view.segments[1:]), NEVER]
     for segment, segment_end in zip(view.segments, ends, strict=False):
         if segment.base_offset >= end_offset:
@@ -79,9 +90,11 @@ def _indexed(files: Files, view: PartitionView, end_offset: int) -> list[Aborted
         try:
             data = files.read(segment.stem + ABORT_INDEX_SUFFIX)
         except FileNotFoundError:
-            continue
+            data = b""
         entries = unpacked(data, segment.base_offset, segment_end, end_offset)
-        if entries is None:
+        if entries is None or not is_whole(
+            entries, segment.base_offset, end_offset, claims.get(segment.base_offset), mark
+        ):
             raise DataError(
                 f"{segment.stem}{ABORT_INDEX_SUFFIX} is damaged; its owner mends it at its next "
                 f"start"

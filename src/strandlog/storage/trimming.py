@@ -46,7 +46,7 @@ def dropping_oldest(log: PartitionLog, count: int) -> Steps[int]:
         yield breathe
         _check_is_open(log)
     yield sync_names
-    yield partial(log.manifest.shorten, list(log.segments.sealed))
+    yield partial(log.manifest.shorten, log.claims_of(log.segments.sealed))
     return sum(segment.size_bytes for segment in doomed)
 
 

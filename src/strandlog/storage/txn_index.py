@@ -13,9 +13,12 @@ All entries of a partition are in memory, 40 bytes each. New ones reach the file
 producer snapshot or when the segment is sealed, and count after a crash only below the snapshot
 point; above it recovery reads the log and tells them again.
 
-The format has no checksum. A file that cannot be right (a cut entry, offsets outside the segment or
-out of order) is not used, and an entry that came from a file is compared with the log before it is
-first handed out (partition_reads.py); either way the log tells the truth (index_rebuild.py).
+The format has no checksum, and an entry that is missing would show aborted records as committed
+ones. So the manifest keeps a checksum for each sealed segment (segment_manifest.py), and a producer
+snapshot one for the segment that was active then (producer_state.py). A file that contradicts them
+or cannot be right (a cut entry, offsets outside the segment or out of order) is not used, and an
+entry that came from a file is compared with the log before it is first handed out
+(partition_reads.py); either way the log tells the truth (index_rebuild.py).
 """
 
 from __future__ import annotations
@@ -28,11 +31,13 @@ from typing import NamedTuple
 
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
+from strandlog.record.checksum import crc32c
 from strandlog.record.control import ControlType, read_control
 from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
-from strandlog.storage.producer_state import UNKNOWN_TIME, ProducerState
+from strandlog.storage.producer_state import UNKNOWN_TIME, IndexMark, ProducerState
+from strandlog.storage.segment_manifest import Claim
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0
@@ -103,6 +108,11 @@ class AbortedTransactions:
         """Those whose markers lie in a range of offsets."""
         numbers = range(bisect_left(self._last, offset), bisect_left(self._last, end_offset))
         return [self._entry(number) for number in numbers]
+
+    def checksum(self, offset: int, end_offset: int) -> int:
+        """CRC-32C of a file with the entries whose markers lie in a range; 0 when there are
+        none."""
+        return checksum(self.ending_in(offset, end_offset))
 
     def drop_below(self, offset: int) -> None:
         """Segments below `offset` are gone, and so are their entries."""
@@ -199,6 +209,27 @@ class AbortedRanges:
 def packed(entries: Iterable[AbortedTransaction]) -> bytes:
     """The entries as they go into a file."""
     return b"".join(ENTRY.pack(VERSION, *entry) for entry in entries)
+
+
+def checksum(entries: Iterable[AbortedTransaction]) -> int:
+    """CRC-32C of a file with these entries; 0 when there are none."""
+    return crc32c(packed(entries))
+
+
+def is_whole(
+    entries: Iterable[AbortedTransaction],
+    base_offset: int,
+    trusted_offset: int,
+    claim: Claim | None,
+    mark: IndexMark | None,
+) -> bool:
+    """Whether the entries of a segment, with markers below `trusted_offset`, are those that the
+    manifest or the producer snapshot of that offset knows."""
+    if claim is not None and claim.aborted_crc and claim.end_offset <= trusted_offset:
+        return checksum(entries) == claim.aborted_crc
+    if mark is not None and mark.base_offset == base_offset:
+        return checksum(entries) == mark.checksum
+    return True
 
 
 def unpacked(

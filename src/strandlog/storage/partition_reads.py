@@ -260,6 +260,8 @@ def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
             count = len(maps.time_index) // time_index.ENTRY.size
             entry = time_index.entry_before(maps.time_index, segment.base_offset, count)
             if entry is None or not _is_true(log, segment, entry):
+                if segment.size_bytes:
+                    report(log, f"the time index of {segment.log_path} was wrong; made anew")
                 log.context.cache.rebuild(segment)
             else:
                 segment.largest = entry
@@ -421,6 +423,7 @@ def _search_times(
         end_position,
         path=segment.log_path,
         next_offset=place[1],
+        crc_from_offset=log.log_start_offset,  # a damaged timestamp would hide the batch
         end_offset=_end_offset(log, segment),
     ):
         if header.max_timestamp < timestamp_ms or header.last_offset < log.log_start_offset:

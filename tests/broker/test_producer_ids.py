@@ -101,9 +101,25 @@ def test_an_old_copy_of_the_file_is_noticed() -> None:
     write(broker, later)
     broker.close()
     disk.replace(PATH, old)
+    disk.replace(PATH + PREVIOUS_SUFFIX, old)
     broker = open_broker(disk)
     assert any(f"producer id {later} is in use" in problem for problem in broker.problems)
     assert broker.producer_ids.next() > later
+
+
+def test_a_file_that_is_older_than_its_copy_is_noticed() -> None:
+    disk = SimulatedFiles()
+    used_folder(disk)
+    older = disk.read(PATH)
+    broker = open_broker(disk)
+    silent = [broker.producer_ids.next() for _ in range(2 * BLOCK)]  # no partition knows them
+    broker.close()
+    disk.replace(PATH, older)
+    again = open_broker(disk)
+    assert again.producer_ids.next() > silent[-1]
+    assert [p for p in again.problems if "producer-ids.json is older than its copy" in p]
+    again.close()
+    assert not open_broker(disk).problems
 
 
 def test_ids_that_only_the_log_or_a_silent_producer_has_are_not_assigned_again() -> None:

@@ -26,6 +26,7 @@ import contextlib
 
 from strandlog.errors import StorageError
 from strandlog.storage.checkpoint import read_document, write_document
+from strandlog.storage.files import PREVIOUS_SUFFIX
 from strandlog.storage.log_dir import LogDir
 from strandlog.storage.paths import join
 
@@ -88,7 +89,7 @@ class ProducerIds:
         problems: list[str] = []
         document = read_document(files, self._path, problems)
         if document is not None and not is_missing and not problems:
-            return int(document["next"])
+            return self._newer(int(document["next"]))
         first = 0
         if not self._log_dir.is_new:
             first = self._lost_count(int(document["next"]) if document is not None else 0)
@@ -100,6 +101,16 @@ class ProducerIds:
         self._log_dir.problems += problems
         self._try_to_write(first)
         return first
+
+    def _newer(self, first: int) -> int:
+        """What the file says, or its copy, if that says more: the copy is written last."""
+        copy = read_document(self._log_dir.files, self._path + PREVIOUS_SUFFIX, [])
+        copied = 0 if copy is None else int(copy["next"])
+        if copied > first:
+            problem = f"{self._path} is older than its copy; the next producer id is {copied}"
+            self._log_dir.problems.append(problem)
+            self._try_to_write(copied)
+        return max(first, copied)
 
     def _lost_count(self, known: int) -> int:
         """An id above all that were ever assigned, when the file does not tell."""

@@ -356,9 +356,9 @@ class Catalog:
             (self._doomed if topic.is_deleting else self._topics)[name] = topic
         for topic in list(self._doomed.values()):
             self._finish_delete(topic)
-        compared = Reconciliation(self._log_dir, self.effective, self._new_uuid).run(
-            self._topics, is_lost=document is None
-        )
+        compared = Reconciliation(
+            self._log_dir, self._settings, self.effective, self._new_uuid
+        ).run(self._topics, is_lost=document is None)
         if document is None and compared.topics and not problems:
             problems.append(f"{self._path} is missing, and so is its copy")
         problems += compared.problems

@@ -10,6 +10,10 @@ when they were written. When the two disagree, the folder wins:
     nothing about orders     orders-0 was never written    an unfinished creation: set aside
     orders, id X             all folders: id Y, sealed     id Y: the file is older than the topic
 
+A folder that was copied or renamed by hand (`cp -r orders-0 orders-20261116`) is no evidence: its
+`partition.metadata` was written for another one. It is set aside, and so is one whose number no
+topic can have, unless a checksum says that it was made by that name.
+
 A topic that only its folders remember has lost its settings. Until someone sets them again it
 deletes nothing: no retention, no compaction (internal topics are always compacted). Every decision
 is reported.
@@ -23,7 +27,8 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from strandlog.broker.topic import Topic
-from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.topic_rules import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.setting import Value
 from strandlog.config.topic_settings import TOPIC_SETTINGS, LogSettings
 from strandlog.model import TopicPartition
@@ -51,10 +56,16 @@ class Reconciliation:
     def __init__(
         self,
         log_dir: LogDir,
+        settings: BrokerSettings,
         effective: Callable[[Mapping[str, Value]], LogSettings],
         new_uuid: Callable[[], UUID],
     ) -> None:
         self._log_dir = log_dir
+        self._most_partitions = settings.max_partitions_per_topic
+        self._internal_partitions = {
+            OFFSETS_TOPIC: settings.offsets_topic_num_partitions,
+            TRANSACTIONS_TOPIC: settings.transaction_state_log_num_partitions,
+        }
         self._effective = effective
         self._new_uuid = new_uuid
         self._metadata = {tp: log_dir.metadata(tp) for tp in log_dir.partitions_on_disk()}
@@ -66,8 +77,16 @@ class Reconciliation:
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}
+        in_catalog = {
+            TopicPartition(topic.name, number)
+            for topic in topics.values()
+            for number in range(topic.partitions)
+        }
         for tp in self._metadata:
-            by_topic.setdefault(tp.topic, []).append(tp)
+            if tp not in in_catalog and self._is_made_by_hand(tp, in_catalog):
+                self._strays.append(tp)
+            else:
+                by_topic.setdefault(tp.topic, []).append(tp)
         for name, partitions in by_topic.items():
             topic = topics.get(name)
             if topic is None:
@@ -78,6 +97,20 @@ class Reconciliation:
                 found[name] = topic
         return Reconciled(found, self._metadata, self._strays, self._problems)
 
+    def _is_made_by_hand(self, tp: TopicPartition, in_catalog: set[TopicPartition]) -> bool:
+        """Whether the folder of a partition that the catalog does not know is a copy of another
+        one, or has another one's place, or a number that no partition has."""
+        if self._metadata[tp].is_sealed:
+            return False
+        if tp.partition >= self._most_partitions:
+            return True
+        original = self._log_dir.original_of(tp, in_catalog | self._metadata.keys())
+        if original is None:
+            return False
+        found = self._metadata.get(original)
+        # When two folders have each other's file, neither is a copy.
+        return original in in_catalog if found is None else found.is_sealed
+
     def _missing_topic(
         self, name: str, partitions: list[TopicPartition], *, is_lost: bool
     ) -> Topic | None:
@@ -87,6 +120,8 @@ class Reconciliation:
             return None
         topic_id = _majority(self._metadata[tp] for tp in partitions)
         count = 1 + max(tp.partition for tp in partitions)
+        if name in self._internal_partitions:  # the place of a record follows from their number
+            count = max(count, self._internal_partitions[name])
         raw = INTERNAL if name in INTERNAL_TOPICS else KEEP_EVERYTHING
         config = TOPIC_SETTINGS.parse(raw)
         consequence = "it keeps all records" if name not in INTERNAL_TOPICS else "it is compacted"

@@ -130,6 +130,7 @@ class OffsetCheckpoint:
         found: list[str] = []
         self.offsets = read_offsets(files, path, found)
         copy = read_offsets(files, path + PREVIOUS_SUFFIX, [])
+        self.is_missing = not (files.exists(path) or files.exists(path + PREVIOUS_SUFFIX))
         self._needs_writing = bool(found) or copy != self.offsets
         problems += found
 
@@ -141,6 +142,11 @@ class OffsetCheckpoint:
             write_offsets(self._files, self._path, offsets)
             self._needs_writing = False
             self.offsets = dict(offsets)
+
+    def create(self) -> None:
+        """Write the file, empty: one that is missing later was lost."""
+        write_offsets(self._files, self._path, {})
+        self.is_missing = False
 
     def is_stale(self, offsets: Mapping[TopicPartition, int]) -> bool:
         """Whether the file or its copy says something else."""

@@ -6,17 +6,21 @@ stop leaves a marker; its absence at the next start is reported, and costs nothi
 each partition knows how far it is good.
 
     checkpoint                         says                                     if it is lost
-    log-start-offset-checkpoint        where delete_records moved the start     records come back
+    log-start-offset-checkpoint        where delete_records moved the start     records come back,
+                                                                                which is reported
     cleaner-offset-checkpoint          up to where compaction came              compacted again
     replication-offset-checkpoint      the high watermark, for other tools      nothing
     recovery-point-offset-checkpoint   the recovery point, as a second witness  nothing
 
-The last one says what was on disk about a minute ago. A partition that ends below that, because its
-files or its folder are gone, reports the loss and does not give those offsets out again.
+The last one says what was on disk at the last clean stop, or about a minute before a crash. A
+partition that ends below that, because its files or its folder are gone, reports the loss and does
+not give those offsets out again. Where nothing but this file is left after a crash, the partition
+goes on `UNSEEN_OFFSETS` later: nobody knows how many were given out in the last minute.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -41,9 +45,16 @@ from strandlog.storage.identity import (
 )
 from strandlog.storage.open_files import DEFAULT_LIMIT, OpenFiles
 from strandlog.storage.partition_log import LogContext, PartitionLog
-from strandlog.storage.partition_metadata import PartitionMetadata, metadata_text, read_metadata
+from strandlog.storage.partition_metadata import (
+    PartitionMetadata,
+    has_seal,
+    metadata_text,
+    owner_in,
+    read_metadata,
+)
 from strandlog.storage.paths import join
 from strandlog.storage.producer_state import ProducerIdsSeen
+from strandlog.storage.recovery import KnownEnd
 from strandlog.storage.recovery_point import read_recovery_point
 from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
 from strandlog.storage.steps import Steps, do_here
@@ -64,6 +75,7 @@ class LogDirOptions:
 
 
 MOST_OF_A_KIND = 10  # problems that clients can cause again and again
+UNSEEN_OFFSETS = 2**32  # more than can be written between two checkpoints
 
 
 class LogDir:
@@ -116,6 +128,7 @@ class LogDir:
                 options.batch_max_records,
             )
             self._log_starts = self._checkpoint(paths.LOG_START_CHECKPOINT)
+            self._begin_log_starts()
             self._cleaner_points = self._checkpoint(paths.CLEANER_CHECKPOINT)
             self._recovery_points = self._checkpoint(paths.RECOVERY_CHECKPOINT)
             self.cleaner_offsets = dict(self._cleaner_points.offsets)
@@ -151,6 +164,18 @@ class LogDir:
     def _checkpoint(self, name: str) -> OffsetCheckpoint:
         return OffsetCheckpoint(self.files, join(self.path, name), self.problems)
 
+    def _begin_log_starts(self) -> None:
+        """See to it that the log start offsets have a file."""
+        if not self._log_starts.is_missing:
+            return
+        if self.partitions_on_disk():
+            self.problems.append(
+                f"{join(self.path, paths.LOG_START_CHECKPOINT)} is missing, and so is its copy: "
+                "records that were deleted may be back"
+            )
+        with contextlib.suppress(StorageError):  # a full disk keeps no folder from being opened
+            self._log_starts.create()
+
     def _drop_deleted_folders(self) -> None:
         for name, size in self.files.list_dir(self.path).items():
             if size == DIRECTORY and name.endswith(paths.DELETE_DIR_SUFFIX):
@@ -173,6 +198,22 @@ class LogDir:
     def metadata(self, tp: TopicPartition) -> PartitionMetadata:
         """What the folder of a partition says about its topic."""
         return read_metadata(self.files, join(self.path, paths.partition_dir(tp)))
+
+    def original_of(
+        self, tp: TopicPartition, partitions: Iterable[TopicPartition]
+    ) -> TopicPartition | None:
+        """Which of these partitions the folder of `tp` was before it was copied or renamed by
+        hand; None when its `partition.metadata` names none of them."""
+        path = join(join(self.path, paths.partition_dir(tp)), paths.PARTITION_METADATA)
+        try:
+            data = self.files.read(path)
+        except FileNotFoundError:
+            return None
+        if not has_seal(data):
+            return None
+        names = {paths.partition_dir(other): other for other in partitions}
+        owner = owner_in(data, names)
+        return None if owner is None else names[owner]
 
     def has_history(self, tp: TopicPartition) -> bool:
         """Whether the folder of a partition shows that records were written to it once."""
@@ -219,6 +260,7 @@ class LogDir:
         folder = join(self.path, paths.partition_dir(tp))
         self.files.make_dir(folder)
         self.write_partition_metadata(tp, topic_id)
+        known_end += self._unseen_offsets
         self.adopt(self._opened(tp, settings, known_end))
         lost = f"; offsets below {known_end} are gone" if known_end else ""
         self.problems.append(f"the folder of {tp} is gone; made anew, empty{lost}")
@@ -245,14 +287,22 @@ class LogDir:
 
     def open_partition(self, tp: TopicPartition, settings: LogSettings) -> PartitionLog:
         """Open a partition that is on disk, recovering it if need be."""
-        log = self._opened(tp, settings, self._log_starts.offsets.get(tp, 0))
+        log_start = self._log_starts.offsets.get(tp, 0)
+        log = self._opened(tp, settings, log_start, self._unseen_offsets)
         self.logs[tp] = log
         return log
 
-    def _opened(self, tp: TopicPartition, settings: LogSettings, log_start: int) -> PartitionLog:
+    @property
+    def _unseen_offsets(self) -> int:
+        """How many offsets may have been given out since the checkpoint was written."""
+        return 0 if self.was_clean else UNSEEN_OFFSETS
+
+    def _opened(
+        self, tp: TopicPartition, settings: LogSettings, log_start: int, unseen_offsets: int = 0
+    ) -> PartitionLog:
         folder = join(self.path, paths.partition_dir(tp))
-        known_end = self._known_end(tp)
-        return PartitionLog(tp, folder, settings, self._context, log_start, known_end)
+        known = KnownEnd(self._known_end(tp), unseen_offsets)
+        return PartitionLog(tp, folder, settings, self._context, log_start, known)
 
     def delete_partition(self, tp: TopicPartition, delay_ms: int) -> None:
         """Take a partition out at once; its files go `delay_ms` later."""

@@ -46,7 +46,7 @@ from strandlog.storage.locate import locate_batch
 from strandlog.storage.open_files import OpenFiles
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.producer_state import ProducerIdsSeen, ProducerState
-from strandlog.storage.recovery import Recovery
+from strandlog.storage.recovery import NOT_KNOWN, KnownEnd, Recovery
 from strandlog.storage.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment_cache import SegmentCache
 from strandlog.storage.segment_manifest import Claim
@@ -111,10 +111,10 @@ class PartitionLog:
         settings: LogSettings,
         context: LogContext,
         log_start_offset: int = 0,
-        known_end: int = 0,
+        known_end: KnownEnd = NOT_KNOWN,
     ) -> None:
-        """Open the folder's log, recovering whatever the last stop left. Everything below
-        `known_end` was on disk once, says a checkpoint of the data folder."""
+        """Open the folder's log, recovering whatever the last stop left. `known_end` is what a
+        checkpoint of the data folder says."""
         self.tp = tp
         self.folder = folder
         self.settings = settings

@@ -12,6 +12,7 @@ where nothing contradicts it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from strandlog.record.checksum import crc32c
@@ -44,6 +45,17 @@ def parse_metadata(folder_name: str, data: bytes) -> PartitionMetadata:
     lines = data.decode(errors="replace").splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     return PartitionMetadata(fields.get(_ID_KEY, ""), is_sealed)
+
+
+def has_seal(data: bytes) -> bool:
+    """Whether a file has a checksum, right or wrong; those of older versions have none."""
+    return f"{_CRC_KEY}: ".encode() in data
+
+
+def owner_in(data: bytes, folder_names: Iterable[str]) -> str | None:
+    """The folder out of these that a file was written for, by its checksum."""
+    is_sealed = (name for name in folder_names if parse_metadata(name, data).is_sealed)
+    return next(is_sealed, None)
 
 
 def read_metadata(files: Files, folder: str) -> PartitionMetadata:

@@ -17,7 +17,8 @@ What can be wrong, and what is done about it:
                  are copied to a `.damaged` file, the log goes on at the next intact batch, and
                  the range is reported.
     missing end  the log ends below the recovery point: reported; the lost offsets are not given
-                 out again.
+                 out again. When the recovery point is missing, too, the log goes on behind all
+                 offsets that may have been given out (`KnownEnd`).
     missing or   a sealed segment is not there, or not as long, as the manifest says
     cut segment  (segment_manifest.py), or of its files only indexes are left: reported.
 
@@ -32,6 +33,7 @@ before it serves.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from strandlog.config.topic_settings import LogSettings
 from strandlog.errors import DataError
@@ -81,6 +83,16 @@ from strandlog.storage.txn_index import (
     is_whole,
     packed,
 )
+
+
+class KnownEnd(NamedTuple):
+    """What a checkpoint of the data folder knows of the end of a partition."""
+
+    offset: int  # everything below was on disk once
+    unseen_offsets: int = 0  # how many may have been given out since
+
+
+NOT_KNOWN = KnownEnd(0)
 
 
 @dataclass(slots=True)
@@ -142,14 +154,14 @@ class Recovery:
         self._snapshots: set[int] = set()
         self._needs_flush = False
         self._log_start_offset = 0
+        self._unseen_offsets = 0  # given out, perhaps, above all that is known
         self._loss_from = NEVER  # from which offset on a gap is a loss
         self._claims: list[Claim] = []
         self._indexed: dict[int, Claim] = {}  # those with a transaction index, by base offset
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
-    def run(self, log_start_offset: int = 0, known_end: int = 0) -> Recovered:
-        """Open the partition. `log_start_offset` is where an empty one begins; what lies below
-        `known_end` was on disk once."""
+    def run(self, log_start_offset: int = 0, known_end: KnownEnd = NOT_KNOWN) -> Recovered:
+        """Open the partition. `log_start_offset` is where an empty one begins."""
         names, lonely = self._files.list_dir(self._folder), []
         if needs_tidying(names):
             lonely = tidy_after_crash(self._files, self._folder)
@@ -163,9 +175,12 @@ class Recovery:
             for base in segment_offsets(names, LOG_SUFFIX)
         ]
         if not segments:
+            base = max(log_start_offset, self._point.offset) + self._unseen_offsets
             if self._point.offset > log_start_offset:
                 self._say_gone(log_start_offset, "no segment is left: ")
-            base = max(log_start_offset, self._point.offset)
+            elif self._unseen_offsets:
+                what = f"neither a segment nor {RECOVERY_POINT} is left in {self._folder}"
+                self._report.problems.append(f"{what}; it goes on with offset {base}")
             return self._recovered(SegmentList([], self._new_active(base)), base)
         self._log_start_offset = log_start_offset
         self._begin_active(segments)
@@ -186,7 +201,7 @@ class Recovery:
             problems.append(f"{found.damaged} entries of {path} fail their checksum")
         self._report.problems += problems
 
-    def _load_point(self, names: dict[str, int], known_end: int) -> None:
+    def _load_point(self, names: dict[str, int], known: KnownEnd) -> None:
         """The recovery point, raised to what other files know to have been on disk."""
         path = join(self._folder, RECOVERY_POINT)
         found, problems = mended_recovery_point(self._files, path)
@@ -194,7 +209,9 @@ class Recovery:
         if found is None and any(names.get(f"{o:020d}{LOG_SUFFIX}") for o in _bases(names)):
             self._report.problems.append(f"{path} is missing or empty; the whole log was read")
         point = found or START
-        known_end = max([known_end, *(claim.end_offset for claim in self._claims)])
+        if found is None:
+            self._unseen_offsets = known.unseen_offsets
+        known_end = max([known.offset, *(claim.end_offset for claim in self._claims)])
         self._point = point._replace(offset=max(point.offset, known_end))
         self._loss_from = NEVER if found is None else self._point.offset
 
@@ -217,6 +234,7 @@ class Recovery:
         if last.end_offset < self._point.offset:
             self._say_gone(last.end_offset)
         base = max(last.end_offset, self._point.offset, self._log_start_offset)
+        base += self._unseen_offsets
         active = Segment(stem_of(self._folder, base), base, 0)
         self._files.open_log(active.log_path).close()
         self._needs_flush = True

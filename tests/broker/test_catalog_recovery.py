@@ -1,0 +1,160 @@
+"""Folders that were lost, copied or renamed by hand, and what the catalog makes of them."""
+
+from __future__ import annotations
+
+import itertools
+from uuid import UUID
+
+import pytest
+from tests.log_builders import batch
+
+from strandlog.broker.broker import Broker
+from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.storage.log_dir import UNSEEN_OFFSETS
+from strandlog.testing import FakeClock, SimulatedFiles
+
+CATALOG = ("data/topics.json", "data/topics.json.previous")
+LOG_STARTS = ("data/log-start-offset-checkpoint", "data/log-start-offset-checkpoint.previous")
+
+
+def open_broker(disk: SimulatedFiles) -> Broker:
+    ids = itertools.count(len(disk.contents()) * 1000 + 1)
+    settings = broker_settings(BROKER_SETTINGS.parse({"offsets.topic.num.partitions": 7}))
+    return Broker("data", disk, FakeClock(), lambda: UUID(int=next(ids)), settings)
+
+
+def append(broker: Broker, topic: str, partition: int = 0, count: int = 1) -> int:
+    """Append records, durably; returns the offset of the last."""
+    log = broker.catalog.log(topic, partition)
+    for _ in range(count):
+        offset = broker.append(log, batch(b"v", timestamp=broker.clock.now_ms())).base_offset
+    log.flush()
+    return offset
+
+
+def move(disk: SimulatedFiles, old: str, new: str, *, copies: bool) -> None:
+    disk.make_dir(new)
+    for path, data in disk.contents().items():
+        if path.startswith(old + "/"):
+            disk.replace(path.replace(old, new), data)
+    if not copies:
+        disk.remove_tree(old)
+
+
+def strays(disk: SimulatedFiles) -> set[str]:
+    return {path.split("/")[1].split(".")[0] for path in disk.contents() if "-stray/" in path}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("name", ["orders-1", "orders-20261116", "backup-0", "backup-20261116"])
+def test_a_copy_of_a_partition_folder_is_no_partition(name: str, is_lost: bool) -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("orders", 1)
+    append(broker, "orders", count=3)
+    broker.close()
+    move(disk, "data/orders-0", f"data/{name}", copies=True)
+    for path in CATALOG if is_lost else ():
+        disk.remove(path)
+    again = open_broker(disk)
+    assert again.catalog.names() == ["orders"]
+    assert [log.log_end_offset for log in again.catalog.logs("orders")] == [3]
+    assert strays(disk) == {name}
+    assert any(f"{name} belongs to no topic" in problem for problem in again.problems)
+
+
+def test_a_partition_folder_that_was_renamed_does_not_become_another_partition() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("orders", 1)
+    append(broker, "orders", count=3)
+    broker.close()
+    move(disk, "data/orders-0", "data/orders-1", copies=False)
+    again = open_broker(disk)
+    assert again.catalog.topic("orders").partitions == 1
+    assert append(again, "orders") == 3, "an offset came again"
+    assert strays(disk) == {"orders-1"}
+
+
+def test_folders_with_each_others_metadata_are_no_copies() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("orders", 2)
+    for partition in range(2):
+        append(broker, "orders", partition)
+    broker.close()
+    first, second = (f"data/orders-{n}/partition.metadata" for n in range(2))
+    mine, its = disk.read(first), disk.read(second)
+    disk.replace(first, its)
+    disk.replace(second, mine)
+    for path in CATALOG:
+        disk.remove(path)
+    again = open_broker(disk)
+    assert [log.log_end_offset for log in again.catalog.logs("orders")] == [1, 1]
+    assert strays(disk) == set()
+
+
+@pytest.mark.parametrize("how", ["folder", "files", "active file and recovery point"])
+def test_offsets_since_the_last_checkpoint_do_not_come_again_after_a_crash(how: str) -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("orders", 1)
+    append(broker, "orders", count=3)
+    broker.catalog.log("orders", 0).roll()
+    broker.log_dir.write_checkpoints()
+    last = append(broker, "orders", count=5)
+    crashed = disk.after_kill()
+    if how == "folder":
+        crashed.remove_tree("data/orders-0")
+    else:
+        for path in [path for path in crashed.contents() if path.startswith("data/orders-0/")]:
+            is_old = path.endswith(("00.log", "segments", "partition.metadata"))
+            if how == "files" or not is_old:
+                crashed.remove(path)
+    for _ in range(2):
+        again = open_broker(crashed)
+        assert any("orders-0" in problem for problem in again.problems) or _
+        offset = append(again, "orders")
+        assert last < offset < 2 * UNSEEN_OFFSETS
+        last = offset
+        again.close()
+
+
+def test_a_clean_stop_leaves_no_gap_where_a_folder_is_lost() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic("orders", 1)
+    append(broker, "orders", count=8)
+    broker.close()
+    disk.remove_tree("data/orders-0")
+    assert append(open_broker(disk), "orders") == 8
+
+
+def test_internal_topics_keep_their_number_of_partitions_without_their_last_folder() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.offsets_table.ensure()
+    broker.close()
+    for path in CATALOG:
+        disk.remove(path)
+    disk.remove_tree("data/__consumer_offsets-6")
+    assert open_broker(disk).catalog.topic("__consumer_offsets").partitions == 7
+
+
+def test_deleted_records_do_not_come_back_without_a_report() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    assert broker.problems == []
+    broker.create_topic("orders", 1)
+    append(broker, "orders", count=8)
+    broker.catalog.log("orders", 0).raise_log_start(5)
+    broker.log_dir.write_log_starts()
+    broker.close()
+    assert open_broker(disk.after_kill()).problems == []
+    for path in LOG_STARTS:
+        disk.remove(path)
+    again = open_broker(disk)
+    assert again.catalog.log("orders", 0).log_start_offset == 0
+    assert any("records that were deleted may be back" in problem for problem in again.problems)
+    again.close()
+    assert open_broker(disk).problems == []

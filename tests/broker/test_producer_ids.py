@@ -173,6 +173,8 @@ def test_an_id_that_a_client_made_up_is_not_assigned_to_another_one() -> None:
     write(broker, 2**63 - 1)
     write(broker, IMPLAUSIBLE_ID)
     assert broker.producer_ids.next() == second + 1, "absurd ids do not use up all others"
+    write(broker, 2**61)  # nor do they push ids out of what a double can hold
+    assert broker.producer_ids.next() == second + 2
 
 
 def test_a_new_folder_begins_at_0_and_reports_nothing() -> None:

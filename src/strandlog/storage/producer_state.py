@@ -57,7 +57,7 @@ RESTART_GRACE_MS = 3_600_000
 UNKNOWN_TIME = 0  # of the append of a batch that was read back from the log
 # Ids from here on are no evidence of what the broker has assigned: it never gets that far, so such
 # an id comes from a client that made it up, and must not use up the ids of all others.
-IMPLAUSIBLE_ID = 2**62
+IMPLAUSIBLE_ID = 2**53
 
 _PREFIX = struct.Struct(">hIi")
 _CRC_END = 6  # the checksum covers everything from here on

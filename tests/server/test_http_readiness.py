@@ -1,10 +1,12 @@
-"""`/readyz` on a disk that refuses every write."""
+"""`/readyz` on a disk that refuses every write, and without its folder."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,9 @@ from strandlog.record.builder import build_batch
 from strandlog.server.core import ServerCore
 from strandlog.server.http.context import Context
 from strandlog.server.http.door import HttpOptions
+from strandlog.server.http.exposition import take_picture
 from strandlog.server.http.health import readiness
+from strandlog.storage.files import DiskFiles
 from strandlog.testing import FakeClock
 from strandlog.testing.simulated_files import SimulatedFiles
 
@@ -40,6 +44,21 @@ def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works
         files.clear_faults()
         assert (await readiness(context)).is_ready, "it recovers without an append"
         assert not files.exists("/data/.write-probe")
+
+    asyncio.run(run())
+
+
+def test_a_data_folder_that_was_removed_is_a_reason_and_metrics_go_on(tmp_path: Path) -> None:
+    broker = Broker(str(tmp_path / "data"), DiskFiles(), FakeClock(), uuid.uuid4)
+    core = ServerCore(broker)
+    shutil.rmtree(tmp_path / "data")
+
+    async def run() -> None:
+        context = Context(core, HttpOptions("127.0.0.1", 0))
+        found = await readiness(context)
+        assert not found.is_ready
+        assert "No such file or directory" in found.reasons[0]
+        assert (await take_picture(context)).free_bytes == 0
 
     asyncio.run(run())
 

@@ -13,6 +13,7 @@ import pytest
 from tests.log_builders import START_MS, TP, batch, fill, small_settings, uuids
 
 from strandlog.errors import AlreadyOpenError, CorruptSegmentError, StorageError, StrandlogError
+from strandlog.model import TopicPartition
 from strandlog.storage.cleaning import compact_now
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.log_dir import LogDir
@@ -99,6 +100,11 @@ def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
     with pytest.raises(StrandlogError):
         log.revalidate()
     if accident == "removed":
+        with pytest.raises(StorageError, match="was removed"):
+            log_dir.create_partition(TopicPartition("later", 0), "id", small_settings())
+        with pytest.raises(StorageError, match="No such file"):
+            log_dir.files.free_bytes(log_dir.path)
+        assert not (tmp_path / "data").exists(), "half a folder would be refused at the next start"
         with pytest.raises(StorageError, match="its folder is gone"):
             log_dir.close()
 

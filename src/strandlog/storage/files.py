@@ -456,12 +456,18 @@ class DiskFiles:
                 raise
 
     def free_bytes(self, path: str) -> int:
-        with _disk_errors("look at", path):
-            return shutil.disk_usage(path).free
+        return _disk_usage(path).free
 
     def total_bytes(self, path: str) -> int:
-        with _disk_errors("look at", path):
-            return shutil.disk_usage(path).total
+        return _disk_usage(path).total
+
+
+def _disk_usage(path: str) -> shutil._ntuple_diskusage:
+    """Nobody asks for the disk of a folder that may be missing: then it was removed."""
+    try:
+        return shutil.disk_usage(path)
+    except OSError as error:
+        raise disk_error("look at the disk of", path, error) from error
 
 
 def _write_all(fd: int, data: Buffer) -> None:

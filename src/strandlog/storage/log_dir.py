@@ -244,6 +244,8 @@ class LogDir:
     ) -> PartitionLog:
         """Make an empty partition, in any thread, also several at once; nobody knows it until it
         is adopted. What was known of an old one must be forgotten before (`forget_marks`)."""
+        if not is_identified(self.files, self.path):  # or the next start finds a foreign folder
+            raise StorageError(f"could not create {tp}: the data folder {self.path} was removed")
         folder = join(self.path, paths.partition_dir(tp))
         self.files.make_dir(folder)
         metadata = join(folder, paths.PARTITION_METADATA)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from msgspec import Struct
 
 from strandlog.broker.metrics import Histogram, table
@@ -14,7 +12,7 @@ from strandlog.config.setting import Setting, Value
 from strandlog.server.http.calls import Call, Nothing
 from strandlog.server.http.context import Context
 from strandlog.server.http.facts import partition_facts
-from strandlog.server.http.health import readiness
+from strandlog.server.http.health import disk_space, readiness
 from strandlog.server.http.metric_families import NODE_ID
 from strandlog.server.http.rates import BrokerRates
 
@@ -94,7 +92,6 @@ async def cluster(context: Context, call: Call[Nothing, None]) -> ClusterFacts:
     broker, options = context.broker, context.options
     partitions = await partition_facts(broker)
     ready = await readiness(context)
-    files, path = broker.log_dir.files, broker.log_dir.path
     return ClusterFacts(
         broker.log_dir.cluster_id,
         NODE_ID,
@@ -108,8 +105,7 @@ async def cluster(context: Context, call: Call[Nothing, None]) -> ClusterFacts:
         sum(each.segments for each in partitions),
         len(broker.groups.list_groups()),
         sum(each.size_bytes for each in partitions),
-        await asyncio.to_thread(files.free_bytes, path),
-        await asyncio.to_thread(files.total_bytes, path),
+        *await disk_space(context),
         ready.is_ready,
         ready.reasons,
         context.rates.broker(),

@@ -24,6 +24,7 @@ from starlette.responses import Response
 from strandlog.broker.metrics import LIMITS_SECONDS, Metric, table
 from strandlog.server.http.context import Context
 from strandlog.server.http.facts import group_facts, partition_facts
+from strandlog.server.http.health import disk_space
 from strandlog.server.http.metric_families import FAMILIES, Family, Picture
 
 BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
@@ -57,7 +58,7 @@ async def take_picture(context: Context) -> Picture:
     """Look at everything that has a figure."""
     core, options = context.core, context.options
     broker = core.broker
-    files, path, cache = broker.log_dir.files, broker.log_dir.path, broker.log_dir.cache
+    cache = broker.log_dir.cache
     return Picture(
         core.up_to_date_metrics().snapshot(),
         context.version,
@@ -65,8 +66,7 @@ async def take_picture(context: Context) -> Picture:
         broker.log_dir.cluster_id,
         await partition_facts(broker),
         await group_facts(broker),
-        await asyncio.to_thread(files.free_bytes, path),
-        await asyncio.to_thread(files.total_bytes, path),
+        *await disk_space(context),
         (cache.hits, cache.misses, cache.evictions, len(cache)),
         broker.groups.failed_writes,
         context.live_clients,

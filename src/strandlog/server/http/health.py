@@ -47,6 +47,17 @@ async def readiness(context: Context) -> Readiness:
     return Readiness(not reasons, reasons)
 
 
+async def disk_space(context: Context) -> tuple[int, int]:
+    """Free and total bytes of the disk of the data folder; 0 when the folder is gone, because its
+    figures are needed then, too."""
+    log_dir = context.broker.log_dir
+    try:
+        free = await asyncio.to_thread(log_dir.files.free_bytes, log_dir.path)
+        return free, await asyncio.to_thread(log_dir.files.total_bytes, log_dir.path)
+    except StorageError:
+        return 0, 0
+
+
 async def _write_failure(context: Context) -> list[str]:
     """Why the disk refuses writes, if the last append failed and another write fails, too.
 

@@ -415,3 +415,74 @@ def test_a_value_with_a_fault_does_not_harm_its_neighbours_and_comes_whole() -> 
     assert [fault["value"] for fault in faults] == [wide, b"junk", b""] * 40
     assert faults[0]["offset"] == 1
     assert faults[0]["reason"] == "the value does not match the Avro schema"
+
+
+CHAIN = {"type": "record", "name": "Node", "fields": [
+    {"name": "id", "type": "long"}, {"name": "next", "type": ["null", "Node"]},
+]}  # fmt: skip
+TREE = {"type": "record", "name": "Node", "fields": [
+    {"name": "id", "type": "long"}, {"name": "inner", "type": {"type": "array", "items": "Node"}},
+    {"name": "by_name", "type": {"type": "map", "values": ["null", "Node"]}},
+]}  # fmt: skip
+
+
+@pytest.mark.parametrize("levels", [1_001, 100_000])
+@pytest.mark.parametrize(
+    ("schema", "down", "bottom"),
+    [(CHAIN, b"\x02\x02", b"\x02\x00"), (TREE, b"\x02\x02", b"\x02\0\0")],
+)
+def test_a_value_that_nests_too_deeply_does_not_end_the_process(
+    schema: Any, down: bytes, bottom: bytes, levels: int
+) -> None:
+    up = b"" if schema is CHAIN else b"\0\0"
+    deep = down * levels + bottom + up * levels
+    allowed = 999 if schema is CHAIN else 499  # an array is a level too
+    values = [bottom, deep, down * allowed + bottom + up * allowed, bottom]
+    rows = decoded(options(schema), values, columns("id BIGINT").add("_corrupt", "string"))
+    assert [row["id"] for row in rows] == [1, None, 1, 1]
+    assert rows[1]["_corrupt"] == deep.hex()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "is_bad"),
+    [
+        (CHAIN, b"\x02\x02" + b"\x80" * 5000 + b"\x00\x00", True),
+        (CHAIN, b"\x02\x02" * 600 + b"\x02", True),
+        (CHAIN, b"\x02\x08" * 600, True),
+        (TREE, b"\x02\xd0\x0f" + b"\x02\0\0" * 1000 + b"\0\0", False),
+        (TREE, b"\x02\0\x02\xa0\x1f" + b"k" * 2000 + b"\x00\0", False),
+        (TREE, b"\x02\x01\xd8\x36" + b"\x02\0\0" * 1160 + b"\0\0", True),
+    ],
+)
+def test_a_long_value_of_a_record_that_holds_itself(
+    schema: Any, value: bytes, is_bad: bool
+) -> None:
+    (row,) = decoded(options(schema), [value], columns("id BIGINT").add("_corrupt", "string"))
+    assert (row["_corrupt"] is not None, row["id"]) == (is_bad, None if is_bad else 1)
+
+
+def test_a_record_that_always_holds_itself_is_refused() -> None:
+    endless = {"type": "record", "name": "Node", "fields": [
+        {"name": "id", "type": "long"}, {"name": "next", "type": "Node"},
+    ]}  # fmt: skip
+    with pytest.raises(InvalidSettingError, match="always holds itself"):
+        Decoder(options(endless), columns("id BIGINT"))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "nested"])
+def test_a_decimal_of_a_megabyte_costs_no_more_than_its_bytes(kind: str) -> None:
+    """fastavro takes minutes to turn it into a decimal that no column can hold."""
+    price: Any = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}
+    raw: Any = "bytes"
+    if kind == "nested":
+        price, raw = {"type": "array", "items": price}, {"type": "array", "items": raw}
+    digits = [b"\x7f" * 1_000_000, (10**38 - 1).to_bytes(16), bytes(900) + b"\x07", b"\xff" * 900]
+    given = [{"d": [each] if kind == "nested" else each} for each in digits]
+    values = encoded(record(("d", raw)), *given)
+    column = DecimalType(38, 2) if kind == "bytes" else ArrayType(DecimalType(38, 2))
+    rows = decoded(options(record(("d", price))), values, StructType().add("d", column))
+    expected = [None, decimal.Decimal(10**38 - 1).scaleb(-2, decimal.Context(38)), "0.07", "-0.01"]
+    wanted = [None if each is None else decimal.Decimal(each) for each in expected]
+    assert [row["d"] for row in rows] == [
+        each if kind == "bytes" or each is None else [each] for each in wanted
+    ]

@@ -14,13 +14,15 @@ several types and a record that holds itself, is refused by the name of its fiel
 .schema() may leave that field out.
 
 Times are read as numbers and become times in Arrow, a column at once: so a schema is handed to the
-decoder without its logical types (`without_times`), but for decimals.
+decoder without its logical types (`without_times`). Decimals keep one, of another name: fastavro
+would turn a megabyte of digits into a decimal, which takes minutes, before Arrow refuses it.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from decimal import Context, Decimal
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -53,6 +55,8 @@ TIMES = {
     "local-timestamp-nanos": pa.timestamp("ns"),
 }
 TIME_BASE = {name: "int" if name == "date" else "long" for name in TIMES}
+BOUNDED_DECIMAL: Final = "strandlog-decimal"
+_EXACT: Final = Context(prec=MOST_DIGITS)
 WIDER = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}): pa.float64()}
 
 
@@ -193,13 +197,14 @@ def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
 
 
 def without_times(schema: Document) -> Document:
-    """The schema with plain numbers, texts and bytes where logical types were; decimals stay."""
+    """The schema with plain numbers, texts and bytes where logical types were, and our decimals."""
     if isinstance(schema, list):
         return [without_times(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    is_decimal = schema.get("logicalType") == "decimal"
-    found = {name: value for name, value in schema.items() if is_decimal or name != "logicalType"}
+    found = {name: value for name, value in schema.items() if name != "logicalType"}
+    if schema.get("logicalType") == "decimal":
+        found["logicalType"] = BOUNDED_DECIMAL
     for name in ("type", "items", "values"):
         if name in found:
             found[name] = without_times(found[name])
@@ -210,13 +215,45 @@ def without_times(schema: Document) -> Document:
     return found
 
 
-def check_items(document: Document) -> None:
-    """Refuse an array whose items take no bytes: a few bytes of count would make billions of them,
-    also where the field is left out."""
+def register_decimals() -> None:
+    """Let fastavro read the decimals of `without_times`."""
+    from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - in the task
+
+    for kind in ("bytes", "fixed"):
+        LOGICAL_READERS[f"{kind}-{BOUNDED_DECIMAL}"] = _read_decimal
+
+
+def _read_decimal(data: Any, writer: Document = None, _: Document = None) -> Decimal:
+    unscaled = int.from_bytes(data, "big", signed=True)
+    if abs(unscaled) >= 10 ** min(writer["precision"], MOST_DIGITS):
+        raise ValueError("more digits than the type has")
+    return Decimal(unscaled).scaleb(-writer.get("scale", 0), _EXACT)
+
+
+def check_costs(document: Document) -> None:
+    """Refuse a schema of which a few bytes can cost any amount, also where the field is left out:
+    an array whose items take no bytes, because its count alone makes billions of them, and a record
+    that always holds itself."""
     named: dict[str, Any] = {}
     whole = parsed(document, named)
     for schema in (whole, *named.values()):
         _check_items(schema, named)
+        _check_ends(schema, named, ())
+
+
+def _check_ends(schema: Document, named: dict[str, Any], inside: tuple[str, ...]) -> None:
+    if isinstance(schema, str):
+        schema = named.get(schema)
+    if not isinstance(schema, dict):
+        return  # a union has other branches, or those are checked by name
+    if isinstance(schema["type"], dict):
+        _check_ends(schema["type"], named, inside)
+    elif "fields" in schema:
+        name = schema["name"]
+        if name in inside:
+            raise InvalidSettingError(OPTION, name, "no record that always holds itself")
+        for field in schema["fields"]:
+            _check_ends(field["type"], named, (*inside, name))
 
 
 def _check_items(schema: Document, named: dict[str, Any]) -> None:

@@ -29,8 +29,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandlog.spark.avro_depth import DepthCheck, holds_itself
 from strandlog.spark.avro_flat import FlatReader, Skip, flat_reader
-from strandlog.spark.avro_schema import AvroColumns, Document, check_items, parsed, without_times
+from strandlog.spark.avro_schema import (
+    AvroColumns,
+    Document,
+    check_costs,
+    parsed,
+    register_decimals,
+    without_times,
+)
 from strandlog.spark.options import CONFLUENT, NONE, Options
 
 PREFIX = struct.Struct(">bI")  # zero, id
@@ -83,7 +91,7 @@ class AvroValues:
         self._reader = _reader(options)
         self._writers: dict[int, Document] = options["avroSchemas"] or {}
         for document in (self._reader, *self._writers.values()):
-            check_items(document)
+            check_costs(document)
         self._names = names
         self._columns = columns_of(options)
         kinds = [(name, self._columns.type_of(name)) for name in names]
@@ -258,10 +266,15 @@ def _whole(writer: Document, reader: Document, start: int) -> Read:
     """Reads values that begin at a position and have nothing behind them."""
     from fastavro import schemaless_reader  # noqa: PLC0415 - in the task
 
-    written = parsed(without_times(writer))
+    named: dict[str, Any] = {}
+    written = parsed(without_times(writer), named)
     wanted = None if reader == writer else parsed(without_times(reader))
+    depth = DepthCheck(written, named) if holds_itself(written, named) else None
+    register_decimals()
 
     def read(value: bytes) -> Any:
+        if depth is not None:
+            depth.check(value, start)
         stream = BytesIO(value)
         if start:
             stream.seek(start)

@@ -115,6 +115,23 @@ parquet = "{folder}/lake"
     assert lake(tmp_path) == [{"carrier": "AA", "delay": 1.5}]
 
 
+def test_a_source_begins_at_the_offsets_that_its_options_name(spark: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with strandlog.open(data) as log:
+        log.create_topic("flights", 1)
+        with log.producer() as producer:
+            for delay in (1, 2, 3):
+                producer.send("flights", json.dumps({"delay": delay}).encode())
+    rest = """options = {{ startingOffsets = '{{"flights": {{"0": 1}}}}' }}
+[[sink]]
+from = "flights"
+parquet = "{folder}/lake"
+"""
+    place = f'data = "{data}"'
+    run_to_end(spark, pipeline(HEAD + rest, place=place, folder=tmp_path, topic="flights"))
+    assert sorted(row["delay"] for row in lake(tmp_path)) == [2.0, 3.0]
+
+
 AVRO = """
 [pipeline]
 name = "p"

@@ -375,6 +375,12 @@ def client_options(bootstrap: str, given: Mapping[str, str]) -> Mapping[str, str
     return parse_options(SINK, {"bootstrap.servers": bootstrap, "topic": "x", **given}).client
 
 
+def option_named(name: str) -> str | None:
+    """The option that a name means, as the table has it."""
+    found = _option(name.lower())
+    return None if found is None else found.name
+
+
 def _option(lowered: str) -> Option | None:
     known = ALIASES.get(lowered, lowered).lower()
     return _BY_NAME.get(known) or _BY_NAME.get(known.removeprefix(PREFIX))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from strandlog.errors import SettingError
-from strandlog.spark.options import BATCH, PREFIX, SINK, STREAM, parse_options
+from strandlog.spark.options import BATCH, PREFIX, SINK, STREAM, option_named, parse_options
 from strandlog.spark.pipeline_loops import loops
 from strandlog.spark.pipeline_tables import (
     FORMATS,
@@ -34,6 +34,19 @@ STREAMS_ONLY = {
     "watermark": "a static source has no time: leave the watermark out",
     "dead_letter": "a static source is read again and again, and so would be its bad records",
     "starting": "a static source is read as a whole",
+}
+# Options that a pipeline sets itself, and what to write instead.
+OWN_OPTIONS = {
+    "source": {
+        "subscribe": "name the topic with the key topic",
+        "valueFormat": "give the key format",
+        "groupId": "progress is committed to the group of the pipeline's name",
+    },
+    "sink": {
+        "topic": "name the topic with the key topic",
+        "txnAppId": "a pipeline numbers its micro-batches itself",
+        "txnVersion": "a pipeline numbers its micro-batches itself",
+    },
 }
 DURATION = re.compile(r"^\d+ (millisecond|second|minute|hour|day|week|month)s?$")
 _TABLE = re.compile(r"^\s*(\[\[?)\s*([A-Za-z_]+)\s*\]\]?")
@@ -138,6 +151,8 @@ class PipelineFile:
         for key in STREAMS_ONLY.keys() & table.keys() if is_static else ():
             self._say("source", number, key, STREAMS_ONLY[key])
         options = self._options("source", number, table)
+        if "starting" in table and "startingOffsets" in map(option_named, options):
+            self._say("source", number, "starting", "give starting or startingOffsets, not both")
         if shape == "avro" and not any(name.lower().startswith("avroschema") for name in options):
             self._say("source", number, "format", "avro needs options = { avroSchema = '{…}' }")
         return SourceTable(
@@ -221,6 +236,7 @@ class PipelineFile:
             if not name.lower().startswith(PREFIX):
                 text = f"{name}: only {PREFIX}… is for all; the rest belongs to a source or sink"
                 self._say("pipeline", 0, "options", text)
+            self._refuse_own("pipeline", 0, name, OWN_OPTIONS["source"] | OWN_OPTIONS["sink"])
         common = dict([pipeline.place])
         for number, source in enumerate(sources):
             use = BATCH if source.is_static else STREAM
@@ -250,11 +266,19 @@ class PipelineFile:
     def _check_options(
         self, kind: str, number: int, use: str, more: dict[str, str], given: Mapping[str, str]
     ) -> None:
+        for name in given:
+            self._refuse_own(kind, number, name, OWN_OPTIONS[kind])
         try:
             parse_options(use, {**more, **given})
         except SettingError as error:
             if getattr(error, "name", "") not in more:  # what is not an option was told before
                 self._say(kind, number, "options", str(error))
+
+    def _refuse_own(self, kind: str, number: int, name: str, own: Mapping[str, str]) -> None:
+        """Refuse an option that would replace what the pipeline sets."""
+        reason = own.get(option_named(name) or "")
+        if reason is not None:
+            self._say(kind, number, "options", f"{name}: {reason}")
 
     def _say(self, kind: str, number: int, key: str, text: str) -> None:
         places = ((kind, number, key), (kind, number, ""), ("pipeline", 0, ""))

@@ -87,12 +87,12 @@ class PipelineRun:
             .option("subscribe", source.topic)
             .option("valueFormat", source.format)
             .options(**pipeline.options)
-            .options(**source.options)
         )
         if not source.is_static:
             reader = reader.option("startingOffsets", source.starting)
             if pipeline.bootstrap is not None:
                 reader = reader.option("groupId", pipeline.name)
+        reader = reader.options(**source.options)
         if source.format not in PARSED_FORMATS:
             self._show(source, reader.load())
             return

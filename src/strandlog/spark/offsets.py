@@ -77,7 +77,7 @@ def parse_offsets(option: str, text: str) -> Offsets:
             raise InvalidSettingError(option, text, f"{shape}; {topic!r} has no partitions in it")
         for number, offset in partitions.items():
             is_number = isinstance(offset, int) and not isinstance(offset, bool)
-            if not number.isdigit() or not is_number:
+            if not (number.isascii() and number.isdigit() and is_number):
                 raise InvalidSettingError(
                     option, text, f"{shape}; {topic!r} has {number!r}: {offset!r} in it"
                 )

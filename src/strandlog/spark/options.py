@@ -170,7 +170,7 @@ def _avro_schema(name: str, text: str) -> Any:
 
 def _avro_schemas(name: str, text: str) -> dict[int, Any]:
     found = _avro_schema(name, text)
-    if not isinstance(found, dict) or not found or not all(map(str.isdigit, found)):
+    if not isinstance(found, dict) or not found or not all(map(str.isdecimal, found)):
         raise InvalidSettingError(name, text, 'schemas by their ids: {"17": {"type": "record", …}}')
     return {int(number): schema for number, schema in found.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -108,5 +109,24 @@ def test_calls_that_give_up_waiting_leave_no_trace() -> None:
         for task in waiting[2:]:
             (await task).release()
         assert budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_call_whose_bytes_wait_for_a_busy_event_loop_is_not_taken_for_silent() -> None:
+    async def run() -> None:
+        budget = PeerBudget(100, PATIENCE_S)
+        peer = asyncio.Event()
+        honest = asyncio.create_task(hold_until(budget, 100, peer))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(budget.acquire(100))
+        loop = asyncio.get_running_loop()
+        for _ in range(5):  # its bytes are there, but the loop has much else to do
+            await asyncio.sleep(0)
+            loop.call_soon(time.sleep, 2 * PATIENCE_S)
+        loop.call_later(PATIENCE_S, loop.call_soon, peer.set)
+        await honest
+        await waiting
+        assert budget.evicted == 0
 
     asyncio.run(run())

@@ -399,6 +399,7 @@ class BrokerSettings:
     http_upload_timeout_ms: int
     http_max_json_objects: int
     grpc_max_connections: int
+    grpc_idle_timeout_ms: int
     grpc_max_calls: int
     grpc_connection_max_calls: int
     grpc_request_max_bytes: int

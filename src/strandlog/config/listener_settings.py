@@ -69,13 +69,28 @@ LISTENER_ROWS = (
         help="gRPC connections over this number are closed. Each takes a file descriptor.",
     ),
     Setting(
+        name="grpc.idle.timeout.ms",
+        kind="ms",
+        default=30_000,
+        minimum=100,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help=(
+            "A gRPC connection without a call for this long is closed, so that idle ones keep no "
+            "client out. Clients connect again by themselves."
+        ),
+    ),
+    Setting(
         name="grpc.max.calls",
         kind="int",
         default=4096,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="gRPC calls at the same time; more get RESOURCE_EXHAUSTED.",
+        help=(
+            "gRPC calls at the same time; more get RESOURCE_EXHAUSTED. Streams get three quarters "
+            "of them."
+        ),
     ),
     Setting(
         name="grpc.connection.max.calls",

@@ -3,8 +3,10 @@
 A call acquires what it may hold before it reads from its peer or sends to it; calls for which there
 is no room wait in the order in which they came. A peer that stops reading or sending holds its
 share for as long as no other call needs it. Once another call has waited for `patience_seconds`,
-the call whose peer has been silent for longest, and for at least that long, is cancelled
-(`PeerTooSlowError` in that call) and its share is free again.
+the call whose peer has been silent for longest, and for at least that long, is suspected. If it is
+still silent as long again later, it is cancelled (`PeerTooSlowError` in that call) and its share is
+free again. What a peer has sent may wait for a busy event loop, so time in which the loop was late
+does not count.
 
     hold = await budget.acquire(size)      waits for room
     try:
@@ -33,13 +35,14 @@ class PeerTooSlowError(Exception):
 class Hold:
     """The share of one call."""
 
-    __slots__ = ("_budget", "_is_evicted", "_task", "silent_since", "size")
+    __slots__ = ("_budget", "_is_evicted", "_task", "silent_since", "size", "suspected_at")
 
     def __init__(self, budget: PeerBudget, size: int) -> None:
         self._budget = budget
         self._task: asyncio.Task[object] | None = None
         self._is_evicted = False
         self.silent_since: float | None = None  # on the stopwatch, while it waits for its peer
+        self.suspected_at: float | None = None
         self.size = size
 
     @contextlib.contextmanager
@@ -54,7 +57,7 @@ class Hold:
                 raise PeerTooSlowError from None
             raise
         finally:
-            self.silent_since = None
+            self.silent_since = self.suspected_at = None
 
     def evict(self) -> None:
         """End the wait for the peer with `PeerTooSlowError`."""
@@ -83,6 +86,7 @@ class PeerBudget:
         self._waiters: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._holds: dict[Hold, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_due = 0.0
         self.held_bytes = 0
         self.evicted = 0
 
@@ -131,9 +135,10 @@ class PeerBudget:
 
     def _set_alarm(self) -> None:
         if self._alarm is None and self._waiters:
-            delay = self._waiters[0][1] + self._patience - stopwatch()
+            now = stopwatch()
+            self._alarm_due = max(self._waiters[0][1] + self._patience, now + self._patience / 10)
             loop = asyncio.get_running_loop()
-            self._alarm = loop.call_later(max(delay, self._patience / 10), self._look)
+            self._alarm = loop.call_later(self._alarm_due - now, self._look)
 
     def _look(self) -> None:
         """Cancel as many silent calls as those in line need."""
@@ -141,14 +146,18 @@ class PeerBudget:
         if not self._waiters:
             return
         now = stopwatch()
+        is_late = now - self._alarm_due > self._patience / 4
         if now - self._waiters[0][1] >= self._patience:
             missing = self.held_bytes - self._total + sum(size for size, _, _ in self._waiters)
             for hold in self._silent(now):
                 if missing <= 0:
                     break
                 missing -= hold.size
-                self.evicted += 1
-                hold.evict()
+                if hold.suspected_at is None or is_late:
+                    hold.suspected_at = now
+                elif now - hold.suspected_at >= self._patience:
+                    self.evicted += 1
+                    hold.evict()
         self._set_alarm()
 
     def _silent(self, now: float) -> list[Hold]:

@@ -2,8 +2,8 @@
 
 Everything that a client can make the server hold has a limit: connections, calls, the size of
 messages and of metadata, and the memory of calls that wait for their clients (`calls.py`,
-`service.py`). Connections without a call are closed after connections.max.idle.ms, those that never
-finish their handshake much sooner.
+`service.py`). Connections without a call are closed after grpc.idle.timeout.ms, those that never
+finish their handshake sooner.
 
 When the server stops, new calls are refused at once; those that follow a partition end, others have
 the time that the drain leaves them.
@@ -12,7 +12,7 @@ the time that the drain leaves them.
 from __future__ import annotations
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from strandlog.config.setting import MAX_INT
@@ -20,6 +20,7 @@ from strandlog.protocol.rpc import log_pb2
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import Calls
 from strandlog.server.grpc.service import LogService
+from strandlog.server.grpc.side_services import Health, Reflection, service_names
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 MAX_METADATA_BYTES = 16 * 1024  # of one call
@@ -40,20 +41,21 @@ class GrpcDoor:
                 ("grpc.max_metadata_size", MAX_METADATA_BYTES),
                 ("grpc.max_concurrent_streams", settings.grpc_connection_max_calls),
                 ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
-                ("grpc.max_connection_idle_ms", min(settings.connections_max_idle_ms, MAX_INT)),
+                ("grpc.max_connection_idle_ms", min(settings.grpc_idle_timeout_ms, MAX_INT)),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+                ("grpc.http2.bdp_probe", 0),  # else calls that wait to be read hold megabytes each
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
             ],
         )
-        handlers = LogService(core).handlers(Calls(core))
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, handlers),)
-        )
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            [SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
-        )
+        calls = Calls(core)
+        self._health = Health((SERVICE,))
+        for name, handlers in {
+            SERVICE: LogService(core).handlers(calls),
+            health.SERVICE_NAME: self._health.handlers(calls),
+            reflection.SERVICE_NAME: Reflection(service_names(SERVICE), settings).handlers(calls),
+        }.items():
+            handler = grpc.method_handlers_generic_handler(name, handlers)
+            self._server.add_generic_rpc_handlers((handler,))
         self._host = host
         self._asked_port = port
 
@@ -68,8 +70,6 @@ class GrpcDoor:
                 f"--no-grpc"
             ) from error
         await self._server.start()
-        for name in ("", SERVICE):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return self._host, port
 
     def begin(self) -> None:
@@ -77,5 +77,5 @@ class GrpcDoor:
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls, give those that are under way some time, hang up."""
-        await self._health.enter_graceful_shutdown()
+        self._health.stop()
         await self._server.stop(grace_seconds)

@@ -33,10 +33,16 @@ from strandlog.errors import (
 )
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 
+
+class UnknownServiceError(DataError):
+    """A health check of a service that is not here."""
+
+
 STATUSES: tuple[tuple[type[StrandlogError], StatusCode], ...] = (
     (TopicNotFoundError, StatusCode.NOT_FOUND),
     (UnknownTopicIdError, StatusCode.NOT_FOUND),
     (GroupNotFoundError, StatusCode.NOT_FOUND),
+    (UnknownServiceError, StatusCode.NOT_FOUND),
     (TopicExistsError, StatusCode.ALREADY_EXISTS),
     (TopicDeletionDisabledError, StatusCode.FAILED_PRECONDITION),
     (OffsetOutOfRangeError, StatusCode.OUT_OF_RANGE),

@@ -1,0 +1,101 @@
+"""Health checks and reflection, within the bounds of all other calls.
+
+The handlers that come with grpcio read requests as soon as they arrive: a thousand health checks of
+4 MB each, none of them complete, would take 4 GB. Here they are received like any call (`calls.py`)
+and may be as large as names are. A reflection stream takes many requests; those few that may be
+open at the same time have a budget of their own; one that is silent is closed when others wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from strandlog.config.broker_settings import BrokerSettings
+from strandlog.server.grpc.calls import UPLOAD_PATIENCE_SECONDS, Calls, encoded, small
+from strandlog.server.grpc.statuses import UnknownServiceError
+from strandlog.server.peer_budget import Hold, PeerBudget
+
+MAX_NAME_BYTES = 1024  # of a service or a symbol, with what is around it in a request
+REFLECTION_STREAMS = 4
+
+Handlers = dict[str, grpc.RpcMethodHandler]
+
+
+class Health:
+    """The standard health service: SERVING until the server stops."""
+
+    def __init__(self, services: tuple[str, ...]) -> None:
+        self._services = services
+        self._stopping = asyncio.Event()
+
+    def handlers(self, calls: Calls) -> Handlers:
+        return {"Check": calls.unary(self._check), "Watch": calls.streaming(self._watch)}
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _status(self, service: str) -> health_pb2.HealthCheckResponse:
+        response = health_pb2.HealthCheckResponse
+        if service and service not in self._services:
+            return response(status=response.SERVICE_UNKNOWN)
+        is_stopping = self._stopping.is_set()
+        return response(status=response.NOT_SERVING if is_stopping else response.SERVING)
+
+    async def _check(self, data: bytes) -> bytes:
+        service = small(health_pb2.HealthCheckRequest, data, MAX_NAME_BYTES).service
+        found = self._status(service)
+        if found.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
+            raise UnknownServiceError(f"there is no service {service!r}")
+        return encoded(found)
+
+    async def _watch(self, data: bytes, context: Any) -> None:
+        service = small(health_pb2.HealthCheckRequest, data, MAX_NAME_BYTES).service
+        await context.write(encoded(self._status(service)))
+        await self._stopping.wait()
+        await context.write(encoded(self._status(service)))
+
+
+class Reflection:
+    """The standard reflection service: which services there are, and their descriptors."""
+
+    def __init__(self, services: tuple[str, ...], settings: BrokerSettings) -> None:
+        self._servicer = reflection.aio.ReflectionServicer(services)
+        self._max_bytes = settings.grpc_request_max_bytes
+        self._budget = PeerBudget(REFLECTION_STREAMS * self._max_bytes, UPLOAD_PATIENCE_SECONDS)
+
+    def handlers(self, calls: Calls) -> Handlers:
+        return {"ServerReflectionInfo": calls.open_ended(self._serve)}
+
+    async def _serve(self, context: Any) -> None:
+        hold = await self._budget.acquire(self._max_bytes)
+        try:
+            async for answer in self._servicer.ServerReflectionInfo(_requests(context, hold), None):
+                await _write(context, hold, answer)
+        finally:
+            hold.release()
+
+
+async def _requests(context: Any, hold: Hold) -> AsyncIterator[Message]:
+    while True:
+        with hold.waiting_for_peer():
+            data = await context.read()
+        if data is grpc.aio.EOF:
+            return
+        yield small(reflection_pb2.ServerReflectionRequest, data, MAX_NAME_BYTES)
+
+
+async def _write(context: Any, hold: Hold, message: Message) -> None:
+    with hold.waiting_for_peer():
+        await context.write(encoded(message))
+
+
+def service_names(own: str) -> tuple[str, ...]:
+    """The services of the server, as reflection lists them."""
+    return own, health.SERVICE_NAME, reflection.SERVICE_NAME

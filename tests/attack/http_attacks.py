@@ -79,7 +79,7 @@ def slow_headers(scene: Scene) -> str:
 @attack("http-stalled-uploads", "HTTP uploads that stop", count=100, few=10, listeners=LISTENERS)
 def stalled_uploads(scene: Scene) -> str:
     for _ in range(scene.count):
-        connection = connect(scene, upload("/api/v1/topics", BODY_BYTES))
+        connection = connect(scene, upload("/api/v1/topics/probe/records", BODY_BYTES))
         connection.settimeout(0.05)
         with contextlib.suppress(OSError):
             connection.sendall(b" " * (BODY_BYTES - 1))
@@ -130,7 +130,7 @@ def unread_streams(scene: Scene) -> str:
 @attack("http-search", "searches through a large topic", count=100, few=5, prepare=_fill,
         listeners=LISTENERS)  # fmt: skip
 def search(scene: Scene) -> str:
-    path = "/api/v1/topics/large/records?limit=10&contains=nothing"
+    path = "/api/v1/topics/large/records?limit=10&value=nothing&max_bytes=33554432&max_ms=5000"
     for _ in range(scene.count):
         connect(scene, request("GET", path))
     time.sleep(3)

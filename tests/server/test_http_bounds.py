@@ -53,7 +53,8 @@ class Opened(list[socket.socket]):
 
 
 def upload(length: int, data: bytes = b"") -> bytes:
-    head = f"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
+    path = "/api/v1/topics/made/records"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
     return head.encode() + b"Content-Type: application/json\r\n\r\n" + data
 
 

@@ -2,7 +2,8 @@
 
 Both share budgets (`peer_budget.py`). An upload that makes no progress for http.upload.stall.ms, or
 is not complete after http.upload.timeout.ms, is answered 408; one that is silent while other
-uploads wait for its share ends sooner. A large answer is handed to the connection in pieces, the
+uploads wait for its share ends sooner. A large answer has its share before it is made (`room`), so
+answers that wait for slow clients do not pile up. It is handed to the connection in pieces, the
 next one when the client has taken the last. A client that does not read while other answers wait is
 disconnected.
 """
@@ -22,19 +23,20 @@ from strandlog.server.http.problems import RequestError
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 MOST_BODY_BYTES = 8 * 1024 * 1024
+SMALL_BODY_BYTES = 256 * 1024  # of every request that carries no records
 MOST_HELD_BYTES = 64 * 1024 * 1024  # of all requests that are under way; the same for answers
 UNKNOWN_BODY_BYTES = 1024 * 1024  # taken for the size of a body that does not say
 UPLOAD_PATIENCE_SECONDS = 0.5
 ANSWER_PATIENCE_SECONDS = 2.0
+LARGE_ANSWER_BYTES = 8 * 1024 * 1024  # taken for the size of a large answer until it is there
 PIECE_BYTES = 64 * 1024  # of a large answer
 
 Disconnect = Callable[[tuple[str, int] | None], None]
 
 
-def too_large() -> RequestError:
-    return RequestError(
-        413, "Content too large", f"a request has at most {MOST_BODY_BYTES} bytes; send less"
-    )
+def too_large(limit: int) -> RequestError:
+    words = f"the body of this request has at most {limit} bytes; send less"
+    return RequestError(413, "Content too large", words)
 
 
 def _too_slow(words: str) -> RequestError:
@@ -55,20 +57,27 @@ class Bodies:
     def held_bytes(self) -> int:
         return self._uploads.held_bytes
 
+    @property
+    def held_answer_bytes(self) -> int:
+        return self._answers.held_bytes
+
     @contextlib.asynccontextmanager
-    async def held(self, request: Request) -> AsyncIterator[bytes]:
-        """The whole body of a request."""
+    async def held(self, request: Request, limit: int) -> AsyncIterator[bytes]:
+        """The whole body of a request, of at most `limit` bytes."""
         length = request.headers.get("content-length", "")
-        hold = await self._uploads.acquire(int(length) if length.isdigit() else UNKNOWN_BODY_BYTES)
+        size = int(length) if length.isdigit() else min(UNKNOWN_BODY_BYTES, limit)
+        if size > limit:
+            raise too_large(limit)
+        hold = await self._uploads.acquire(size)
         try:
-            yield await self._received(request, hold)
+            yield await self._received(request, hold, limit)
         finally:
             hold.release()
 
-    async def _received(self, request: Request, hold: Hold) -> bytes:
+    async def _received(self, request: Request, hold: Hold, limit: int) -> bytes:
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                return await self._parts(request, hold)
+                return await self._parts(request, hold, limit)
         except TimeoutError:
             raise _too_slow("the body of the request was not complete in time") from None
         except PeerTooSlowError:
@@ -76,7 +85,7 @@ class Bodies:
         except ClientDisconnect:
             raise _too_slow("the client went away") from None
 
-    async def _parts(self, request: Request, hold: Hold) -> bytes:
+    async def _parts(self, request: Request, hold: Hold, limit: int) -> bytes:
         parts: list[bytes] = []
         size = 0
         stream = request.stream()
@@ -87,19 +96,26 @@ class Bodies:
             if part is None:
                 return b"".join(parts)
             size += len(part)
-            if size > MOST_BODY_BYTES:
-                raise too_large()
+            if size > limit:
+                raise too_large(limit)
             if size > hold.size:
                 hold.resize(size)
             parts.append(part)
 
-    def answer(self, body: bytes, status: int, media_type: str) -> Response:
-        """A response that leaves in pieces."""
-        return _LargeAnswer(self, body, status, media_type)
+    async def room(self) -> Hold:
+        """Room for an answer that may be large; `answer` takes it, or else the caller releases it.
 
-    async def send(self, body: bytes, scope: Scope, send: Send) -> None:
+        A hold is resized to the size of the answer once that is known.
+        """
+        return await self._answers.acquire(LARGE_ANSWER_BYTES)
+
+    def answer(self, hold: Hold, body: bytes, status: int, media_type: str) -> Response:
+        """A response that leaves in pieces."""
+        hold.resize(len(body))
+        return _LargeAnswer(self, hold, body, status, media_type)
+
+    async def send(self, hold: Hold, body: bytes, scope: Scope, send: Send) -> None:
         """Send a body to a client; disconnect it if it does not read while others wait."""
-        hold = await self._answers.acquire(len(body))
         try:
             for start in range(0, len(body), PIECE_BYTES):
                 piece = body[start : start + PIECE_BYTES]
@@ -108,20 +124,24 @@ class Bodies:
                     await send({"type": "http.response.body", "body": piece, "more_body": has_more})
         except PeerTooSlowError:
             self.disconnect(scope.get("client"))
-        finally:
-            hold.release()
 
 
 class _LargeAnswer(Response):
-    def __init__(self, bodies: Bodies, body: bytes, status: int, media_type: str) -> None:
-        super().__init__(body, status, media_type=media_type)
+    def __init__(
+        self, bodies: Bodies, hold: Hold, body: bytes, status: int, media_type: str
+    ) -> None:
+        super().__init__(body, status, headers={"content-type": media_type})
         self._bodies = bodies
+        self._hold = hold
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive
-        start = {"type": "http.response.start", "status": self.status_code}
-        await send({**start, "headers": self.raw_headers})
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await self._bodies.send(bytes(self.body), scope, send)
+        try:
+            start = {"type": "http.response.start", "status": self.status_code}
+            await send({**start, "headers": self.raw_headers})
+            if scope["method"] == "HEAD" or not self.body:
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                await self._bodies.send(self._hold, bytes(self.body), scope, send)
+        finally:
+            self._hold.release()

@@ -26,7 +26,13 @@ from strandlog.model import Record
 from strandlog.server.core import ServerCore
 from strandlog.server.http.calls import Call
 from strandlog.server.http.context import Context
-from strandlog.server.http.payloads import RecordShown, Show, shown_record
+from strandlog.server.http.payloads import (
+    MOST_PARSED_BYTES,
+    MOST_PARSED_ITEMS,
+    RecordShown,
+    Show,
+    shown_records,
+)
 from strandlog.server.http.pieces import Bounds, sift
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.record_filter import RecordFilter, Test
@@ -37,6 +43,7 @@ from strandlog.storage.partition_reads import finding_timestamp
 
 MOST_RECORDS = 1000
 MOST_PROBLEMS = 100
+MOST_PAGE_BYTES = 16 * 1024 * 1024  # of keys, values and headers, as JSON
 PIECE_BYTES = 256 * 1024
 LEAST_PIECE_BYTES = 16 * 1024
 MIB = 1024 * 1024
@@ -203,6 +210,8 @@ class _Look:
         piece = await asyncio.to_thread(sift, found, offset, self._test, bounds)
         self._passed += piece.passed
         self._problems += map(str, piece.problems)
+        if piece.not_searched:
+            self._problems.append(_not_searched(self._logs[number], piece.not_searched))
         self._looked_at += piece.looked_at
         self._looked_at_bytes += piece.looked_at_bytes
         # One that does not get on has nothing more to show for now.
@@ -223,8 +232,15 @@ class _Look:
         )
 
 
+def _not_searched(log: PartitionLog, offsets: list[int]) -> str:
+    return (
+        f"{log.tp}: {len(offsets)} values from offset {offsets[0]} on were not searched: `path` "
+        f"looks into values of up to {MOST_PARSED_BYTES} bytes and {MOST_PARSED_ITEMS} items"
+    )
+
+
 def _rendered(records: list[Record], query: RecordsQuery) -> list[RecordShown]:
     records.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
     if query.last is not None:
         records = records[-query.last :]
-    return [shown_record(record, query.show, query.show_bytes) for record in records]
+    return shown_records(records, query.show, query.show_bytes, MOST_PAGE_BYTES)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandlog.clock import stopwatch
-from strandlog.server.http.bodies import PIECE_BYTES
+from strandlog.server.http.bodies import SMALL_BODY_BYTES
 from strandlog.server.http.context import Context
 from strandlog.server.http.guards import check_is_json
 from strandlog.server.http.problems import RequestError, bad_request
@@ -54,7 +54,8 @@ class ApiRoute(NamedTuple):
     query: type = Nothing
     body: type | None = None
     status: int = 200
-    is_large: bool = False  # the answer: it is written in a thread
+    is_large: bool = False  # the answer may be: it is written in a thread and leaves in pieces
+    most_body_bytes: int = SMALL_BODY_BYTES
 
     @property
     def name(self) -> str:
@@ -79,21 +80,26 @@ def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable
         path = {name: _decoded(text) for name, text in request.path_params.items()}
         query: Any = read_query(request, route.query)
         if route.body is None:
-            answer = await route.handle(context, Call(path, query, None))
-        else:
-            async with context.bodies.held(request) as data:
-                _check_object_count(data, context.broker.settings.http_max_json_objects)
-                body = await _body(data, route.body)
-                answer = await route.handle(context, Call(path, query, body))
-        if route.answer is None:
-            return Response(status_code=204)
-        if route.is_large:
+            return await answered(Call(path, query, None))
+        async with context.bodies.held(request, route.most_body_bytes) as data:
+            _check_object_count(data, context.broker.settings.http_max_json_objects)
+            body = await _body(data, route.body)
+            return await answered(Call(path, query, body))
+
+    async def answered(call: Call[Any, Any]) -> Response:
+        if not route.is_large:
+            answer = await route.handle(context, call)
+            if route.answer is None:
+                return Response(status_code=204)
+            return Response(msgspec.json.encode(answer), route.status, media_type=JSON)
+        room = await context.bodies.room()
+        try:
+            answer = await route.handle(context, call)
             written = await asyncio.to_thread(msgspec.json.encode, answer)
-        else:
-            written = msgspec.json.encode(answer)
-        if len(written) > PIECE_BYTES:
-            return context.bodies.answer(written, route.status, JSON)
-        return Response(written, route.status, media_type=JSON)
+        except BaseException:
+            room.release()
+            raise
+        return context.bodies.answer(room, written, route.status, JSON)
 
     return timed
 

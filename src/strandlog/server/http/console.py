@@ -11,13 +11,16 @@ it can neither run nor call anybody. Plotly makes an empty <style> and adds rule
 that is what the one hash allows.
 
 Files carry the hash of what is in them as ETag: a browser asks each time, and is told that nothing
-has changed. They are kept in memory as they are sent, compressed.
+has changed. They are kept in memory as they are sent, compressed, and leave in pieces: the next one
+when the client has taken the last.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import zlib
+from collections.abc import AsyncIterator
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -26,12 +29,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from strandlog.server.http.problems import RequestError
 
 STATIC = "strandlog.server.http"
 PLOTLY = "plotly.min.js"
+GZIP_FORMAT = 31  # of zlib
+PIECE_BYTES = 16 * 1024  # compressed
 EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
 POLICY = "; ".join(
     (
@@ -57,6 +62,7 @@ class ConsoleFile(NamedTuple):
     """A file, as it is sent."""
 
     compressed: bytes
+    size: int
     media_type: str
     tag: str
 
@@ -100,7 +106,8 @@ def _walk(folder: Traversable, prefix: str) -> list[tuple[str, ConsoleFile]]:
 def _read(path: Traversable) -> ConsoleFile:
     data = path.read_bytes()
     media_type = MEDIA_TYPES[Path(path.name).suffix]
-    return ConsoleFile(gzip.compress(data, 6), media_type, f'"{sha256(data).hexdigest()[:32]}"')
+    tag = f'"{sha256(data).hexdigest()[:32]}"'
+    return ConsoleFile(gzip.compress(data, 6), len(data), media_type, tag)
 
 
 def _plotly_path() -> Path | None:
@@ -121,9 +128,19 @@ def _answer(request: Request, found: ConsoleFile) -> Response:
     }
     if request.headers.get("if-none-match") == found.tag:
         return Response(status_code=304, headers=headers)
-    body = found.compressed
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    is_compressed = "gzip" in request.headers.get("accept-encoding", "")
+    if is_compressed:
         headers["content-encoding"] = "gzip"
-    else:
-        body = gzip.decompress(body)
-    return Response(body, 200, headers, found.media_type)
+    size = len(found.compressed) if is_compressed else found.size
+    headers |= {"content-length": str(size), "content-type": found.media_type}
+    if request.method == "HEAD":
+        return Response(headers=headers)
+    return StreamingResponse(_pieces(found.compressed, is_compressed), headers=headers)
+
+
+async def _pieces(data: bytes, is_compressed: bool) -> AsyncIterator[bytes]:
+    """A compressed file as it is sent, in pieces."""
+    unpacking = zlib.decompressobj(GZIP_FORMAT)
+    for start in range(0, len(data), PIECE_BYTES):
+        piece = data[start : start + PIECE_BYTES]
+        yield piece if is_compressed else unpacking.decompress(piece)

@@ -13,6 +13,7 @@ from strandlog.server.http.rates import Rates
 from strandlog.server.verbs import Writing
 
 LOOKS_AT_ONCE = 2  # through records
+TAILS_AT_ONCE = 1  # that decode; each thread competes with the event loop for the interpreter
 
 
 class Context:
@@ -30,5 +31,6 @@ class Context:
         self.bodies = Bodies(core.broker.settings)
         # Each may hold many megabytes and computes; others wait for their turn.
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self.tails = asyncio.Semaphore(TAILS_AT_ONCE)
         self.live_clients = 0
         self.stopping = asyncio.Event()

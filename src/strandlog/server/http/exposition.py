@@ -40,11 +40,17 @@ class Exposition:
 
     async def metrics(self, request: Request) -> Response:
         """Answer a scrape."""
-        async with self._turn:
-            picture = await take_picture(self._context)
-            accepted = request.headers.get("accept", "")
-            body, kind = await asyncio.to_thread(self._text, picture, accepted)
-        return Response(body, media_type=None, headers={"content-type": kind})
+        bodies = self._context.bodies
+        room = await bodies.room()
+        try:
+            async with self._turn:
+                picture = await take_picture(self._context)
+                accepted = request.headers.get("accept", "")
+                body, kind = await asyncio.to_thread(self._text, picture, accepted)
+        except BaseException:
+            room.release()
+            raise
+        return bodies.answer(room, body, 200, kind)
 
     def _text(self, picture: Picture, accepted: str) -> tuple[bytes, str]:
         encode, kind = choose_encoder(accepted)

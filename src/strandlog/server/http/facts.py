@@ -8,7 +8,6 @@ row is true by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from strandlog.broker.broker import Broker
@@ -95,7 +94,7 @@ async def group_facts(broker: Broker) -> list[GroupFacts]:
             members = broker.groups.member_count(listing.group_id)
         except GroupNotFoundError:
             continue
-        offsets = group_offsets(broker, listing.group_id)
+        offsets = await group_offsets(broker, listing.group_id)
         found.append(
             GroupFacts(listing.group_id, listing.state, listing.protocol_type, members, offsets)
         )
@@ -104,12 +103,13 @@ async def group_facts(broker: Broker) -> list[GroupFacts]:
     return found
 
 
-def group_offsets(broker: Broker, group: str) -> list[GroupOffset]:
+async def group_offsets(broker: Broker, group: str) -> list[GroupOffset]:
     """Where a group stands, by topic and partition; topics that are gone are left out."""
     committed = broker.groups.fetch_offsets(group)
-    known: Iterable[TopicPartition] = sorted(committed)
     found = []
-    for tp in known:
+    for number, tp in enumerate(sorted(committed), 1):
+        if not number % PARTITIONS_AT_ONCE:
+            await asyncio.sleep(0)
         value = committed[tp]
         try:
             log = broker.catalog.log(*tp)

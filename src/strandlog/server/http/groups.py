@@ -157,7 +157,7 @@ async def describe_group(context: Context, call: Call[Nothing, None]) -> GroupSh
             each.committed.commit_timestamp,
             readers.get(each.tp),
         )
-        for each in group_offsets(context.broker, found.group_id)
+        for each in await group_offsets(context.broker, found.group_id)
     ]
     return GroupShown(
         found.group_id,

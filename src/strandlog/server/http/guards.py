@@ -8,7 +8,8 @@ elsewhere, so:
     Content-Type    requests that change something say that they are JSON (`check_is_json`). A
                     form of another page cannot, and there is no CORS that would let its scripts:
                     415. DELETE needs no such word: no form can send it
-    Content-Length  at most `MOST_BODY_BYTES`: 413; a body without it is counted (`bodies.py`)
+    Content-Length  at most `MOST_BODY_BYTES`: 413; a body without it is counted (`bodies.py`), and
+                    most calls allow less (`calls.py`)
 
 Paths go on as they were sent: a group may have "/" in its name, so parts are decoded when they
 are apart. Answers are not to be kept, guessed at, or framed.
@@ -89,7 +90,7 @@ class Guards:
             )
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > MOST_BODY_BYTES:
-            raise too_large()
+            raise too_large(MOST_BODY_BYTES)
 
 
 def check_is_json(request: Request) -> None:

@@ -1,7 +1,8 @@
 """Bytes as JSON can hold them, in both directions.
 
 Out: `json` (an object or a list, as it was written), else `text`, else `base64`; null stays null.
-What is longer than asked for is cut, and says so; then JSON is text. `plain` never shows JSON as
+What is longer than asked for is cut, and says so; then JSON is text. So is JSON of more than
+`MOST_JSON_BYTES`: all other threads wait while a value is parsed. `plain` never shows JSON as
 anything but text, for those whose numbers are smaller than those of JSON can be: browsers.
 
 In: one of `value` (text), `value_json` (kept as it is written in the request) and `value_base64`;
@@ -21,7 +22,17 @@ from strandlog.server.http.problems import bad_request
 from strandlog.server.unpacking import size_of
 
 Show = Literal["auto", "plain", "text", "base64"]
+MOST_JSON_BYTES = 1024 * 1024  # of a value that is shown as JSON
+MOST_PARSED_BYTES = 8 * 1024 * 1024
+MOST_PARSED_ITEMS = 50_000
+MOST_SPACES = 1024  # in front of JSON
 _JSON_STARTS = (b"{", b"[")
+_ITEM_MARKS = (b",", b"[", b"{")
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class TooLargeToParseError(Exception):
+    """A value that may be JSON, with too many bytes or items to find out."""
 
 
 class Payload(Struct):
@@ -51,6 +62,11 @@ class RecordShown(Struct):
     headers: list[HeaderShown]
     size_bytes: int
 
+    def written_bytes(self) -> int:
+        """The bytes of its key, value and headers as JSON, about."""
+        parts = [self.key, self.value, *(header.value for header in self.headers)]
+        return sum(len(bytes(part.data)) for part in parts if part is not None)
+
 
 def shown_record(record: Record, show: Show, limit_bytes: int) -> RecordShown:
     """A record, with nothing in it longer than the limit."""
@@ -68,13 +84,24 @@ def shown_record(record: Record, show: Show, limit_bytes: int) -> RecordShown:
     )
 
 
+def shown_records(
+    records: list[Record], show: Show, limit_bytes: int, total_bytes: int
+) -> list[RecordShown]:
+    """Some records; what comes after `total_bytes` are written is cut to nothing."""
+    found: list[RecordShown] = []
+    for record in records:
+        found.append(shown_record(record, show, min(limit_bytes, max(total_bytes, 0))))
+        total_bytes -= found[-1].written_bytes()
+    return found
+
+
 def shown(data: bytes | None, show: Show, limit_bytes: int) -> Payload | None:
     if data is None:
         return None
     size = len(data)
     is_cut = size > limit_bytes
     part = bytes(data[:limit_bytes])
-    if show == "auto" and not is_cut and parsed(part) is not UNSET:
+    if show == "auto" and not is_cut and is_json(part):
         return Payload("json", Raw(part), size, is_cut)
     text = None if show == "base64" else _text(part, is_cut)
     if text is None and show == "text":
@@ -84,15 +111,36 @@ def shown(data: bytes | None, show: Show, limit_bytes: int) -> Payload | None:
     return Payload("base64", Raw(b'"' + b64encode(part) + b'"'), size, is_cut)
 
 
+def is_json(data: bytes) -> bool:
+    """Whether the bytes are an object or a list in JSON; no objects of Python are made of them."""
+    if len(data) > MOST_JSON_BYTES or not _may_be_json(data):
+        return False
+    try:
+        msgspec.json.decode(data, type=Raw)
+        data.decode()  # that is not checked by msgspec
+    except _NOT_JSON:
+        return False
+    return True
+
+
 def parsed(data: bytes) -> object:
-    """The object or list that the bytes are in JSON; UNSET when they are none."""
-    if not data.lstrip().startswith(_JSON_STARTS):
+    """The object or list that the bytes are in JSON; UNSET when they are none.
+
+    A value of a few megabytes may stand for millions of objects: TooLargeToParseError.
+    """
+    if not _may_be_json(data):
         return UNSET
+    if len(data) > MOST_PARSED_BYTES or sum(map(data.count, _ITEM_MARKS)) > MOST_PARSED_ITEMS:
+        raise TooLargeToParseError
     try:
         document: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _NOT_JSON:
         return UNSET
     return document
+
+
+def _may_be_json(data: bytes) -> bool:
+    return data[:MOST_SPACES].lstrip().startswith(_JSON_STARTS)
 
 
 def _text(data: bytes, is_cut: bool) -> str | None:

@@ -1,9 +1,9 @@
 """A piece of a partition, decoded and put through a filter, within bounds.
 
 A few kilobytes on disk may unpack to many megabytes. So the cost of a look is counted in what comes
-out: it ends with the records (some thousand at a time) at which the bytes or the time run out. Some
-are always looked at, so that every look makes progress. A batch that cannot be decoded is reported
-and passed over.
+out: it ends with the record at which the bytes or the time run out. One is always looked at, so
+that every look makes progress. A batch that cannot be decoded is reported and passed over, and so
+is a value that is too large to search.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from strandlog.broker.fetches import FetchAnswer
 from strandlog.clock import stopwatch
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
+from strandlog.server.http.payloads import TooLargeToParseError
 from strandlog.server.http.record_filter import Test
 from strandlog.server.unpacking import size_of, unpacked
 
@@ -36,24 +37,38 @@ class Piece(NamedTuple):
     looked_at: int
     looked_at_bytes: int
     problems: list[UndecodableBatchError]
+    not_searched: list[int]  # offsets of values that are too large for it
 
 
 def sift(found: FetchAnswer, offset: int, test: Test | None, bounds: Bounds) -> Piece:
     """The records from an offset on that pass; where to go on."""
     passed: list[Record] = []
     problems: list[UndecodableBatchError] = []
+    not_searched: list[int] = []
     looked_at = size = 0
+
+    def piece(next_offset: int) -> Piece:
+        end = min(next_offset, bounds.end_offset)
+        return Piece(passed, end, looked_at, size, problems, not_searched)
+
     for records, next_offset in unpacked(found, offset, bounds.batch_bytes, problems):
         for record in records:
             if record.offset >= bounds.end_offset:
-                return Piece(passed, bounds.end_offset, looked_at, size, problems)
+                return piece(bounds.end_offset)
             looked_at += 1
             size += size_of(record)
-            if test is None or test(record):
-                passed.append(record)
-                if len(passed) == bounds.most_records:
-                    return Piece(passed, record.offset + 1, looked_at, size, problems)
+            try:
+                if test is None or test(record):
+                    passed.append(record)
+            except TooLargeToParseError:
+                not_searched.append(record.offset)
+            if (
+                len(passed) == bounds.most_records
+                or size >= bounds.most_bytes
+                or stopwatch() >= bounds.deadline
+            ):
+                return piece(record.offset + 1)
         offset = next_offset
-        if size >= bounds.most_bytes or stopwatch() >= bounds.deadline:
+        if stopwatch() >= bounds.deadline:  # batches may be empty, too
             break
-    return Piece(passed, min(offset, bounds.end_offset), looked_at, size, problems)
+    return piece(offset)

@@ -7,7 +7,8 @@
                            the value is JSON, and has that at that place; without `equals`: anything
 
 All that are given have to hold. There are no patterns and no expressions: what a record costs to
-look at is bounded by its size.
+look at is bounded by its size. A value with too many bytes or items to parse raises
+`TooLargeToParseError` (`payloads.py`).
 """
 
 from __future__ import annotations

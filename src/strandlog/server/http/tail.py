@@ -17,8 +17,8 @@ from strandlog.clock import stopwatch
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import Record
 from strandlog.server.http.context import Context
-from strandlog.server.http.payloads import RecordShown, Show, shown_record
-from strandlog.server.http.pieces import Bounds, sift
+from strandlog.server.http.payloads import RecordShown, Show, shown_records
+from strandlog.server.http.pieces import Bounds, Piece, sift
 from strandlog.server.http.record_filter import Test
 from strandlog.server.verbs import fetch
 from strandlog.server.waiting import visible
@@ -29,6 +29,7 @@ PIECE_BYTES = 64 * 1024
 SEARCH_BYTES = 1024 * 1024
 MOST_BYTES = 4 * 1024 * 1024
 MOST_SECONDS = 0.5
+MOST_SHOWN_BYTES = 256 * 1024  # of one look, as JSON: a client may leave it unread
 
 
 class TailOptions(NamedTuple):
@@ -82,18 +83,20 @@ class Tail:
             if self._next[number] < log.high_watermark:
                 behind.append(log)
         behind.sort(key=lambda log: self._next[log.tp.partition] - log.high_watermark)
-        records: list[Record] = []
+        shown: list[RecordShown] = []
         skipped = 0
         reading = behind[:MOST_PARTITIONS]
         for log in reading:
-            found, passed_over = await self._read(log, max(1, self._options.limit // len(reading)))
-            records += found
+            async with self._context.tails:
+                found, passed_over = await self._read(log, len(reading))
+            shown += found
             skipped += passed_over
-        shown = await asyncio.to_thread(_shown, records, self._options) if records else []
+        shown.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
         return RecordsTold(self._topic, shown, skipped)
 
-    async def _read(self, log: PartitionLog, share: int) -> tuple[list[Record], int]:
-        """The last records of a partition, and how many offsets were skipped for them."""
+    async def _read(self, log: PartitionLog, count: int) -> tuple[list[RecordShown], int]:
+        """The last records of one of `count` partitions, and how many offsets were skipped."""
+        share = max(1, self._options.limit // count)
         number, end = log.tp.partition, log.high_watermark
         test = self._options.test
         begin = max(self._next[number], log.log_start_offset)
@@ -109,14 +112,24 @@ class Tail:
         deadline = stopwatch() + MOST_SECONDS
         batch_bytes = self._context.broker.settings.decompressed_max_bytes
         bounds = Bounds(end, share, MOST_BYTES, deadline, batch_bytes)
-        piece = await asyncio.to_thread(sift, data, begin, test, bounds)
+
+        def read() -> tuple[Piece, list[RecordShown]]:
+            piece = sift(data, begin, test, bounds)
+            return piece, self._shown(piece.passed, count)
+
+        piece, shown = await asyncio.to_thread(read)
         skipped += sum(bad.last_offset - bad.offset + 1 for bad in piece.problems)
+        skipped += len(piece.not_searched)
         stand = piece.next_offset if piece.next_offset > begin else end
         if test is not None:
             skipped += end - stand
             stand = end
         self._next[number] = stand
-        return piece.passed, skipped
+        return shown, skipped
+
+    def _shown(self, records: list[Record], count: int) -> list[RecordShown]:
+        options = self._options
+        return shown_records(records, options.show, options.show_bytes, MOST_SHOWN_BYTES // count)
 
 
 async def begin_tail(context: Context, topic: str, options: TailOptions) -> Tail:
@@ -125,8 +138,3 @@ async def begin_tail(context: Context, topic: str, options: TailOptions) -> Tail
     await visible(context.core, tail.logs())
     tail.go_to_end()
     return tail
-
-
-def _shown(records: list[Record], options: TailOptions) -> list[RecordShown]:
-    records.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
-    return [shown_record(record, options.show, options.show_bytes) for record in records]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from typing import Annotated, Literal
 
@@ -13,7 +14,13 @@ from strandlog.config.setting import Setting
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.server.http.calls import Call, Nothing
 from strandlog.server.http.context import Context
-from strandlog.server.http.facts import PartitionFacts, facts_of, group_facts, partition_facts
+from strandlog.server.http.facts import (
+    PARTITIONS_AT_ONCE,
+    PartitionFacts,
+    facts_of,
+    group_facts,
+    partition_facts,
+)
 from strandlog.server.http.rates import TopicRate
 from strandlog.server.waiting import all_visible, done_in_steps, visible
 from strandlog.storage.partition_log import PartitionLog
@@ -154,9 +161,13 @@ async def describe_topic(context: Context, call: Call[Nothing, None]) -> TopicDe
 async def _described(context: Context, name: str) -> TopicDescription:
     broker = context.broker
     await visible(context.core, broker.catalog.logs(name))
-    topic, logs = broker.catalog.topic(name), broker.catalog.logs(name)
-    summary = _summary(topic, [facts_of(log) for log in logs], context.rates.topics().get(name))
-    shown = [_partition(log) for log in logs]
+    topic, facts, shown = broker.catalog.topic(name), [], []
+    for number, log in enumerate(list(broker.catalog.logs(name)), 1):
+        facts.append(facts_of(log))
+        shown.append(_partition(log))
+        if not number % PARTITIONS_AT_ONCE:
+            await asyncio.sleep(0)
+    summary = _summary(topic, facts, context.rates.topics().get(name))
     groups = [
         facts.group
         for facts in await group_facts(broker)

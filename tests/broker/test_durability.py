@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.log_builders import batch, open_dir, small_settings
 
-from strandlog.broker.durability import LAZY_SYNC_MS, Durability, SyncJob
+from strandlog.broker.durability import (
+    KEPT_JOBS,
+    LAZY_SYNC_MS,
+    MAX_JOBS,
+    Durability,
+    SyncJob,
+)
 from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.storage.partition_log import PartitionLog
@@ -145,3 +151,46 @@ def test_who_waits_for_a_deleted_partition_hears_of_it(bench: Bench) -> None:
     bench.durability.forget(log)
     assert isinstance(bench.told[0], StorageError)
     assert bench.durability.next_due_ms() is None
+
+
+def _append_to_many(bench: Bench, count: int, *, is_bulk: bool, first: int = 100) -> list[int]:
+    numbers = list(range(first, first + count))
+    for number in numbers:
+        tp = TopicPartition("t", number)
+        bench.log_dir.create_partition(tp, "id", small_settings())
+        log = bench.append(number)
+        bench.durability.when_durable(log, log.log_end_offset, bench.told.append, is_bulk=is_bulk)
+    return numbers
+
+
+def test_a_producer_does_not_wait_for_all_partitions_of_a_request_that_names_many(
+    bench: Bench,
+) -> None:
+    many = _append_to_many(bench, 200, is_bulk=True)
+    log = bench.append(1)
+    bench.durability.when_durable(log, log.log_end_offset, bench.told.append)
+    first = bench.take()
+    assert first[0] == 1
+    assert len(first) == MAX_JOBS
+    rounds = [first]
+    while bench.durability.is_due():
+        rounds.append(bench.take())
+    assert [number for each in rounds for number in each] == [1, *many]
+    assert len(bench.told) == 201
+
+
+def test_partitions_of_large_requests_are_synced_however_many_small_ones_come(
+    bench: Bench,
+) -> None:
+    many = _append_to_many(bench, 40, is_bulk=True)
+    few = _append_to_many(bench, 100, is_bulk=False, first=500)
+    found = bench.take()
+    assert found == few[: MAX_JOBS - KEPT_JOBS] + many[:KEPT_JOBS]
+
+
+def test_appends_without_a_waiter_are_handed_out_in_bounded_groups(bench: Bench) -> None:
+    for number in range(100, 300):
+        bench.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
+        bench.append(number)
+    bench.clock.advance(LAZY_SYNC_MS)
+    assert bench.take() == list(range(100, 100 + MAX_JOBS))

@@ -34,6 +34,7 @@ from strandlog.storage.cleaning import compact_now
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.identity import base64_id, parent_of, parse_properties, uuid_of
 from strandlog.storage.log_dir import LogDir
+from strandlog.storage.steps import do_here
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.crash_choice import ALL_LOST
 
@@ -430,3 +431,38 @@ def test_options_have_a_default() -> None:
     log_dir = LogDir(DATA, SimulatedFiles(), FakeClock(), uuids())
     log_dir.create_partition(TP, "id", dataclasses.replace(small_settings()))
     assert log_dir.logs[TP].context.waits_for_sync
+
+
+def _dirty_dir(files: SimulatedFiles, count: int) -> LogDir:
+    log_dir = open_dir(files)
+    for number in range(count):
+        tp = TopicPartition("t", number)
+        log_dir.create_partition(tp, "id", small_settings())
+        log_dir.logs[tp].append(batch(b"v"))
+    return log_dir
+
+
+def test_flushing_before_the_close_leaves_the_close_nothing_to_sync_per_partition() -> None:
+    files = SimulatedFiles()
+    log_dir = _dirty_dir(files, 100)
+    do_here(log_dir.flushing_for_close())
+    synced: list[str] = []
+    files.watch(lambda step: synced.append(step.path) if step.operation == "sync" else None)
+    log_dir.close()
+    assert not [path for path in synced if path.startswith("data/t-")]
+    again = open_dir(files)
+    for number in range(100):
+        log = again.open_partition(TopicPartition("t", number), small_settings())
+        assert log.high_watermark == 1
+    again.close()
+
+
+def test_a_sync_that_fails_before_the_close_is_reported_by_the_close() -> None:
+    files = SimulatedFiles()
+    log_dir = _dirty_dir(files, 3)
+    files.fail_on("sync", "t-1")
+    do_here(log_dir.flushing_for_close())
+    files.clear_faults()
+    with pytest.raises(StorageError):
+        log_dir.close()
+    assert not files.exists("data/.kafka_cleanshutdown")

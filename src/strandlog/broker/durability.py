@@ -10,11 +10,15 @@ due at once. Any other one is due `lazy_sync_ms` after its first unsynced append
 request would help no client and would hold the next writes up, for a file system that commits lets
 them wait.
 
-The core decides, somebody else waits for the disk: `take` hands out plans for all partitions that
-are due (group commit), any thread executes them, `done` brings the outcome back to the owner's
-thread. `next_due_ms` says when `take` has something to hand out. A partition has at most one sync
-under way: when one of two fails, the kernel calls the pages clean, and the other would vouch for
-lost bytes.
+The core decides, threads wait for the disk: `take` hands out plans for the partitions that are due
+(group commit), any thread executes them, `done` brings the outcome back to the owner's thread.
+`next_due_ms` says when `take` has something to hand out. A partition has at most one sync under
+way: when one of two fails, the kernel calls the pages clean, and the other would vouch for lost
+bytes.
+
+One request can write to thousands of partitions. So `take` hands out at most `MAX_JOBS`, first
+those that requests of few partitions wait for (`is_bulk` is false), and keeps some places for the
+others: a producer does not wait until all partitions of another one are on disk.
 
 After each successful sync `on_visible` is told that readers may see more, and everybody who waited
 for an offset below the new end hears about it. A failed sync fails all who wait for that partition.
@@ -34,6 +38,9 @@ Waiter = Callable[[StorageError | None], None]
 
 LAZY_SYNC_MS = 100
 AT_ONCE_MS = 0
+MAX_JOBS = 64  # of one group commit
+KEPT_JOBS = 16  # of those, for partitions that only requests of many partitions wait for
+BULK_PARTITIONS = 16  # a request that waits for more of them is one of many partitions
 
 
 class SyncJob(NamedTuple):
@@ -59,7 +66,10 @@ class Durability:
         self._lazy_sync_ms = lazy_sync_ms
         # By when each is to be synced. All wait equally long, so the first one is due first.
         self._dirty: dict[PartitionLog, int] = {}
-        self._urgent: set[PartitionLog] = set()  # some of the dirty ones
+        # Some of the dirty ones: requests of few partitions wait for these,
+        self._urgent: dict[PartitionLog, None] = {}
+        # requests of many partitions or parked readers for these.
+        self._bulk: dict[PartitionLog, None] = {}
         self._waiters: dict[PartitionLog, list[tuple[int, Waiter]]] = {}
 
     def is_due(self) -> bool:
@@ -70,7 +80,7 @@ class Durability:
     def next_due_ms(self) -> int | None:
         """When `take` has something to hand out, on the monotonic clock; None while nothing is
         dirty but what is being synced."""
-        if self._urgent and not self._urgent <= self._syncing:
+        if not (self._urgent.keys() <= self._syncing and self._bulk.keys() <= self._syncing):
             return AT_ONCE_MS
         for log, due_ms in self._dirty.items():
             if log not in self._syncing:
@@ -81,23 +91,32 @@ class Durability:
         """Something was written that is not on disk yet, and perhaps a reader waits for it."""
         if log not in self._dirty:
             self._dirty[log] = self._clock.monotonic_ms() + self._lazy_sync_ms
-        if is_awaited:
-            self._urgent.add(log)
+        if is_awaited and log not in self._urgent:
+            self._bulk[log] = None
 
-    def when_durable(self, log: PartitionLog, end_offset: int, waiter: Waiter) -> None:
-        """Call back once everything below `end_offset` is on disk, or will not be."""
+    def when_durable(
+        self, log: PartitionLog, end_offset: int, waiter: Waiter, *, is_bulk: bool = False
+    ) -> None:
+        """Call back once everything below `end_offset` is on disk, or will not be. `is_bulk` is for
+        a request that waits for many partitions."""
         if log.flushed_offset >= end_offset:
             waiter(None)
-        else:
-            self._waiters.setdefault(log, []).append((end_offset, waiter))
-            self.appended(log, is_awaited=True)
+            return
+        self._waiters.setdefault(log, []).append((end_offset, waiter))
+        self._wait(log, is_bulk=is_bulk)
+
+    def _wait(self, log: PartitionLog, *, is_bulk: bool) -> None:
+        self.appended(log, is_awaited=is_bulk)
+        if not is_bulk:
+            self._bulk.pop(log, None)
+            self._urgent[log] = None
 
     def unsynced(self) -> set[PartitionLog]:
         """Every partition that may have records which are not on disk."""
         return self._syncing.union(self._dirty)
 
     def take(self) -> list[SyncJob]:
-        """Plans for every partition that is due and not being synced already."""
+        """Plans for partitions that are due and not being synced already, at most `MAX_JOBS`."""
         jobs = []
         for log in self._due():
             self._clean(log)
@@ -112,18 +131,28 @@ class Durability:
                 self._tell(log, None)
         return jobs
 
-    def _due(self) -> set[PartitionLog]:
+    def _due(self) -> list[PartitionLog]:
         now_ms = self._clock.monotonic_ms()
-        due = set(self._urgent)
-        for log, due_ms in self._dirty.items():
-            if due_ms > now_ms:
+        urgent = [log for log in self._urgent if log not in self._syncing]
+        others: dict[PartitionLog, None] = {}
+        for log in self._bulk:
+            if len(others) == MAX_JOBS:
                 break
-            due.add(log)
-        return due - self._syncing
+            if log not in self._syncing:
+                others[log] = None
+        for log, due_ms in self._dirty.items():
+            if due_ms > now_ms or len(others) == MAX_JOBS:
+                break
+            if log not in self._syncing and log not in self._urgent:
+                others[log] = None
+        room = max(MAX_JOBS - len(others), MAX_JOBS - KEPT_JOBS)
+        due = urgent[:room]
+        return due + list(others)[: MAX_JOBS - len(due)]
 
     def _clean(self, log: PartitionLog) -> None:
         self._dirty.pop(log, None)
-        self._urgent.discard(log)
+        self._urgent.pop(log, None)
+        self._bulk.pop(log, None)
 
     def done(self, job: SyncJob, error: StorageError | None) -> None:
         """A plan was executed, or could not be."""
@@ -136,7 +165,7 @@ class Durability:
             log.flush_failed(job.plan, error)
         self._tell(log, error)
         if log in self._waiters:
-            self.appended(log, is_awaited=True)
+            self._wait(log, is_bulk=False)
 
     def released(self, log: PartitionLog) -> None:
         """A chore synced the partition and lets go of it."""
@@ -146,7 +175,7 @@ class Durability:
         self._on_visible(log)
         self._tell(log, None)
         if log in self._waiters:
-            self.appended(log, is_awaited=True)
+            self._wait(log, is_bulk=False)
 
     @property
     def has_waiters(self) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from strandlog.broker.durability import Durability
+from strandlog.broker.durability import BULK_PARTITIONS, Durability
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import Clock
 from strandlog.storage.partition_log import PartitionLog
@@ -89,12 +89,12 @@ class Visibility:
                 self._looks[end][look] = None
             else:
                 self._looks[end] = {look: None}
-                self._wait_for(end)
+                self._wait_for(end, is_bulk=len(ends) > BULK_PARTITIONS)
         return False
 
-    def _wait_for(self, end: End) -> None:
+    def _wait_for(self, end: End, *, is_bulk: bool) -> None:
         # An error is no reason to refuse: what is durable is the answer then, too.
-        self._durability.when_durable(*end, lambda _error: self._saw(end))
+        self._durability.when_durable(*end, lambda _error: self._saw(end), is_bulk=is_bulk)
 
     def _saw(self, end: End) -> None:
         for look in self._looks.pop(end, ()):

@@ -140,9 +140,13 @@ class SlowWork:
         self._queued.difference_update(running)
         return next((each for each in outcomes if isinstance(each, BaseException)), None)
 
-    async def finish(self) -> None:
-        """Wait until everything that was begun is done, then let go of the threads."""
+    async def settle(self) -> None:
+        """Wait until everything that was begun is done."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def finish(self) -> None:
+        """Wait until everything that was begun is done, then end the threads."""
+        await self.settle()
         for pool in (self._disk, self._cleaner, self._decoder, self._crew):
             pool.shutdown()

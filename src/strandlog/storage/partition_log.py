@@ -319,6 +319,11 @@ class PartitionLog:
             self._flusher.failed(error)
             return None
 
+    def closing_plan(self) -> FlushPlan | None:
+        """What to sync so that everything is durable and both points are at the end."""
+        self._flusher.want_snapshot(self.log_end_offset)
+        return self.flush_plan()
+
     def flush_completed(self, plan: FlushPlan) -> None:
         """A plan was executed: show what it made durable."""
         if not self._flusher.completed(plan):

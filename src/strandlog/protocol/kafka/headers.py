@@ -20,6 +20,8 @@ from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY, Api
 _REQUEST = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
 NO_TAGGED_FIELDS = b"\0"
+MAX_TEXT_BYTES = 32_767  # Kafka's limit for every string, compact ones included
+MAX_TAGGED_FIELDS = 100  # of one structure; Kafka's largest has fewer than ten
 
 
 class RequestHeader(NamedTuple):
@@ -82,6 +84,8 @@ def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int
 def skip_tagged_fields(frame: memoryview, position: int) -> int:
     """The position after the tagged fields that begin here."""
     count, position = read_unsigned_varint(frame, position)
+    if count > MAX_TAGGED_FIELDS:  # ten million empty ones fit into 20 MB
+        raise DataError(f"{count} tagged fields: the limit is {MAX_TAGGED_FIELDS}")
     for _ in range(count):
         _, position = read_unsigned_varint(frame, position)
         size, position = read_unsigned_varint(frame, position)

@@ -34,11 +34,13 @@ from uuid import UUID
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import (
+    MAX_TEXT_BYTES,
     NO_TAGGED_FIELDS,
     read_unsigned_varint,
     skip_tagged_fields,
     unsigned_varint,
 )
+from strandlog.protocol.shortening import shortened
 
 Buffer = bytes | bytearray | memoryview
 MAX_ELEMENTS = 1_000_000  # in the arrays of one message; a broker has a setting
@@ -129,7 +131,11 @@ class Cursor:
 
     def text(self) -> str | None:
         data = self.sized(_INT16)
-        return None if data is None else str(data, "utf-8", "replace")
+        if data is None:
+            return None
+        if len(data) > MAX_TEXT_BYTES:
+            raise DataError(f"a text of {len(data)} bytes: the limit is {MAX_TEXT_BYTES}")
+        return str(data, "utf-8", "replace")
 
     def count(self) -> int:
         """The length of an array, believed only if so many elements can still come."""
@@ -167,13 +173,18 @@ def parse_produce(
     version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> ProduceRequest:
     """A Produce request whose records are views of the frame."""
-    single: ProduceRequest | None = None
+    single = parse_single_produce(version, frame, position)
+    return single or parse_any_produce(version, frame, position, max_elements)
+
+
+def parse_single_produce(version: int, frame: memoryview, position: int) -> ProduceRequest | None:
+    """The request if it is for one partition and has the usual form."""
     with contextlib.suppress(struct.error):  # too short for that; it may be another one
         if version < PRODUCE_FLEXIBLE_FROM:
-            single = _parse_single(frame, position)
-        elif version < PRODUCE_TOPIC_IDS_FROM:
-            single = _parse_single_compact(frame, position)
-    return single or parse_any_produce(version, frame, position, max_elements)
+            return _parse_single(frame, position)
+        if version < PRODUCE_TOPIC_IDS_FROM:
+            return _parse_single_compact(frame, position)
+    return None
 
 
 def _parse_single(frame: memoryview, position: int) -> ProduceRequest | None:
@@ -218,6 +229,19 @@ def parse_any_produce(
     version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> ProduceRequest:
     """The same for a request of any form."""
+    steps = parse_produce_steps(version, frame, position, max_elements)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: ProduceRequest = end.value
+            return found
+
+
+def parse_produce_steps(
+    version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
+) -> Generator[None, None, ProduceRequest]:
+    """The same as a generator that yields after each partition."""
     cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM, max_elements)
     transactional_id = cursor.text()
     acks, timeout_ms = cursor.fixed(_ACKS_TIMEOUT)
@@ -229,7 +253,9 @@ def parse_any_produce(
             (number,) = cursor.fixed(_INT32)
             partitions.append(ProducedRecords(topic, number, cursor.sized(_INT32)))
             cursor.end_of_structure()
+            yield
         cursor.end_of_structure()
+        yield
     cursor.end_of_structure()
     return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
 
@@ -256,6 +282,19 @@ def produce_response(
     version: int, topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]]
 ) -> bytes:
     """The body of a Produce response."""
+    steps = produce_response_steps(version, topics)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            body: bytes = end.value
+            return body
+
+
+def produce_response_steps(
+    version: int, topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]]
+) -> Generator[None, None, bytes]:
+    """The same as a generator that yields after each partition."""
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     parts = [array_length(len(topics), is_flexible)]
@@ -263,6 +302,7 @@ def produce_response(
         by_id = version >= PRODUCE_TOPIC_IDS_FROM
         parts += (_topic(topic, is_flexible, by_id=by_id), array_length(len(answers), is_flexible))
         for answer in answers:
+            yield
             if version < 5:
                 parts.append(_PRODUCED_V3.pack(*answer[:4]))
                 continue
@@ -273,7 +313,8 @@ def produce_response(
                 parts.append(array_length(len(answer.bad_records), is_flexible))
                 for number in answer.bad_records:
                     parts += (_INT32.pack(number), nullable_text(None, is_flexible), tags)
-                parts.append(nullable_text(answer.error_message, is_flexible))
+                message = answer.error_message and shortened(answer.error_message)
+                parts.append(nullable_text(message, is_flexible))
             parts.append(tags)
         parts.append(tags)
     parts += (_INT32.pack(0), tags)

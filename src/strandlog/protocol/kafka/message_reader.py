@@ -22,7 +22,8 @@ A length is checked against the bytes that are left before anything is made of i
 costs memory in proportion to the bytes that arrived; and since an object takes more room than the
 one byte that an empty name has, no array is longer than MAX_ARRAY_LENGTH, and all arrays of a
 message together have no more items than the caller allows (`left`): reading an item, working on it
-and answering it take longer than sending it.
+and answering it take longer than sending it. For the same reason a text has at most 32,767 bytes,
+as with Kafka, and a structure at most `MAX_TAGGED_FIELDS`.
 
 `request_steps` has the same functions as generators that yield after each item: a message with many
 of them is read in slices.
@@ -43,7 +44,11 @@ from typing import Any
 from uuid import UUID
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.headers import read_unsigned_varint, skip_tagged_fields
+from strandlog.protocol.kafka.headers import (
+    MAX_TEXT_BYTES,
+    read_unsigned_varint,
+    skip_tagged_fields,
+)
 from strandlog.protocol.kafka.schemas import (
     FIXED,
     INT16,
@@ -190,7 +195,7 @@ class _Source:
             self._write(f"{variables}= {self._name(defaults)}")
 
         self._block("if not frame[p]:", usual)
-        self._block("else:", lambda: self._write(f"({variables}), p = {read}(frame, p)"))
+        self._block("else:", lambda: self._write(f"({variables}), p = {read}(frame, p, left)"))
 
     def _block(self, head: str, body: Callable[[], None]) -> None:
         self._write(head)
@@ -217,7 +222,7 @@ def _letter(field: Field[Any]) -> str:
 
 
 def _tagged_reader(readers: dict[int, tuple[int, Reader]], defaults: list[Any]) -> Reader:
-    def read(frame: memoryview, position: int) -> tuple[list[Any], int]:
+    def read(frame: memoryview, position: int, left: int) -> tuple[list[Any], int]:
         end = skip_tagged_fields(frame, position)
         found = list(defaults)
         count, position = read_unsigned_varint(frame, position)
@@ -226,7 +231,7 @@ def _tagged_reader(readers: dict[int, tuple[int, Reader]], defaults: list[Any]) 
             size, position = read_unsigned_varint(frame, position)
             if tag in readers:
                 number, read_value = readers[tag]
-                found[number] = read_value(frame[: position + size], position)
+                found[number] = read_value(frame[: position + size], position, left)
             position += size
         return found, end
 
@@ -266,6 +271,8 @@ def _sized_reader(is_text: bool, flexible: bool, nullable: bool) -> Reader:
         if end > len(frame):
             raise DataError(f"{length} bytes are announced, {len(frame) - position} are left")
         if is_text:
+            if length > MAX_TEXT_BYTES:
+                raise DataError(f"a text of {length} bytes: the limit is {MAX_TEXT_BYTES}")
             return str(frame[position:end], "utf-8"), end
         return bytes(frame[position:end]), end
 

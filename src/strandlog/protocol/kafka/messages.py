@@ -39,6 +39,7 @@ from strandlog.protocol.kafka.schemas import (
     unwrap,
 )
 from strandlog.protocol.kafka.versions import APIS
+from strandlog.protocol.shortening import shortened
 
 Writer = Callable[[Any, list[bytes]], None]
 StepsWriter = Callable[[Any, list[bytes]], Generator[None, None, None]]
@@ -250,7 +251,17 @@ def _field_writer(field: Field[Any], flexible: bool) -> Writer:
         return _array_writer(item, flexible)
     if is_entity(kind):
         return _nullable_entity(_entity_writer(kind)) if nullable else _entity_writer(kind)
-    return _primitive_writer(field.metadata["kafka_type"], flexible, nullable)
+    write = _primitive_writer(field.metadata["kafka_type"], flexible, nullable)
+    return _message_writer(write) if field.name == "error_message" else write
+
+
+def _message_writer(write: Writer) -> Writer:
+    """Messages name what a client sent; with that they may be longer than a text can be."""
+
+    def write_shortened(value: str | None, parts: list[bytes]) -> None:
+        write(value and shortened(value), parts)
+
+    return write_shortened
 
 
 def _nullable_entity(writer: Writer) -> Writer:

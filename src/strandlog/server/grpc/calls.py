@@ -24,11 +24,11 @@ from google.protobuf.message import DecodeError, Message
 from grpc import StatusCode
 
 from strandlog.errors import DataError, StrandlogError
+from strandlog.protocol.shortening import shortened
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.hanging_up import hang_up
 from strandlog.server.grpc.statuses import status_of
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
-from strandlog.server.shortening import shortened
 
 logger = logging.getLogger(__name__)
 

@@ -37,8 +37,8 @@ from strandlog.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from strandlog.protocol.shortening import shortened
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
-from strandlog.server.shortening import shortened
 
 logger = logging.getLogger(__name__)
 

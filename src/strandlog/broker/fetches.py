@@ -13,11 +13,14 @@ Records that are written but not durable are not read, and an offset among them 
 there finds nothing yet. When they were written before the fetch came, it waits for their sync even
 if it would not wait for new records (`when_visible`); they were acknowledged, and the consumer
 expects them.
+
+A fetch of many partitions is read in slices, one fetch at a time: so others have their turn, and
+the bytes of at most one such answer are in memory that no budget knows yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from strandlog.broker.pending import Pending
@@ -40,6 +43,7 @@ from strandlog.storage.partition_reads import (
 
 FEW_ABORTED = 100
 WAKE_SECONDS = 0.004
+FEW_PARTITIONS = 32  # are read without a pause
 TOO_LARGE = bytearray()
 
 
@@ -113,6 +117,9 @@ class Fetches:
         self._room = room
         self._parked: dict[PartitionLog, dict[_Parked, None]] = {}
         self._by_pending: dict[Pending[list[FetchAnswer]], _Parked] = {}
+        # Fetches of many partitions that are to be answered; the first one is being read.
+        self._large: dict[Pending[list[FetchAnswer]], FetchWish] = {}
+        self._is_reading = False
         self.read_bytes = 0
 
     @property
@@ -193,12 +200,13 @@ class Fetches:
             self._finish(parked)
 
     def finish_all(self) -> None:
-        """Answer everybody with what there is."""
+        """Answer all fetches with what there is."""
         for parked in list(self._by_pending.values()):
             self._finish(parked)
 
     def cancel(self, pending: Pending[list[FetchAnswer]]) -> None:
         """The consumer hung up."""
+        self._large.pop(pending, None)
         parked = self._by_pending.get(pending)
         if parked is not None:
             self._unpark(parked)
@@ -210,9 +218,48 @@ class Fetches:
             self._answer(parked.wish, parked.pending)
 
     def _answer(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
-        answers = answer(wish, min(wish.max_bytes, self._room()), self._on_damage)
+        if len(wish.parts) > FEW_PARTITIONS:
+            self._large[pending] = wish
+            if not self._is_reading:
+                self._is_reading = True
+                self._read_large()
+        else:
+            max_bytes = min(wish.max_bytes, self._room())
+            self._complete(pending, answer(wish, max_bytes, self._on_damage))
+
+    def _complete(self, pending: Pending[list[FetchAnswer]], answers: list[FetchAnswer]) -> None:
         self.read_bytes += sum([len(each.data) for each in answers])
         pending.complete(answers)
+
+    def _read_large(self) -> None:
+        """Begin with the next fetch of many partitions."""
+        if not self._large:
+            self._is_reading = False
+            return
+        pending, wish = next(iter(self._large.items()))
+        max_bytes = min(wish.max_bytes, self._room())
+        self._read_slice(pending, answering(wish, max_bytes, self._on_damage))
+
+    def _read_slice(
+        self,
+        pending: Pending[list[FetchAnswer]],
+        steps: Generator[None, None, list[FetchAnswer]],
+    ) -> None:
+        began = stopwatch()
+        while pending in self._large:  # else the consumer hung up
+            try:
+                next(steps)
+            except StopIteration as end:
+                del self._large[pending]
+                self._complete(pending, end.value)
+                break
+            if stopwatch() - began > WAKE_SECONDS:
+                self._later(lambda: self._read_slice(pending, steps))
+                return
+        if self._large:
+            self._later(self._read_large)
+        else:
+            self._is_reading = False
 
     def _unpark(self, parked: _Parked) -> None:
         self._by_pending.pop(parked.pending, None)
@@ -262,6 +309,19 @@ def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:
 
 def answer(wish: FetchWish, max_bytes: int, on_damage: Callable[[str], None]) -> list[FetchAnswer]:
     """Read what the fetch asks for, within its limits and `max_bytes` in total."""
+    steps = answering(wish, max_bytes, on_damage)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answers: list[FetchAnswer] = end.value
+            return answers
+
+
+def answering(
+    wish: FetchWish, max_bytes: int, on_damage: Callable[[str], None]
+) -> Generator[None, None, list[FetchAnswer]]:
+    """The same as a generator that yields after each partition."""
     left = max_bytes
     budget = CheckBudget()
     answers = []
@@ -278,6 +338,7 @@ def answer(wish: FetchWish, max_bytes: int, on_damage: Callable[[str], None]) ->
         left -= len(found.data)
         took_any = took_any or bool(found.data)
         answers.append(found)
+        yield
     return answers
 
 

@@ -32,6 +32,7 @@ from strandlog.protocol.primitives import encoded_text
 
 MAX_GROUP_ID_CHARACTERS = 255
 MAX_TIMEOUT_MS = 2**31 - 1
+MAX_PROTOCOLS = 100  # assignors of one member; clients name one to three
 
 
 def check_group_name(group_id: str) -> None:
@@ -55,6 +56,11 @@ def check_join(request: JoinRequest, settings: BrokerSettings) -> None:
         raise InvalidSessionTimeoutError(
             f"a rebalance time-out of {request.rebalance_timeout_ms} ms makes no sense; "
             f"choose one of 0 to {MAX_TIMEOUT_MS}"
+        )
+    if len(request.protocols) > MAX_PROTOCOLS:
+        raise GroupMetadataTooLargeError(
+            f"a member of {request.group_id!r} names {len(request.protocols)} assignors; the limit "
+            f"is {MAX_PROTOCOLS}"
         )
     size, limit = sent_bytes(request.protocols), settings.group_member_metadata_max_bytes
     if size > limit:

@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         self._peer_reads = True
         self._is_paused = False
         self._is_working = False
-        self._is_held = False
+        self._holds = 0  # requests that no other may be begun behind
         self._takes_long = False
         self._awaits_turn = False
         self._is_draining = False
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
         return (
             self._next is not None
             and self._peer_reads
-            and not self._is_held
+            and not self._holds
             and len(self._slots) < self._door.max_inflight
         )
 
@@ -272,13 +272,13 @@ class Connection(asyncio.Protocol):
         self._door.worked()
 
     def hold_line(self) -> None:
-        """Begin no other request until `release_line`: the one under way needs several turns."""
-        self._is_held = True
+        """Begin no other request until `release_line`, which is called once for each hold."""
+        self._holds += 1
 
     def release_line(self) -> None:
         """The request that needed several turns is done, or waits for something else."""
-        if self._is_held:
-            self._is_held = False
+        self._holds -= 1
+        if not self._holds and self._next is not None and not self._is_working:
             asyncio.get_running_loop().call_soon(self._work)
 
     def regulate(self) -> None:

@@ -158,8 +158,8 @@ class KafkaDoor:
 
         The connection begins no other request meanwhile: clients rely on the order.
         """
-        if not self.turns.slices(self._guarded(request, steps)):
-            request.connection.hold_line()
+        request.connection.hold_line()
+        self.turns.slices(self._guarded(request, steps))
 
     def _guarded(self, request: Request, steps: Steps[None]) -> Steps[None]:
         connection = request.connection

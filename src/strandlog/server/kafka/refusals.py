@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from strandlog.errors import DataError, StrandlogError
 
+MAX_SETTINGS = 1000  # of one topic or broker in one request
+
 
 class InvalidRequestError(StrandlogError):
     """The parts of a request contradict each other, or mean nothing."""
@@ -37,6 +39,15 @@ class TooManyChangesError(StrandlogError):
         super().__init__(
             f"one request changes at most {limit} topics (max.topic.changes.per.request)"
         )
+
+
+class TooManySettingsError(StrandlogError):
+    """One request gives a topic or a broker more settings than there are."""
+
+    kafka_code = 44  # POLICY_VIOLATION
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} settings for one resource; the limit is {MAX_SETTINGS}")
 
 
 class UnsupportedVersionError(StrandlogError):

@@ -36,8 +36,10 @@ from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.protocol.kafka.messages import array_encoder
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import (
+    MAX_SETTINGS,
     InvalidRequestError,
     TooManyChangesError,
+    TooManySettingsError,
     UnsupportedVersionError,
 )
 from strandlog.server.kafka.request import Request
@@ -181,22 +183,22 @@ def _integer_type(row: Setting) -> int:
     return LONG_TYPE if row.maximum is None or row.maximum > MAX_INT else INT_TYPE
 
 
-def list_config_resources(door: KafkaDoor, request: Request) -> None:
+def list_config_resources(door: KafkaDoor, request: Request) -> Steps[None]:
     """What DescribeConfigs can be asked about."""
-    body = request.body()
+    body = yield from request.reading()
     wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 is about those alone
     known = {RESOURCE_TOPIC, RESOURCE_BROKER, CLIENT_METRICS, RESOURCE_LOGGER, RESOURCE_GROUP}
     if not wanted <= known:
         request.reply({"error_code": UnsupportedVersionError.kafka_code})
         return
-    found = [(RESOURCE_TOPIC, name) for name in door.broker.catalog.names()]
-    found.append((RESOURCE_BROKER, str(NODE_ID)))
-    rows = [
-        {"resource_type": kind, "resource_name": name}
-        for kind, name in found
-        if not wanted or kind in wanted
-    ]
-    request.reply({"config_resources": rows})
+    rows: list[dict[str, Any]] = []
+    if not wanted or RESOURCE_TOPIC in wanted:
+        for name in door.broker.catalog.names():
+            rows.append({"resource_type": RESOURCE_TOPIC, "resource_name": name})
+            yield breathe
+    if not wanted or RESOURCE_BROKER in wanted:
+        rows.append({"resource_type": RESOURCE_BROKER, "resource_name": str(NODE_ID)})
+    yield from request.replying({"config_resources": rows})
 
 
 # -- alter ---------------------------------------------------------------------------------------
@@ -260,6 +262,8 @@ def _altering(door: KafkaDoor, body: Any, changes_of: ChangesOf) -> Steps[list[d
 
 
 def _check_rows(resource: Any) -> None:
+    if len(resource.configs) > MAX_SETTINGS:
+        raise TooManySettingsError(len(resource.configs))
     twice = [name for name, n in Counter(row.name for row in resource.configs).items() if n > 1]
     if twice:
         raise InvalidRequestError(f"{twice[0]!r} is given more than once")

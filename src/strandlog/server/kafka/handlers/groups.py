@@ -21,7 +21,7 @@ from strandlog.errors import (
 )
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.request import Request
-from strandlog.server.kafka.slices import Slices
+from strandlog.storage.steps import Steps, breathe
 
 MEMBER_ID_FIRST_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
@@ -35,12 +35,12 @@ DESCRIBED_MAX_BYTES = 16 * 1024 * 1024  # of members in one DescribeGroups reply
 MEMBER_ROW_BYTES = 100
 
 
-def _body(door: KafkaDoor, request: Request) -> Any:
-    return request.body(door.broker.settings.group_request_max_items)
+def _reading(door: KafkaDoor, request: Request) -> Steps[Any]:
+    return request.reading(door.broker.settings.group_request_max_items)
 
 
-def join_group(door: KafkaDoor, request: Request) -> None:
-    body = _body(door, request)
+def join_group(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from _reading(door, request)
 
     def refuse(error: StrandlogError) -> None:
         request.reply(
@@ -60,7 +60,11 @@ def join_group(door: KafkaDoor, request: Request) -> None:
     except StrandlogError as error:
         refuse(error)
         return
-    door.answer_when_done(pending, lambda result: request.reply(_joined(result)), refuse)
+    door.answer_when_done(
+        pending,
+        lambda result: door.in_slices(request, request.replying(_joined(result))),
+        refuse,
+    )
 
 
 def _member_id_for(error: StrandlogError, asked_with: str) -> str:
@@ -108,8 +112,8 @@ def _joined(result: JoinResult) -> dict[str, Any]:
     }
 
 
-def sync_group(door: KafkaDoor, request: Request) -> None:
-    body = _body(door, request)
+def sync_group(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from _reading(door, request)
     sync = SyncRequest(
         group_id=body.group_id,
         generation=body.generation_id,
@@ -156,25 +160,18 @@ def heartbeat(door: KafkaDoor, request: Request) -> None:
     request.reply({"error_code": code})
 
 
-def leave_group(door: KafkaDoor, request: Request) -> None:
-    body = _body(door, request)
+def leave_group(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from _reading(door, request)
     if request.version < LEAVE_MANY_FROM:
         request.reply({"error_code": _leave(door, body.group_id, body.member_id, None)})
         return
-
-    def left(member: tuple[str, str | None]) -> dict[str, Any]:
-        member_id, instance_id = member
-        return {
-            "member_id": member_id,
-            "group_instance_id": instance_id,
-            "error_code": _leave(door, body.group_id, member_id, instance_id),
-        }
-
-    def done(rows: list[dict[str, Any]]) -> None:
-        request.reply({"error_code": 0, "members": rows})
-
+    rows = []
     members = dict.fromkeys((each.member_id, each.group_instance_id) for each in body.members)
-    Slices(door.core, request, left, done).run(members)
+    for member_id, instance_id in members:
+        code = _leave(door, body.group_id, member_id, instance_id)
+        rows.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": code})
+        yield breathe
+    yield from request.replying({"error_code": 0, "members": rows})
 
 
 def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None) -> int:
@@ -185,24 +182,20 @@ def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None)
     return 0
 
 
-def describe_groups(door: KafkaDoor, request: Request) -> None:
+def describe_groups(door: KafkaDoor, request: Request) -> Steps[None]:
     """Each group once, however often it is named. What does not fit into the reply is refused by
     name: the client asks for it alone."""
-    body = _body(door, request)
+    body = yield from _reading(door, request)
     left_bytes = DESCRIBED_MAX_BYTES
-
-    def described(name: str) -> dict[str, Any]:
-        nonlocal left_bytes
+    rows = []
+    for name in dict.fromkeys(body.groups):
         row = _described(door, name, request.version, left_bytes)
         left_bytes -= sum(map(_member_row_bytes, row.get("members", ())))
         if getattr(body, "include_authorized_operations", False):
             row["authorized_operations"] = ALL_OPERATIONS_ON_GROUP
-        return row
-
-    def done(rows: list[dict[str, Any]]) -> None:
-        request.reply({"groups": rows})
-
-    Slices(door.core, request, described, done).run(dict.fromkeys(body.groups))
+        rows.append(row)
+        yield breathe
+    yield from request.replying({"groups": rows})
 
 
 def _member_row_bytes(row: dict[str, Any]) -> int:
@@ -246,42 +239,47 @@ def _described(door: KafkaDoor, name: str, version: int, left_bytes: int) -> dic
     }
 
 
-def list_groups(door: KafkaDoor, request: Request) -> None:
-    body = request.body()
+def list_groups(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
     states = {state.lower() for state in getattr(body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
-    groups = [
-        {
-            "group_id": listing.group_id,
-            "protocol_type": listing.protocol_type,
-            "group_state": listing.state,
-            "group_type": "classic",
-        }
-        for listing in door.broker.groups.list_groups()
-        if (not states or listing.state.lower() in states) and (not types or "classic" in types)
-    ]
-    request.reply({"error_code": 0, "groups": groups})
+    groups = []
+    try:
+        listings = door.broker.groups.list_groups()
+    except StrandlogError as error:
+        request.reply({"error_code": error.kafka_code, "groups": []})
+        return
+    for listing in listings:
+        if (not states or listing.state.lower() in states) and (not types or "classic" in types):
+            groups.append(
+                {
+                    "group_id": listing.group_id,
+                    "protocol_type": listing.protocol_type,
+                    "group_state": listing.state,
+                    "group_type": "classic",
+                }
+            )
+        yield breathe
+    yield from request.replying({"error_code": 0, "groups": groups})
 
 
-def delete_groups(door: KafkaDoor, request: Request) -> None:
-    def deleted(name: str) -> dict[str, Any]:
+def delete_groups(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from _reading(door, request)
+    rows = []
+    for name in dict.fromkeys(body.groups_names):
         code = 0
         try:
             door.broker.groups.delete(name)
         except StrandlogError as error:
             code = error.kafka_code
-        return {"group_id": name, "error_code": code}
+        rows.append({"group_id": name, "error_code": code})
+        yield breathe
+    gone = [row for row in rows if not row["error_code"]]
 
-    def done(rows: list[dict[str, Any]]) -> None:
-        gone = [row for row in rows if not row["error_code"]]
+    def told(failure: StorageError | None) -> None:
+        if failure is not None:
+            for row in gone:
+                row["error_code"] = failure.kafka_code
+        door.in_slices(request, request.replying({"results": rows}))
 
-        def told(failure: StorageError | None) -> None:
-            if failure is not None:
-                for row in gone:
-                    row["error_code"] = failure.kafka_code
-            request.reply({"results": rows})
-
-        door.core.when_groups_are_durable((row["group_id"] for row in gone), told)
-
-    names = dict.fromkeys(_body(door, request).groups_names)
-    Slices(door.core, request, deleted, done).run(names)
+    door.core.when_groups_are_durable((row["group_id"] for row in gone), told)

@@ -6,6 +6,7 @@ From version 10 on topics are named by their ids; a commit for an id that no top
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from strandlog.broker.group_member import CommitRequest
@@ -24,6 +25,7 @@ from strandlog.storage.steps import Steps, breathe
 
 MANY_GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
+COMMITTED_TOGETHER = 500
 FETCHED_MAX_ROWS = 100_000  # then further groups of the same OffsetFetch are refused
 
 
@@ -62,7 +64,9 @@ def offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
             offsets[tp] = OffsetAndMetadata(
                 part.committed_offset, epoch, part.committed_metadata or ""
             )
-    _commit(door, body, offsets, places)
+    for piece in pieces(offsets):
+        _commit(door, body, piece, places)
+        yield breathe
 
     def reply(failure: StorageError | None) -> None:
         for _, answers in rows:
@@ -72,6 +76,15 @@ def offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
         door.in_slices(request, request.replying({"topics": listed}))
 
     door.core.when_group_is_durable(body.group_id, reply)
+
+
+def pieces(
+    offsets: dict[TopicPartition, OffsetAndMetadata],
+) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
+    """Offsets that are committed without a pause; one piece if there are none, for the errors."""
+    items = list(offsets.items())
+    for start in range(0, max(1, len(items)), COMMITTED_TOGETHER):
+        yield dict(items[start : start + COMMITTED_TOGETHER])
 
 
 def _commit(

@@ -13,6 +13,7 @@ from typing import Any
 
 from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
+from strandlog.server.kafka.handlers.asked import asked_once
 from strandlog.server.kafka.refusals import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
@@ -68,72 +69,77 @@ def _check_move(replicas: list[int] | None) -> None:
         )
 
 
-def list_partition_reassignments(door: KafkaDoor, request: Request) -> None:
+def list_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
-    request.body()
+    yield from request.reading()
     request.reply({"error_message": None, "topics": []})
 
 
-def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> None:
+def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
     catalog, folder = door.broker.catalog, door.broker.log_dir.path
-    outcomes: dict[str, dict[int, int]] = {}
-    for wanted in request.body().dirs:
+    outcomes: dict[str, dict[int, dict[str, int]]] = {}
+    for wanted in (yield from request.reading()).dirs:
         for topic in wanted.topics:
-            codes = outcomes.setdefault(topic.name, {})
+            rows = outcomes.setdefault(topic.name, {})
+            yield breathe
             for number in topic.partitions:
+                code = 0
                 try:
                     catalog.log(topic.name, number)
                     if wanted.path != folder:
                         raise LogDirNotFoundError(f"the only data folder is {folder}")
-                    codes[number] = 0
                 except StrandlogError as error:
-                    codes[number] = error.kafka_code
+                    code = error.kafka_code
+                rows[number] = {"partition_index": number, "error_code": code}
+                yield breathe
     results = [
-        {
-            "topic_name": name,
-            "partitions": [
-                {"partition_index": number, "error_code": code} for number, code in codes.items()
-            ],
-        }
-        for name, codes in outcomes.items()
+        {"topic_name": name, "partitions": list(rows.values())} for name, rows in outcomes.items()
     ]
-    request.reply({"results": results})
+    yield from request.replying({"results": results})
 
 
 METADATA_TOPIC, METADATA_PARTITION = "__cluster_metadata", 0
 UNKNOWN_OFFSET = -1
 
 
-def describe_quorum(door: KafkaDoor, request: Request) -> None:
-    named = {
-        (topic.topic_name, part.partition_index)
-        for topic in request.body().topics
-        for part in topic.partitions
-    }
+def describe_quorum(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    asked = yield from asked_once(
+        body.topics,
+        lambda topic: topic.partitions,
+        lambda part: int(part.partition_index),
+        lambda topic: str(topic.topic_name),
+    )
     topics = []
-    for name, number in sorted(named):
-        row: dict[str, Any] = {"partition_index": number, "error_message": None}
-        if (name, number) == (METADATA_TOPIC, METADATA_PARTITION):
-            voter = {
-                "replica_id": NODE_ID,
-                "replica_directory_id": None,
-                "log_end_offset": UNKNOWN_OFFSET,
-            }
-            row |= {
-                "leader_id": NODE_ID,
-                "leader_epoch": LEADER_EPOCH,
-                "high_watermark": UNKNOWN_OFFSET,
-                "current_voters": [voter],
-            }
-        else:
-            row |= _told(TopicNotFoundError(name))
-        topics.append({"topic_name": name, "partitions": [row]})
+    for name, numbers in asked.topics.items():
+        partitions = []
+        for number in numbers:
+            partitions.append(_quorum_row(name, number))
+            yield breathe
+        topics.append({"topic_name": name, "partitions": partitions})
     host, port = door.advertised(request.connection)
     node = {
         "node_id": NODE_ID,
         "listeners": [{"name": "PLAINTEXT", "host": host, "port": port}],
     }
-    request.reply({"error_message": None, "topics": topics, "nodes": [node]})
+    yield from request.replying({"error_message": None, "topics": topics, "nodes": [node]})
+
+
+def _quorum_row(name: str, number: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"partition_index": number, "error_message": None}
+    if (name, number) != (METADATA_TOPIC, METADATA_PARTITION):
+        return row | _told(TopicNotFoundError(name))
+    voter = {
+        "replica_id": NODE_ID,
+        "replica_directory_id": None,
+        "log_end_offset": UNKNOWN_OFFSET,
+    }
+    return row | {
+        "leader_id": NODE_ID,
+        "leader_epoch": LEADER_EPOCH,
+        "high_watermark": UNKNOWN_OFFSET,
+        "current_voters": [voter],
+    }
 
 
 def _told(error: StrandlogError) -> dict[str, Any]:

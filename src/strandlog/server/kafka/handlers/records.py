@@ -8,6 +8,7 @@ from threading import Event
 from typing import Any
 from uuid import UUID
 
+from strandlog.broker.durability import BULK_PARTITIONS
 from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish, refused_fetch
 from strandlog.broker.pending import Pending
 from strandlog.broker.topic_rules import check_not_internal
@@ -30,8 +31,10 @@ from strandlog.protocol.kafka.hot_path import (
     TopicRef,
     fetch_response,
     fetch_response_steps,
-    parse_produce,
+    parse_produce_steps,
+    parse_single_produce,
     produce_response,
+    produce_response_steps,
 )
 from strandlog.record.batch_header import (
     ATTRIBUTES_POSITION,
@@ -43,7 +46,7 @@ from strandlog.record.batch_header import (
     TRANSACTIONAL_BIT,
     read_header,
 )
-from strandlog.server.decoding import Verdict, Verdicts, checking, parts_to_decode
+from strandlog.server.decoding import SlowPart, Verdict, Verdicts, checking, parts_to_decode
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
@@ -74,7 +77,10 @@ SENTINELS = {
 }
 AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # what is written behind it changes nothing
 EVERYTHING = -1
-FEW_PARTITIONS = 16  # of a Produce request: appended without a pause
+# A Fetch is answered after this time at the latest: a client that hung up while its connection was
+# not read is noticed when it is written to. A consumer asks again.
+LONGEST_POLL_MS = 60_000
+FEW_PARTITIONS = 16  # of a Produce request: answered without a pause
 NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
 FETCH_SESSION_NOT_FOUND = 70
@@ -92,15 +98,41 @@ class InvalidAcksError(LogError):
 
 def produce(door: KafkaDoor, request: Request) -> Steps[None] | None:
     header = request.header
-    body = parse_produce(header.version, request.frame, header.body_position, request.max_elements)
+    body = parse_single_produce(header.version, request.frame, header.body_position)
+    if body is None:
+        return _producing(door, request)
     slow_parts = parts_to_decode([_target(door, part) for part in body.partitions])
-    if not slow_parts:
-        appending = _appending(door, request, body, {})
-        if len(body.partitions) > FEW_PARTITIONS:
-            return appending
-        for _ in appending:
+    if slow_parts:
+        _check_first(door, request, body, slow_parts)
+    else:
+        for _ in _appending(door, request, body, {}):
             pass
-        return None
+    return None
+
+
+def _producing(door: KafkaDoor, request: Request) -> Steps[None]:
+    """A request that may name many partitions."""
+    header = request.header
+    body = yield from breathing(
+        parse_produce_steps(
+            header.version, request.frame, header.body_position, request.max_elements
+        )
+    )
+    targets = []
+    for part in body.partitions:
+        targets.append(_target(door, part))
+        yield breathe
+    slow_parts = parts_to_decode(targets)
+    if slow_parts:
+        _check_first(door, request, body, slow_parts)
+    else:
+        yield from _appending(door, request, body, {})
+
+
+def _check_first(
+    door: KafkaDoor, request: Request, body: ProduceRequest, slow_parts: list[SlowPart]
+) -> None:
+    """Decode large batches outside the event loop, then append."""
     # A later request of this client must not be appended before this one.
     request.connection.hold_line()
     abandoned = Event()
@@ -112,7 +144,6 @@ def produce(door: KafkaDoor, request: Request) -> Steps[None] | None:
             door.in_slices(request, _appending(door, request, body, verdicts))
 
     door.in_decoder(request, checking(door.broker, slow_parts, abandoned.is_set), checked)
-    return None
 
 
 def _target(door: KafkaDoor, part: ProducedRecords) -> tuple[PartitionLog, Buffer] | None:
@@ -136,7 +167,7 @@ def _appending(
     for number, part in enumerate(body.partitions):
         answers.append(_append_or_refuse(door, body, part, verdicts.get(number)))
         yield breathe
-    _answer(request, body, answers)
+    _answer(door, request, body, answers)
 
 
 class _DurableProduction:
@@ -153,6 +184,7 @@ class _DurableProduction:
 
     def appending(self, verdicts: Verdicts) -> Steps[None]:
         door = self._door
+        is_bulk = len(self._body.partitions) > BULK_PARTITIONS
         for number, part in enumerate(self._body.partitions):
             answer = _append_or_refuse(door, self._body, part, verdicts.get(number))
             self._answers.append(answer)
@@ -160,7 +192,8 @@ class _DurableProduction:
                 self._waiting += 1
                 log = _log(door, part.topic, part.partition)
                 told = partial(self._told, number)
-                door.core.durability.when_durable(log, log.log_end_offset, told)
+                end_offset = log.log_end_offset
+                door.core.durability.when_durable(log, end_offset, told, is_bulk=is_bulk)
             yield breathe
         self._told(0, None)
 
@@ -170,7 +203,7 @@ class _DurableProduction:
         if error is not None:
             self._answers[number] = _refusal(self._body.partitions[number], error)
         if not self._waiting:
-            _answer(self._request, self._body, self._answers)
+            _answer(self._door, self._request, self._body, self._answers)
 
 
 def _append_or_refuse(
@@ -210,14 +243,24 @@ def _has_several_batches(records: Buffer) -> bool:
     return HEADER_SIZE <= LOG_OVERHEAD + length < len(records)
 
 
-def _answer(request: Request, body: ProduceRequest, answers: list[ProduceAnswer]) -> None:
+def _answer(
+    door: KafkaDoor, request: Request, body: ProduceRequest, answers: list[ProduceAnswer]
+) -> None:
     if body.acks != ACKS_NONE:
         topics = _by_topic(body.partitions, answers)
-        request.reply_buffers([produce_response(request.header.version, topics)])
+        if len(answers) <= FEW_PARTITIONS:
+            request.reply_buffers([produce_response(request.header.version, topics)])
+        else:
+            door.in_slices(request, _answering(request, topics))
     elif any(answer.error_code for answer in answers):
         request.slot.fail()  # there is no reply that could say so
     else:
         request.slot.fill(None)
+
+
+def _answering(request: Request, topics: list[tuple[TopicRef, list[ProduceAnswer]]]) -> Steps[None]:
+    response = yield from breathing(produce_response_steps(request.header.version, topics))
+    request.reply_buffers([response])
 
 
 def _check_transaction(door: KafkaDoor, log: PartitionLog, records: Buffer) -> None:
@@ -278,13 +321,13 @@ def fetch(door: KafkaDoor, request: Request) -> Steps[None]:
         parts,
         body.min_bytes if len(parts) == len(asked) else 0,  # an error is answered at once
         min(body.max_bytes, door.broker.settings.fetch_max_bytes),
-        now_ms + _ms(body.max_wait),
+        now_ms + min(_ms(body.max_wait), LONGEST_POLL_MS),
         body.isolation_level == IsolationLevel.READ_COMMITTED,
     )
     pending = door.core.fetches.fetch(wish, now_ms)
+    # One fetch waits per connection, as with Kafka: its reply has to be the next one anyway.
+    request.connection.hold_line()
     if not pending.is_done:
-        # One fetch waits per connection, as with Kafka: its reply has to be the next one anyway.
-        request.connection.hold_line()
         request.slot.on_abandoned = lambda: door.core.fetches.cancel(pending)
 
     def reply(done: Pending[list[FetchAnswer]]) -> None:

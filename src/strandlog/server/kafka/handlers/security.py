@@ -18,6 +18,7 @@ from strandlog.errors import StrandlogError
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.refusals import ResourceNotFoundError, SecurityDisabledError
 from strandlog.server.kafka.request import Request
+from strandlog.storage.steps import Steps, breathe
 
 NO_ACLS = SecurityDisabledError("this broker has no authorizer: every client may do everything")
 NO_USERS = SecurityDisabledError("this broker has no users: its listener does not authenticate")
@@ -30,54 +31,59 @@ def describe_acls(door: KafkaDoor, request: Request) -> None:
     request.reply({**_failure(NO_ACLS), "resources": []})
 
 
-def create_acls(door: KafkaDoor, request: Request) -> None:
+def create_acls(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
-    request.reply({"results": [_failure(NO_ACLS) for _ in request.body().creations]})
+    body = yield from request.reading()
+    yield from request.replying({"results": [_failure(NO_ACLS)] * len(body.creations)})
 
 
-def delete_acls(door: KafkaDoor, request: Request) -> None:
+def delete_acls(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
-    results = [{**_failure(NO_ACLS), "matching_acls": []} for _ in request.body().filters]
-    request.reply({"filter_results": results})
+    body = yield from request.reading()
+    result = {**_failure(NO_ACLS), "matching_acls": []}
+    yield from request.replying({"filter_results": [result] * len(body.filters)})
 
 
-def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> None:
+def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[None]:
     """Without names the request asks about all users: there are none."""
     del door
-    names = dict.fromkeys(user.name for user in request.body().users or ())
-    results = [
-        {"user": name, **_failure(ResourceNotFoundError(f"there is no user {name!r}"))}
-        for name in names
-    ]
-    request.reply({"error_message": None, "results": results})
+    body = yield from request.reading()
+    results = []
+    for name in dict.fromkeys(user.name for user in body.users or ()):
+        missing = ResourceNotFoundError(f"there is no user {name!r}")
+        results.append({"user": name, **_failure(missing)})
+        yield breathe
+    yield from request.replying({"error_message": None, "results": results})
 
 
-def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> None:
+def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
-    body = request.body()
-    names = dict.fromkeys(row.name for row in (*body.deletions, *body.upsertions))
-    request.reply({"results": [{"user": name, **_failure(NO_USERS)} for name in names]})
+    body = yield from request.reading()
+    results = []
+    for name in dict.fromkeys(row.name for row in (*body.deletions, *body.upsertions)):
+        results.append({"user": name, **_failure(NO_USERS)})
+        yield breathe
+    yield from request.replying({"results": results})
 
 
-def describe_client_quotas(door: KafkaDoor, request: Request) -> None:
+def describe_client_quotas(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
-    request.body()
+    yield from request.reading()
     request.reply({"error_message": None, "entries": []})
 
 
-def alter_client_quotas(door: KafkaDoor, request: Request) -> None:
+def alter_client_quotas(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
-    entries = [
-        {
-            **_failure(NO_QUOTAS),
-            "entity": [
-                {"entity_type": part.entity_type, "entity_name": part.entity_name}
-                for part in entry.entity
-            ],
-        }
-        for entry in request.body().entries
-    ]
-    request.reply({"entries": entries})
+    body = yield from request.reading()
+    entries = []
+    for entry in body.entries:
+        entity = []
+        for part in entry.entity:
+            entity.append({"entity_type": part.entity_type, "entity_name": part.entity_name})
+            yield breathe
+        entries.append({**_failure(NO_QUOTAS), "entity": entity})
+        yield breathe
+    yield from request.replying({"entries": entries})
 
 
 def _failure(error: StrandlogError) -> dict[str, Any]:

@@ -27,10 +27,12 @@ from strandlog.errors import (
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.refusals import (
+    MAX_SETTINGS,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
     TooManyChangesError,
+    TooManySettingsError,
 )
 from strandlog.server.kafka.request import Request
 from strandlog.storage.identity import uuid_of
@@ -80,6 +82,9 @@ def _reply_with(
 
 def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, Any]]:
     broker = door.broker
+    check_partition_count(len(wanted.assignments) or 1, broker.settings.max_partitions_per_topic)
+    if len(wanted.configs) > MAX_SETTINGS:
+        raise TooManySettingsError(len(wanted.configs))
     count = _partition_count(wanted, broker.settings.num_partitions)
     config = {}
     for row in wanted.configs:

@@ -26,6 +26,7 @@ from strandlog.protocol.kafka.messages import array_encoder
 from strandlog.protocol.transaction_records import TransactionState
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.asked import asked_once
+from strandlog.server.kafka.handlers.offsets import pieces
 from strandlog.server.kafka.refusals import InvalidRequestError, code_of
 from strandlog.server.kafka.request import Request
 from strandlog.storage.partition_log import PartitionLog
@@ -172,7 +173,6 @@ def end_txn(door: KafkaDoor, request: Request) -> None:
 
 def txn_offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
-    identity = _identity(body)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     codes: dict[TopicPartition, int] = {}
     for topic in body.topics:
@@ -185,21 +185,9 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
                 offsets[tp] = OffsetAndMetadata(
                     part.committed_offset, epoch, part.committed_metadata or ""
                 )
-    commit = CommitRequest(
-        group_id=body.group_id,
-        offsets=offsets,
-        member_id=getattr(body, "member_id", ""),
-        generation=getattr(body, "generation_id", -1),
-        group_instance_id=getattr(body, "group_instance_id", None),
-    )
-    try:
-        door.core.transactions.check_write(
-            identity, door.broker.offsets_table.existing_log_of(body.group_id).tp
-        )
-        refused = door.broker.groups.try_commit_in_transaction(commit, identity)
-        codes.update({tp: _code(request, error) for tp, error in refused.items()})
-    except StrandlogError as error:
-        codes.update(dict.fromkeys(offsets, _code(request, error)))
+    for piece in pieces(offsets):
+        codes |= _commit_in_transaction(door, request, body, piece)
+        yield breathe
 
     def reply(failure: StorageError | None) -> None:
         topics = [
@@ -220,6 +208,27 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
         door.in_slices(request, request.replying({"topics": topics}))
 
     door.core.when_group_is_durable(body.group_id, reply)
+
+
+def _commit_in_transaction(
+    door: KafkaDoor, request: Request, body: Any, offsets: dict[TopicPartition, OffsetAndMetadata]
+) -> dict[TopicPartition, int]:
+    """Commit what may be; the codes of what may not."""
+    identity = _identity(body)
+    commit = CommitRequest(
+        group_id=body.group_id,
+        offsets=offsets,
+        member_id=getattr(body, "member_id", ""),
+        generation=getattr(body, "generation_id", -1),
+        group_instance_id=getattr(body, "group_instance_id", None),
+    )
+    try:
+        log = door.broker.offsets_table.existing_log_of(body.group_id)
+        door.core.transactions.check_write(identity, log.tp)
+        refused = door.broker.groups.try_commit_in_transaction(commit, identity)
+    except StrandlogError as error:
+        return dict.fromkeys(offsets, _code(request, error))
+    return {tp: _code(request, error) for tp, error in refused.items()}
 
 
 def _missing(door: KafkaDoor, tp: TopicPartition) -> int:

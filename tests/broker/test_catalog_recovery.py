@@ -9,7 +9,9 @@ import pytest
 from tests.log_builders import batch
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.group_member import CommitRequest
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.storage.log_dir import UNSEEN_OFFSETS
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -158,3 +160,46 @@ def test_deleted_records_do_not_come_back_without_a_report() -> None:
     assert any("records that were deleted may be back" in problem for problem in again.problems)
     again.close()
     assert open_broker(disk).problems == []
+
+
+def test_old_offsets_in_a_swapped_log_do_not_replace_newer_ones() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    groups = [f"group-{number}" for number in range(30)]
+    tp = TopicPartition("orders", 0)
+
+    def commit(offset: int) -> None:
+        for group in groups:
+            offsets = {tp: OffsetAndMetadata(offset)}
+            broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+
+    commit(1)
+    for log in broker.catalog.logs("__consumer_offsets"):
+        log.roll()
+    commit(2)
+    broker.close()
+    first, last = (f"data/__consumer_offsets-{n}/{0:020d}.log" for n in (0, 6))
+    mine, its = disk.read(first), disk.read(last)
+    disk.replace(first, its)
+    disk.replace(last, mine)
+    again = open_broker(disk)
+    found = {group: again.groups.fetch_offsets(group).get(tp) for group in groups}
+    assert {value.offset for value in found.values() if value} == {2}
+    assert any("in partitions that are not theirs" in problem for problem in again.problems)
+
+
+def test_offsets_of_a_group_are_found_in_a_wrong_partition_when_the_right_one_has_none() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    tp = TopicPartition("orders", 0)
+    broker.groups.commit_offsets(CommitRequest(group_id="g", offsets={tp: OffsetAndMetadata(5)}))
+    home = next(log for log in broker.catalog.logs("__consumer_offsets") if log.log_end_offset)
+    other = (home.tp.partition + 1) % 7
+    broker.close()
+    disk.replace(
+        f"data/__consumer_offsets-{other}/{0:020d}.log", disk.read(home.segments.active.log_path)
+    )
+    disk.truncate(home.segments.active.log_path, 0)
+    found = open_broker(disk).groups.fetch_offsets("g").get(tp)
+    assert found is not None
+    assert found.offset == 5

@@ -11,7 +11,8 @@ with that: each record stands for itself, and a request that failed may be sent 
 `InternalTopic` is the same over several partitions. All records of a group go to one partition,
 chosen as Kafka does (the absolute value of Java's hash of the group id, modulo the number of
 partitions), so they keep their order and what is appended for one group together is kept
-together.
+together. Records that lie in another partition (someone swapped two files) count only where the
+right one has none: nothing tells which of the two is newer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from strandlog.errors import DataError
 from strandlog.protocol.group_records import decode_key
 
 Entry = tuple[bytes, bytes | None]
@@ -50,7 +52,7 @@ class InternalLog(Protocol):
 class InternalTopic:
     """An `InternalLog` over the partitions of one internal topic."""
 
-    __slots__ = ("_partition_of", "_partitions")
+    __slots__ = ("_partition_of", "_partitions", "stranger_count")
 
     def __init__(
         self, partitions: Sequence[InternalLog], partition_of: Callable[[bytes], int]
@@ -58,6 +60,7 @@ class InternalTopic:
         assert partitions, "an internal topic has at least one partition"
         self._partitions = tuple(partitions)
         self._partition_of = partition_of
+        self.stranger_count = 0  # records that `replay` found in a wrong partition
 
     def append(
         self,
@@ -72,8 +75,31 @@ class InternalTopic:
             self._partitions[partition].append(entries, timestamp_ms, producer)
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        for partition in self._partitions:
-            yield from partition.replay()
+        if len(self._partitions) == 1:
+            yield from self._partitions[0].replay()
+            return
+        homes: dict[bytes, int | None] = {}  # by key
+        found: set[bytes] = set()
+        strangers: list[Entry] = []
+        for number, partition in enumerate(self._partitions):
+            for key, value in partition.replay():
+                if key is not None:
+                    if key not in homes:
+                        homes[key] = self._home_of(key)
+                    if homes[key] not in (number, None):
+                        strangers.append((key, value))
+                        continue
+                    found.add(key)
+                yield key, value
+        self.stranger_count = len(strangers)
+        yield from (entry for entry in strangers if entry[0] not in found)
+
+    def _home_of(self, key: bytes) -> int | None:
+        """The partition that a key belongs to; None for a key of another kind."""
+        try:
+            return self._partition_of(key)
+        except (DataError, AssertionError):
+            return None
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         for partition in self._partitions:

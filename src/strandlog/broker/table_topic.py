@@ -101,7 +101,13 @@ class TableTopic:
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Every record that counts."""
         if self.exists:
-            yield from self._table().replay()
+            table = self._table()
+            yield from table.replay()
+            if table.stranger_count:
+                self._problems.append(
+                    f"{table.stranger_count} records of {self._shape.name} are in partitions that "
+                    "are not theirs: log files were swapped or renamed"
+                )
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         """(producer id, key, value) of every record in an open transaction that may count."""

@@ -10,8 +10,10 @@ from tests.log_builders import batch
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest
+from strandlog.broker.offset_store import commit_records
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
-from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
+from strandlog.record.control import ControlType
 from strandlog.storage.log_dir import UNSEEN_OFFSETS
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -203,3 +205,21 @@ def test_offsets_of_a_group_are_found_in_a_wrong_partition_when_the_right_one_ha
     found = open_broker(disk).groups.fetch_offsets("g").get(tp)
     assert found is not None
     assert found.offset == 5
+
+
+def test_damage_beside_aborted_commits_does_not_keep_the_broker_from_starting() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    tp, table = TopicPartition("orders", 0), broker.offsets_table
+    for number in range(12):
+        producer = ProducerIdentity(broker.producer_ids.next(), 0)
+        table.append(commit_records("g", {tp: OffsetAndMetadata(number)}), 0, producer)
+        kind = ControlType.ABORT if number % 2 else ControlType.COMMIT
+        broker.write_marker(table.existing_log_of("g").tp, kind, producer)
+    path = table.existing_log_of("g").segments.active.log_path
+    broker.close()
+    size = len(disk.read(path))
+    for start in range(0, size, 61):
+        damaged = disk.after_kill()
+        damaged.write_at(path, start, bytes(min(120, size - start)))
+        assert open_broker(damaged).problems

@@ -12,6 +12,7 @@ from strandlog.errors import DataError
 from strandlog.storage.cleaning import compact_now
 from strandlog.storage.dump import look_at_partition
 from strandlog.storage.folder_view import FolderView
+from strandlog.storage.partition_reads import aborted_in
 from strandlog.storage.stable_view import stable_view
 from strandlog.storage.txn_index import ENTRY
 from strandlog.testing import SimulatedFiles
@@ -102,3 +103,16 @@ def test_compaction_keeps_the_checksum_of_the_transaction_index() -> None:
     _, log = reopen(files.after_kill(), settings=small_settings(segment_bytes=900))
     assert not log.last_report.problems
     assert committed(log) == KEPT
+
+
+def test_damage_in_the_log_does_not_keep_readers_from_what_lies_beside_it() -> None:
+    files = filled("clean")
+    for name in sorted(n for n in files.list_dir(FOLDER) if n.endswith(".log")):
+        path = f"{FOLDER}/{name}"
+        size = len(files.read(path))
+        for start in range(0, size, 97):
+            damaged = files.after_kill()
+            damaged.write_at(path, start, bytes(min(200, size - start)))
+            _, log = reopen(damaged, settings=small_settings(segment_bytes=900))
+            for offset in range(0, log.log_end_offset, 7):
+                aborted_in(log, offset, log.last_stable_offset)

@@ -227,9 +227,17 @@ def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedT
 
 def _is_aborted(log: PartitionLog, entry: AbortedTransaction) -> bool:
     """Whether the log has this transaction: its marker, and a batch where it begins, unless that
-    is gone."""
+    is gone. Where the log is damaged it contradicts nothing."""
     if not log.log_start_offset <= entry.last_offset < log.log_end_offset:
         return False
+    try:
+        return _is_in_log(log, entry)
+    except CorruptSegmentError as damage:
+        report(log, str(damage))
+        return True
+
+
+def _is_in_log(log: PartitionLog, entry: AbortedTransaction) -> bool:
     marker = _header_at(log, entry.last_offset)
     if marker is None or not marker.is_control or marker.producer_id != entry.producer_id:
         return False

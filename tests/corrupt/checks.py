@@ -1,9 +1,11 @@
 """Opens a damaged folder with the real broker and holds it against the truth.
 
 A *failure* is one of: a wrong record; a record that is lost, or came back, without a report; an
+aborted record that readers of committed ones get without a report; an
 offset or producer id that is assigned again; a retry that is written twice, or a new batch that is
 taken for a retry; a group offset that is lost although the damage is not in the log that holds it;
-a folder that cannot be opened; an error without a name.
+a folder that cannot be opened; an error without a name. Some trials start the
+broker twice before they look: what the first start mends must be right for the second.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.corrupt.damage import Damage
-from tests.corrupt.specimen import Truth, open_broker, readable
+from tests.corrupt.specimen import Truth, open_broker, readable, visible
 from tests.log_builders import batch
 
 from strandlog.broker.broker import Broker
@@ -39,16 +41,24 @@ class Verdict(NamedTuple):
     reports: list[str]
 
 
-def check(folder: Path, truth: Truth, damage: Damage) -> Verdict:
-    """Open the folder, read everything, and write to every partition."""
+def check(folder: Path, truth: Truth, damage: Damage, *, starts: int = 1) -> Verdict:
+    """Open the folder so many times, read everything, and write to every partition."""
+    earlier: list[str] = []
     try:
+        for number in range(1, starts):
+            broker = open_broker(folder)
+            earlier += broker.problems
+            if number % 2:
+                broker.close()
+            else:
+                broker.log_dir.abandon()
         broker = open_broker(folder)
     except StrandlogError as error:
         return Verdict([Failure("cannot be opened", repr(error))], 0, [])
     except Exception as error:  # noqa: BLE001 - any other error is what we look for
         return Verdict([Failure("error without a name", repr(error))], 0, [])
     try:
-        return _Check(broker, truth, damage).run()
+        return _Check(broker, truth, damage, earlier).run()
     except Exception as error:  # noqa: BLE001
         return Verdict([Failure("error without a name", repr(error))], 0, [])
     finally:
@@ -56,23 +66,25 @@ def check(folder: Path, truth: Truth, damage: Damage) -> Verdict:
 
 
 class _Check:
-    def __init__(self, broker: Broker, truth: Truth, damage: Damage) -> None:
+    def __init__(self, broker: Broker, truth: Truth, damage: Damage, earlier: list[str]) -> None:
         self._broker = broker
         self._truth = truth
         self._damage = damage
         self._lost: dict[TopicPartition, set[int]] = {}
         self._errors: list[str] = []
+        self._earlier = earlier
 
     def run(self) -> Verdict:
         failures = [failure for tp in self._truth.contents for failure in self._partition(tp)]
         failures += self._groups()
         failures += self._producers()
-        reports = [*self._broker.problems, *self._errors]
+        reports = [*self._earlier, *self._broker.problems, *self._errors]
         return Verdict(failures, sum(map(len, self._lost.values())), reports)
 
     def _reported(self, tp: TopicPartition, since: int) -> bool:
         name = f"{tp.topic}-{tp.partition}"
-        return len(self._errors) > since or any(name in text for text in self._broker.problems)
+        said = [*self._earlier, *self._broker.problems]
+        return len(self._errors) > since or any(name in text for text in said)
 
     def _partition(self, tp: TopicPartition) -> Iterator[Failure]:
         truth, since = self._truth.contents[tp], len(self._errors)
@@ -97,6 +109,9 @@ class _Check:
         if self._lost[tp] and not self._reported(tp, since):
             lost = sorted(self._lost[tp])
             yield Failure("unreported loss", f"{tp} lost {len(lost)} records from {lost[0]} on")
+        aborted = sorted(visible(log) - self._truth.visible[tp] - set(unknown))
+        if aborted and not self._reported(tp, since):
+            yield Failure("aborted record shown", f"{tp} at {aborted[:3]}")
         yield from self._next_offset(log)
 
     def _next_offset(self, log: PartitionLog) -> Iterator[Failure]:

@@ -27,7 +27,8 @@ from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.cleaning import compact_now
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import read
+from strandlog.storage.partition_reads import aborted_in, read
+from strandlog.storage.txn_index import AbortedRanges
 from strandlog.testing import FakeClock
 
 SETTINGS: dict[str, object] = {
@@ -50,6 +51,8 @@ class Truth:
 
     contents: dict[TopicPartition, Contents] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
+    # The offsets that readers of committed records get.
+    visible: dict[TopicPartition, set[int]] = field(default_factory=dict)
     committed: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     last_producer_id: int = -1
     # The last batch of each idempotent producer, with the offset of its first record.
@@ -93,6 +96,36 @@ def readable(log: PartitionLog) -> Iterator[Record | CorruptSegmentError]:
             if damage.resume_offset is None or damage.resume_offset <= offset:
                 return
             offset = damage.resume_offset
+
+
+def visible(log: PartitionLog) -> set[int]:
+    """The offsets of the records that a reader of committed records gets, damage left out."""
+    found: set[int] = set()
+    offset, end_offset = log.log_start_offset, log.last_stable_offset
+    aborted = AbortedRanges(aborted_in(log, offset, end_offset))
+    while offset < end_offset:
+        began_at = offset
+        try:
+            data = read(log, offset, 1 << 20, committed=True)
+            if not data:
+                break
+            for each in checked_batches(
+                data, path=str(log.tp), offset=offset, end_offset=end_offset
+            ):
+                header = each.header
+                if not header.is_control and not (
+                    header.is_transactional
+                    and aborted.covers(header.producer_id, header.base_offset)
+                ):
+                    found |= {record.offset for record in each.records(*log.tp, offset)}
+                offset = header.next_offset
+        except CorruptSegmentError as damage:
+            if offset > began_at:
+                continue
+            if damage.resume_offset is None or damage.resume_offset <= offset:
+                break
+            offset = damage.resume_offset
+    return found
 
 
 def build(folder: Path, *, is_clean: bool, seed: int) -> Specimen:
@@ -203,5 +236,6 @@ class _Maker:
             assert not any(isinstance(each, CorruptSegmentError) for each in records)
             truth.contents[tp] = {r.offset: r for r in records if isinstance(r, Record)}
             truth.ends[tp] = log.log_end_offset
+            truth.visible[tp] = visible(log)
         truth.last_producer_id = self._ids.next()
         return truth

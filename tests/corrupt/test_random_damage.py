@@ -11,7 +11,6 @@ REDUNDANT = (
     ".deleted",
     ".index",
     ".timeindex",
-    ".txnindex",
     "recovery-point",
     "replication-offset-checkpoint",
     "segments",

@@ -9,7 +9,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
-from strandlog.errors import DataLossError, StrandlogError
+from strandlog.errors import DataLossError, MessageTooLargeError, StrandlogError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch import iter_batches
@@ -202,3 +202,18 @@ def test_a_decision_is_found_after_the_commit_topic_was_created_again(
     CommitLog(client, tp.topic, topic).write(Decision(9))
     client.commit_offsets(f"strandlog-spark-{topic}", {tp: 3})  # what brokers may still remember
     assert log.last().batch_id == 9
+
+
+def test_a_row_that_is_too_large_names_the_limit_that_it_met(
+    sink: BatchSink, client: WireClient, topic: str
+) -> None:
+    large = f"{topic}-large"
+    client.create_topic(large, 1, {"max.message.bytes": "4000000"})
+    given = {"bootstrap.servers": sink.options["bootstrap.servers"], "topic": large}
+    with pytest.raises(MessageTooLargeError, match=r"raise kafka\.max\.request\.size, and max\.me"):
+        BatchSink(parse_options(SINK, given), is_exact=True).write(
+            place(large, 0), rows(bytes(2**21))
+        )
+    wider = parse_options(SINK, {**given, "kafka.max.request.size": "3000000"})
+    message = BatchSink(wider, is_exact=True).write(place(large, 0), rows(bytes(2**21)))
+    assert message.rows == 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
-from strandlog.errors import DataError
+from strandlog.errors import DataError, MessageTooLargeError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import Codec
 from strandlog.record.columns import encode_columns, group_rows, ready_rows, route_rows
@@ -101,20 +101,32 @@ class TaskWriter:
 
     def _send(self, tp: TopicPartition, ready: ReadyRows, numbers: Any, now_ms: int) -> None:
         sequence = self._sequences.get(tp, 0)
-        for batch in encode_columns(
-            ready,
-            numbers,
-            timestamp_ms=now_ms,
-            codec=self._codec,
-            max_batch_bytes=self._max_batch_bytes,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            base_sequence=sequence,
-            is_transactional=self._staged is not None,
-        ):
+        for batch in self._encoded(ready, numbers, now_ms, sequence):
             self._bytes += len(batch)
             self._sender.send(tp, batch)
         self._sequences[tp] = (sequence + len(numbers)) % _SEQUENCE_COUNT
+
+    def _encoded(
+        self, ready: ReadyRows, numbers: Any, now_ms: int, sequence: int
+    ) -> list[bytearray]:
+        try:
+            return encode_columns(
+                ready,
+                numbers,
+                timestamp_ms=now_ms,
+                codec=self._codec,
+                max_batch_bytes=self._max_batch_bytes,
+                producer_id=self._producer_id,
+                producer_epoch=self._epoch,
+                base_sequence=sequence,
+                is_transactional=self._staged is not None,
+            )
+        except MessageTooLargeError as error:
+            if error.limit_bytes != self._max_batch_bytes:
+                raise
+            # The limit is ours: raising that of the topic alone would change nothing.
+            settings = "kafka.max.request.size, and max.message.bytes of the topic"
+            raise MessageTooLargeError(error.size_bytes, error.limit_bytes, settings) from None
 
     def _join_transaction(self, new: list[TopicPartition]) -> None:
         for tp in new:

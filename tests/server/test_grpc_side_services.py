@@ -140,4 +140,5 @@ def test_watchers_hear_that_the_server_stops(tmp_path: Path) -> None:
         assert broker.process is not None
         broker.process.terminate()
         assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
-    assert broker.stop() == 0
+    with broker.process as ended:
+        assert ended.wait(20) == 0

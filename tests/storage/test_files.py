@@ -295,3 +295,12 @@ def test_a_file_that_goes_while_the_folder_is_listed_is_left_out(tmp_path: Path)
     (tmp_path / "there").write_bytes(b"1")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")  # looks the same to stat
     assert DiskFiles().list_dir(str(tmp_path)) == {"there": 1}
+
+
+def test_a_planted_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "00000000000000000000.log")
+    os.mkfifo(path)
+    files = DiskFiles()
+    assert files.read(path) == b""
+    with pytest.raises(StorageError):
+        files.append_to(path, b"x")

@@ -39,7 +39,8 @@ MAX_BUFFERS = 1024  # what the kernel takes in one call (IOV_MAX)
 JOINED_BYTES = 4096  # so little is written quicker as one buffer, copied together
 PRIVATE_DIR_MODE = 0o700
 PRIVATE_MODE = 0o600
-_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW  # of every file that is written: a link is not followed
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a planted FIFO is not waited for
+_SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # of writing: nor is a link followed
 READ_BYTES = 1024 * 1024
 DIRECTORY = -1  # what list_dir tells as the size of a folder
 
@@ -230,7 +231,7 @@ class DiskMap:
         self._map: mmap.mmap | None = None
         self.view = memoryview(b"")
         with _disk_errors("map", path):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _READING)
             try:
                 if os.fstat(fd).st_size:  # an empty file cannot be mapped
                     self._map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
@@ -284,7 +285,7 @@ class DiskFiles:
     def read(self, path: str) -> bytes:
         # Half the system calls of `open`: a start reads several small files of every partition.
         with _disk_errors("read", path):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _READING)
             try:
                 size = os.fstat(fd).st_size
                 data = os.read(fd, size + 1)
@@ -299,7 +300,7 @@ class DiskFiles:
 
     def read_at(self, path: str, position: int, length: int) -> bytes:
         with _disk_errors("read", path):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _READING)
             try:
                 return os.pread(fd, length, position)
             finally:
@@ -412,7 +413,7 @@ class DiskFiles:
 
     def _sync(self, path: str, flags: int) -> None:
         with _disk_errors("sync", path):
-            fd = os.open(path, flags | os.O_CLOEXEC)
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 os.fsync(fd)
             finally:

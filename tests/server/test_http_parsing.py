@@ -97,3 +97,10 @@ def test_many_requests_that_arrive_at_once_are_all_read() -> None:
         requests += 1
         answer(parser)
     assert requests == 2000
+
+
+def test_a_request_with_two_lengths_is_refused() -> None:
+    parser = BoundedParser()
+    parser.receive_data(head("Content-Length: 2", "Transfer-Encoding: chunked") + b"0\r\n\r\n")
+    with pytest.raises(h11.RemoteProtocolError):
+        events(parser)

@@ -34,6 +34,8 @@ class BoundedParser(h11.Connection):
             if self.their_state is h11.IDLE:
                 self._check_head()
             event = super().next_event()
+            if isinstance(event, h11.Request):
+                _check_framing(event)
             if event is not h11.NEED_DATA or not self._arrived:
                 return event
             super().receive_data(bytes(self._arrived[:PIECE_BYTES]))
@@ -44,3 +46,10 @@ class BoundedParser(h11.Connection):
         end = _BLANK_LINE.search(data)
         if data.count(b"\n", 0, end.start() if end else len(data)) > MOST_HEAD_LINES:
             raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
+
+
+def _check_framing(request: h11.Request) -> None:
+    """Refuse a request with two lengths: a proxy may take it for two other ones (smuggling)."""
+    names = {name for name, _ in request.headers}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")

@@ -2,11 +2,11 @@
 
 A call acquires what it may hold before it reads from its peer or sends to it; calls for which there
 is no room wait in the order in which they came. A peer that stops reading or sending holds its
-share for as long as no other call needs it. Once another call has waited for `patience_seconds`,
-the call whose peer has been silent for longest, and for at least that long, is suspected. If it is
-still silent as long again later, it is cancelled (`PeerTooSlowError` in that call) and its share is
-free again. What a peer has sent may wait for a busy event loop, so time in which the loop was late
-does not count.
+share for as long as no other call needs it. Once another call has waited for half of
+`patience_seconds`, the call whose peer has been silent for longest, and for at least that long, is
+suspected. If it is still silent as long again later, it is cancelled (`PeerTooSlowError` in that
+call) and its share is free again. What a peer has sent may wait for a busy event loop, so time in
+which the loop was late does not count.
 
     hold = await budget.acquire(size)      waits for room
     try:
@@ -82,7 +82,7 @@ class PeerBudget:
 
     def __init__(self, total_bytes: int, patience_seconds: float) -> None:
         self._total = total_bytes
-        self._patience = patience_seconds
+        self._patience = patience_seconds / 2  # of each of the two looks
         self._waiters: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._holds: dict[Hold, None] = {}
         self._alarm: asyncio.TimerHandle | None = None

@@ -78,9 +78,10 @@ class Calls:
         # A whole message may be on its way until it is here, so few can be received at once; one
         # that is all there takes no time.
         patience = min(UPLOAD_PATIENCE_SECONDS, settings.grpc_stall_timeout_ms / 1000)
-        half = settings.grpc_queued_max_request_bytes // 2
-        self._uploads = PeerBudget(half, patience)
-        self._stream_uploads = PeerBudget(half, patience)  # many streams hold up no other calls
+        # Many streams hold up no other calls.
+        for_streams = settings.grpc_queued_max_request_bytes // 4
+        self._stream_uploads = PeerBudget(for_streams, patience)
+        self._uploads = PeerBudget(settings.grpc_queued_max_request_bytes - for_streams, patience)
 
     def unary(self, method: Unary) -> grpc.RpcMethodHandler:
         async def handle(_: object, context: Any) -> bytes:

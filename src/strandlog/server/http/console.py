@@ -73,9 +73,10 @@ class Console:
     def __init__(self) -> None:
         self._files = dict(_walk(files(STATIC) / "static", ""))
         self._plotly_turn = asyncio.Lock()
+        self._turn = asyncio.Lock()  # to unpack a piece
 
     async def page(self, request: Request) -> Response:
-        return _answer(request, self._files["index.html"])
+        return _answer(request, self._files["index.html"], self._turn)
 
     async def file(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -84,7 +85,7 @@ class Console:
         found = self._files.get(name)
         if found is None:
             raise RequestError(404, "Not found", f"the console has no file {name!r}")
-        return _answer(request, found)
+        return _answer(request, found, self._turn)
 
     async def _load_plotly(self) -> None:
         """Megabytes: compressed once, in a thread."""
@@ -119,7 +120,7 @@ def _plotly_path() -> Path | None:
     return path if path.exists() else None
 
 
-def _answer(request: Request, found: ConsoleFile) -> Response:
+def _answer(request: Request, found: ConsoleFile, turn: asyncio.Lock) -> Response:
     headers = {
         "etag": found.tag,
         "cache-control": "no-cache",
@@ -135,12 +136,15 @@ def _answer(request: Request, found: ConsoleFile) -> Response:
     headers |= {"content-length": str(size), "content-type": found.media_type}
     if request.method == "HEAD":
         return Response(headers=headers)
-    return StreamingResponse(_pieces(found.compressed, is_compressed), headers=headers)
+    return StreamingResponse(_pieces(found.compressed, is_compressed, turn), headers=headers)
 
 
-async def _pieces(data: bytes, is_compressed: bool) -> AsyncIterator[bytes]:
-    """A compressed file as it is sent, in pieces."""
+async def _pieces(data: bytes, is_compressed: bool, turn: asyncio.Lock) -> AsyncIterator[bytes]:
+    """A compressed file as it is sent, in pieces; one is unpacked per round of the event loop."""
     unpacking = zlib.decompressobj(GZIP_FORMAT)
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]
-        yield piece if is_compressed else unpacking.decompress(piece)
+        async with turn:
+            unpacked = piece if is_compressed else unpacking.decompress(piece)
+            await asyncio.sleep(0)
+        yield unpacked

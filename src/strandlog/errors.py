@@ -54,6 +54,7 @@
     │   ├── InvalidTransactionTimeoutError  choose a time-out in the range given
     │   ├── ConcurrentTransactionsError the last one is being completed: ask again  (retriable)
     │   ├── UnstableOffsetError         an open transaction is about to move it     (retriable)
+    │   ├── TooManyTransactionalIdsError    use fewer ids or raise transactional.ids.max.bytes
     │   └── TransactionalIdNotFoundError    no such transactional id
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
@@ -409,6 +410,12 @@ class ConcurrentTransactionsError(TransactionError):
 class UnstableOffsetError(TransactionError):
     kafka_code = 88
     retriable = True
+
+
+class TooManyTransactionalIdsError(TransactionError):
+    """The broker keeps no more transactional ids."""
+
+    kafka_code = 44
 
 
 class TransactionalIdNotFoundError(TransactionError):

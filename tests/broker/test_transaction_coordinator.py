@@ -29,6 +29,7 @@ from strandlog.errors import (
     ProducerFencedError,
     StorageError,
     StrandlogError,
+    TooManyTransactionalIdsError,
     TransactionalIdNotFoundError,
 )
 from strandlog.model import ProducerIdentity
@@ -706,3 +707,15 @@ def test_records_of_a_newer_release_are_passed_over() -> None:
     again = bench.after_crash()
     assert [each.transactional_id for each in again.transactions.all()] == ["old"]
     assert again.producer("new").epoch == 0
+
+
+def test_ever_new_transactional_ids_take_a_bounded_amount_of_memory() -> None:
+    bench = TransactionBench(settings={"transactional.ids.max.bytes": 100_000})
+    for number in range(3):
+        bench.done(lambda number=number: bench.init(f"{number}" + "x" * 30_000))  # type: ignore[misc]
+    with pytest.raises(TooManyTransactionalIdsError, match=r"transactional\.ids\.max\.bytes"):
+        bench.init("y" * 30_000)
+    bench.done(lambda: bench.init("0" + "x" * 30_000))  # a known one goes on
+    again = bench.after_crash()
+    with pytest.raises(TooManyTransactionalIdsError):
+        again.init("y" * 30_000)

@@ -53,6 +53,7 @@ from strandlog.errors import (
     InvalidTransactionTimeoutError,
     StorageError,
     StrandlogError,
+    TooManyTransactionalIdsError,
     TransactionalIdNotFoundError,
 )
 from strandlog.model import ProducerIdentity, TopicPartition
@@ -109,6 +110,7 @@ class TransactionCoordinator:
         self._effects = effects
         self._transactions: dict[str, Transaction] = {}
         self._name_of: dict[int, str] = {}  # by producer id
+        self._ids_bytes = 0
         # A record of these is on its way to disk; and the partitions that it adds.
         self._changing: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
@@ -177,6 +179,7 @@ class TransactionCoordinator:
         now_ms = self._clock.now_ms()
         transaction = self._transactions.get(name)
         if transaction is None:  # or no more: whoever shows an old id gets a new one
+            self._check_room(name)
             producer_id = self._effects.new_producer_id()
             changed = Transaction(name, producer_id, 0, timeout_ms, EMPTY, now_ms)
         elif not may_be_initialised_by(transaction, given):
@@ -193,6 +196,14 @@ class TransactionCoordinator:
             new_id = self._effects.new_producer_id() if is_out_of_epochs(transaction) else None
             changed = initialised(transaction, given, timeout_ms, new_id, now_ms)
         self._keep(changed, lambda: pending.complete(changed.identity), pending.fail)
+
+    def _check_room(self, name: str) -> None:
+        limit = self._settings.transactional_ids_max_bytes
+        if self._ids_bytes + _id_bytes(name) > limit:
+            raise TooManyTransactionalIdsError(
+                f"{len(self._transactions)} transactional ids take {self._ids_bytes} bytes; "
+                f"use fewer or raise transactional.ids.max.bytes (now {limit})"
+            )
 
     def _init_again(self, name: str, timeout_ms: int, pending: Pending[ProducerIdentity]) -> None:
         try:
@@ -272,7 +283,9 @@ class TransactionCoordinator:
     def _put(self, transaction: Transaction) -> None:
         name = transaction.transactional_id
         before = self._transactions.get(name)
-        if before is not None and before.producer_id != transaction.producer_id:
+        if before is None:
+            self._ids_bytes += _id_bytes(name)
+        elif before.producer_id != transaction.producer_id:
             self._name_of.pop(before.producer_id, None)
         self._transactions[name] = transaction
         self._name_of[transaction.producer_id] = name
@@ -438,4 +451,10 @@ class TransactionCoordinator:
                 except StorageError:
                     return  # at the next look
                 del self._transactions[name]
+                self._ids_bytes -= _id_bytes(name)
                 self._name_of.pop(transaction.producer_id, None)
+
+
+def _id_bytes(name: str) -> int:
+    """About how much memory a transactional id takes."""
+    return 500 + len(name)

@@ -411,6 +411,7 @@ class BrokerSettings:
     producer_id_expiration_ms: int
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int
+    transactional_ids_max_bytes: int
     transaction_state_log_num_partitions: int
     transaction_state_log_segment_bytes: int
     given: Mapping[str, Value]  # what was set, by name; everything else is a default

@@ -184,6 +184,18 @@ COORDINATOR_ROWS = (
         help="A transactional id that is idle for this long is forgotten.",
     ),
     Setting(
+        name="transactional.ids.max.bytes",
+        kind="bytes",
+        default=64 * MIB,
+        minimum=1024,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help=(
+            "The most memory for transactional ids, each with its name and 500 bytes. A producer "
+            "with a further one is refused; Kafka has no limit."
+        ),
+    ),
+    Setting(
         name="transaction.state.log.num.partitions",
         kind="int",
         default=1,

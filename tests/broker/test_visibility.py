@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.log_builders import batch, open_dir, small_settings
 
+from strandlog.broker import fetches
 from strandlog.broker.durability import Durability, SyncJob
-from strandlog.broker.fetches import Fetches, FetchPart, FetchWish
+from strandlog.broker.fetches import FetchAnswer, Fetches, FetchPart, FetchWish
+from strandlog.broker.pending import Pending
 from strandlog.broker.timers import Timers
 from strandlog.broker.visibility import Visibility
 from strandlog.errors import OffsetOutOfRangeError, StorageError
@@ -188,3 +192,96 @@ def test_a_fetch_that_wants_more_than_the_sync_shows_waits_until_its_deadline(
     bench.wait(100)
     [found] = pending.result()  # type: ignore[attr-defined]
     assert len(found.data)
+
+
+class ManyPartitions:
+    """Fetches of many partitions, read when the test says so."""
+
+    def __init__(self, count: int) -> None:
+        self.bench = Bench()
+        for number in range(2, count):
+            tp = TopicPartition("t", number)
+            self.bench.log_dir.create_partition(tp, "id", small_settings())
+        self.count = count
+        self.later: list[Callable[[], None]] = []
+        self.fetches = Fetches(self.bench.timers, self.bench.when_visible, later=self.later.append)
+
+    def write(self, number: int) -> None:
+        log = self.bench.log(number)
+        log.append(batch(b"v" * 100))
+        log.flush()
+        self.fetches.visible(log)
+
+    def fetch(self, min_bytes: int = 1) -> Pending[list[FetchAnswer]]:
+        logs = [self.bench.log(number) for number in range(self.count)]
+        parts = [FetchPart(log.tp, log, 0, 10_000) for log in logs]
+        return self.fetches.fetch(FetchWish(parts, min_bytes, 10**6, 60_000), 0)
+
+    def run(self) -> int:
+        """Do all that was left for later; how many calls that took."""
+        calls = 0
+        while self.later:
+            self.later.pop(0)()
+            calls += 1
+        return calls
+
+
+def test_a_fetch_of_many_partitions_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetches, "WAKE_SECONDS", -1.0)  # one partition in each slice
+    many = ManyPartitions(50)
+    many.write(7)
+    pending = many.fetch()
+    assert not pending.is_done
+    assert many.run() >= 50
+    assert [each.tp.partition for each in pending.result() if each.data] == [7]
+
+
+def test_large_fetches_are_read_one_after_the_other_and_not_for_a_client_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetches, "WAKE_SECONDS", -1.0)
+    many = ManyPartitions(50)
+    many.write(7)
+    first, second, third = many.fetch(), many.fetch(), many.fetch()
+    assert len(many.later) == 1
+    many.fetches.cancel(first)
+    many.run()
+    assert (first.is_done, second.is_done, third.is_done) == (False, True, True)
+
+
+def test_fetches_of_many_partitions_wait_only_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetches, "PARKED_MAX_PARTITIONS", 120)
+    many = ManyPartitions(50)
+    waiting = [many.fetch() for _ in range(5)]
+    many.run()
+    assert [each.is_done for each in waiting] == [False, False, True, True, True]
+    many.write(3)
+    many.run()
+    assert all(each.is_done for each in waiting)
+    assert many.fetches.parked_count == 0
+    again = many.fetch(10**6)
+    assert not again.is_done, "there is room again"
+
+
+def test_a_waiting_fetch_looks_only_at_the_partition_that_has_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = ManyPartitions(50)
+    pending = many.fetch(min_bytes=400)
+    looked_at: list[PartitionLog] = []
+    readable = fetches._readable_bytes
+
+    def look(log: PartitionLog, offset: int, committed: bool) -> int:
+        looked_at.append(log)
+        return readable(log, offset, committed)
+
+    monkeypatch.setattr(fetches, "_readable_bytes", look)
+    many.write(3)
+    assert [log.tp.partition for log in looked_at] == [3]
+    many.write(4)
+    many.write(3)
+    many.run()
+    assert pending.is_done
+    assert [log.tp.partition for log in looked_at] == [3, 4, 3]

@@ -44,6 +44,9 @@ from strandlog.storage.partition_reads import (
 FEW_ABORTED = 100
 WAKE_SECONDS = 0.004
 FEW_PARTITIONS = 32  # are read without a pause
+# Partitions of all fetches of more than a few that wait. Another one is answered at once, and asks
+# again; its consumer is served less quickly, and the memory and time for waiting are bounded.
+PARKED_MAX_PARTITIONS = 100_000
 TOO_LARGE = bytearray()
 
 
@@ -82,14 +85,38 @@ class FetchWish(NamedTuple):
 class _Parked:
     """A fetch that waits."""
 
-    __slots__ = ("is_expired", "pending", "timer", "waits_for_sync", "wish")
+    __slots__ = (
+        "_available",
+        "_parts",
+        "_readable",
+        "is_expired",
+        "pending",
+        "timer",
+        "waits_for_sync",
+        "wish",
+    )
 
     def __init__(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
         self.wish = wish
         self.pending = pending
+        self._parts = {part.log: part for part in wish.parts}
+        self._readable = {log: _part_bytes(part, wish) for log, part in self._parts.items()}
+        self._available = sum(self._readable.values())
         self.timer: Timer | None = None
         self.waits_for_sync = False  # of what was written before the fetch came
         self.is_expired = False  # its deadline has passed
+
+    def is_enough(self, logs: Iterable[PartitionLog]) -> bool:
+        """Whether to answer now that these partitions have more to show; the others are as they
+        were."""
+        for log in logs:
+            part = self._parts[log]
+            if _has_error(part):
+                return True
+            now = _part_bytes(part, self.wish)
+            self._available += now - self._readable[log]
+            self._readable[log] = now
+        return self._available >= self.wish.min_bytes
 
 
 class Fetches:
@@ -110,7 +137,9 @@ class Fetches:
         """
         self._on_damage = on_damage
         self._later = later
-        self._woken: dict[_Parked, None] = {}  # to be looked at
+        # To be looked at, each with the partitions that have more to show.
+        self._woken: dict[_Parked, dict[PartitionLog, None]] = {}
+        self._parked_partitions = 0  # of fetches of more than a few
         self._is_waking = False
         self._timers = timers
         self._when_visible = when_visible
@@ -135,10 +164,13 @@ class Fetches:
             return pending
         logs = {part.log for part in wish.parts if part.log is not None}
         unseen = [log for log in logs if has_more_to_show(log)]
-        is_expired = now_ms >= wish.deadline_ms
+        size = len(wish.parts) if len(wish.parts) > FEW_PARTITIONS else 0
+        has_room = self._parked_partitions + size <= PARKED_MAX_PARTITIONS
+        is_expired = now_ms >= wish.deadline_ms or not (size == 0 or has_room)
         if is_expired and not unseen:
             self._answer(wish, pending)
             return pending
+        self._parked_partitions += size
         parked = self._by_pending[pending] = _Parked(wish, pending)
         parked.is_expired = is_expired
         if not is_expired:
@@ -170,7 +202,8 @@ class Fetches:
         """A partition has more to show, or is gone: look at who waits for it."""
         waiting = self._parked.get(log)
         if waiting:
-            self._woken.update(waiting)
+            for parked in waiting:
+                self._woken.setdefault(parked, {})[log] = None
             if not self._is_waking:
                 self._wake()
 
@@ -180,9 +213,9 @@ class Fetches:
         began = stopwatch()
         while self._woken and stopwatch() - began < WAKE_SECONDS:
             parked = next(iter(self._woken))
-            del self._woken[parked]
+            logs = self._woken.pop(parked)
             # An answer to one may close the connection of another, which cancels its fetch.
-            if parked.pending in self._by_pending and _is_enough(parked.wish):
+            if parked.pending in self._by_pending and parked.is_enough(logs):
                 self._finish(parked)
         if self._woken:
             self._later(self._wake)
@@ -262,7 +295,8 @@ class Fetches:
             self._is_reading = False
 
     def _unpark(self, parked: _Parked) -> None:
-        self._by_pending.pop(parked.pending, None)
+        if self._by_pending.pop(parked.pending, None) and len(parked.wish.parts) > FEW_PARTITIONS:
+            self._parked_partitions -= len(parked.wish.parts)
         self._woken.pop(parked, None)
         if parked.timer is not None:
             parked.timer.cancel()
@@ -278,19 +312,31 @@ def _is_enough(wish: FetchWish) -> bool:
     """Whether there is something to answer with: an error, or min_bytes to read."""
     available = 0
     for part in wish.parts:
-        log = part.log
-        if part.error is not None or log is None:
+        if _has_error(part):
             return True
-        if not log.log_start_offset <= part.offset <= log.log_end_offset:
+        available += _part_bytes(part, wish)
+        if 0 < wish.min_bytes <= available:
             return True
-        if part.offset < (log.last_stable_offset if wish.committed else log.high_watermark):
-            if wish.min_bytes <= 1:
-                return True  # what nearly everybody asks for: anything at all
-            readable = _readable_bytes(log, part.offset, wish.committed)
-            available += min(readable, part.max_bytes)
-            if available >= wish.min_bytes:
-                return True
     return wish.min_bytes <= 0
+
+
+def _has_error(part: FetchPart) -> bool:
+    log = part.log
+    if part.error is not None or log is None:
+        return True
+    return not log.log_start_offset <= part.offset <= log.log_end_offset
+
+
+def _part_bytes(part: FetchPart, wish: FetchWish) -> int:
+    """About how much of a partition the fetch can read."""
+    log = part.log
+    if log is None or part.offset >= (
+        log.last_stable_offset if wish.committed else log.high_watermark
+    ):
+        return 0
+    if wish.min_bytes <= 1:
+        return 1  # what nearly every consumer asks for: anything at all
+    return min(_readable_bytes(log, part.offset, wish.committed), part.max_bytes)
 
 
 def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:

@@ -22,6 +22,7 @@ from strandlog.protocol.kafka.versions import APIS
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
 from strandlog.server.kafka.handlers import HANDLERS, records
+from strandlog.server.memory import DecodingGate
 
 POLICY_VIOLATION, GROUP_METADATA_TOO_LARGE = 44, 10
 LONG_NAME = "\x01" * 32_000  # four times as long in a message
@@ -219,5 +220,45 @@ def test_a_fetch_is_answered_in_the_end_however_long_it_would_wait(
                 wire.receive()
 
         await asyncio.to_thread(client)
+
+    _in_server(tmp_path, act)
+
+
+# -- many large requests at a time ---------------------------------------------------------------
+
+
+def test_large_requests_of_many_connections_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
+    async def act(server: Server, port: int) -> None:
+        rows = [{"name": f"topic-{number}", "topic_id": None} for number in range(20_000)]
+        body = {"topics": rows, "allow_auto_topic_creation": False}
+        request = request_header(3, 12, 1) + request_encoder(3, 12)(body)
+        most = 3 * len(request)
+        server.door.decoding = gate = DecodingGate(most)
+        seen: list[int] = []
+        enter = gate.enter
+
+        def entered(size: int) -> None:
+            enter(size)
+            seen.append(gate.total)
+
+        gate.enter = entered  # type: ignore[method-assign]
+
+        def client() -> None:
+            wires = [Wire(port) for _ in range(10)]
+            for wire in wires[:9]:
+                wire.send(request)
+            wires[9].ask(18, 0)  # a small one passes
+            wires[0].socket.close()
+            for wire in wires[1:9]:
+                assert len(wire.receive()) > 20_000
+            for wire in wires:
+                wire.socket.close()
+
+        await asyncio.to_thread(client)
+        assert max(seen) <= most
+        assert len(seen) >= 8
+        while server.door.connections():
+            await asyncio.sleep(0.01)
+        assert gate.total == 0
 
     _in_server(tmp_path, act)

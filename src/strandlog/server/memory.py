@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from strandlog.clock import Clock, stopwatch
@@ -46,6 +47,36 @@ class Holder(Protocol):
 
     def abort(self) -> None:
         """Close at once; gives back what it holds."""
+
+
+class DecodingGate:
+    """How many bytes of large requests are being decoded, worked on and answered at a time.
+
+    Decoded, a request takes up to a hundred times as much memory as its bytes. One request may
+    always enter; others wait until those before them are answered (`wait`).
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: dict[Callable[[], None], None] = {}
+        self.total = 0
+
+    def has_room(self, size: int) -> bool:
+        return not self.total or self.total + size <= self._limit
+
+    def enter(self, size: int) -> None:
+        self.total += size
+
+    def leave(self, size: int) -> None:
+        """A request is answered, or needs what was decoded no longer."""
+        self.total -= size
+        waiting, self._waiting = self._waiting, {}
+        for run in waiting:
+            asyncio.get_running_loop().call_soon(run)
+
+    def wait(self, run: Callable[[], None]) -> None:
+        """Call `run` when there may be room."""
+        self._waiting[run] = None
 
 
 class ByteBudget:

@@ -32,7 +32,7 @@ from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.framing import FrameSplitter, compacted
-from strandlog.server.memory import ByteBudget
+from strandlog.server.memory import ByteBudget, DecodingGate
 from strandlog.server.turns import Turns
 from strandlog.storage.partition_log import PartitionLog
 
@@ -44,6 +44,8 @@ PIECE_BYTES = 256 * 1024  # of a large reply, handed to the transport at once
 WRITE_AT_ONCE_BYTES = 16 * 1024
 LONG_SECONDS = 0.002  # a connection whose requests take longer waits for its turn
 COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames are not worth counting
+GATED_FRAME_BYTES = 32 * 1024  # larger ones, except Produce, pass the gate (`DecodingGate`)
+PRODUCE = b"\0\0"  # the api key, the first bytes of a request
 JOINED_BYTES = 16 * 1024  # so little is written quicker as one buffer, copied together
 
 
@@ -57,13 +59,15 @@ class Slot:
         "buffers",
         "copied_bytes",
         "frame_bytes",
+        "gated_bytes",
         "is_filled",
         "on_abandoned",
         "size_bytes",
     )
 
-    def __init__(self, connection: Connection, frame_bytes: int = 0) -> None:
+    def __init__(self, connection: Connection, frame_bytes: int = 0, gated_bytes: int = 0) -> None:
         self._connection = connection
+        self.gated_bytes = gated_bytes  # of a large request, until it leaves the gate
         self.frame_bytes = frame_bytes  # of the request, as long as it is kept and worth counting
         self.buffers: Sequence[Buffer] | None = None
         self.size_bytes = 0
@@ -84,6 +88,8 @@ class Slot:
             if self.size_bytes > WRITE_AT_ONCE_BYTES:
                 self.copied_bytes = sum([len(each) for each in buffers if not _is_mapped(each)])
         self.release_frame()
+        if self.gated_bytes:
+            self.leave_gate()
         self._connection.slot_filled(self)
 
     def release_frame(self) -> None:
@@ -92,10 +98,21 @@ class Slot:
             self._connection.frame_released(self.frame_bytes)
             self.frame_bytes = 0
 
+    def leave_gate(self) -> None:
+        """What was decoded is needed no longer, or bounded otherwise."""
+        if self.gated_bytes:
+            self._connection.gate_left(self.gated_bytes)
+            self.gated_bytes = 0
+
     def fail(self) -> None:
         """There is no way to answer: hang up."""
         self._connection.count_failure()
         self._connection.abort()
+
+
+def _gated_bytes(frame: memoryview) -> int:
+    """The size of a request that has to pass the gate, else 0."""
+    return len(frame) if len(frame) >= GATED_FRAME_BYTES and frame[:2] != PRODUCE else 0
 
 
 def _is_mapped(buffer: Buffer) -> bool:
@@ -110,6 +127,7 @@ class Door(Protocol):
     max_inflight: int
     requests: ByteBudget
     replies: ByteBudget
+    decoding: DecodingGate
     turns: Turns
     metrics: Metrics
     clock: Clock
@@ -186,6 +204,7 @@ class Connection(asyncio.Protocol):
         self._door.requests.hold(self, 0)
         self._door.replies.hold(self, 0)
         for slot in slots:
+            slot.leave_gate()
             if slot.on_abandoned is not None and not slot.is_filled:
                 slot.on_abandoned()
 
@@ -227,7 +246,22 @@ class Connection(asyncio.Protocol):
             and self._peer_reads
             and not self._holds
             and len(self._slots) < self._door.max_inflight
+            and self._passes_gate(self._next)
         )
+
+    def _passes_gate(self, frame: memoryview) -> bool:
+        gated = _gated_bytes(frame)
+        if not gated or self._door.decoding.has_room(gated):
+            return True
+        self._door.decoding.wait(self._pass_gate)
+        return False
+
+    def _pass_gate(self) -> None:
+        if self._transport is not None:
+            self._work()
+
+    def gate_left(self, count: int) -> None:
+        self._door.decoding.leave(count)
 
     def _work(self) -> None:
         """Begin as many requests as may be under way, or queue up for a turn."""
@@ -254,7 +288,10 @@ class Connection(asyncio.Protocol):
         while most and (frame := self._next) is not None and self._may_begin():
             most -= 1
             self._next = None
-            slot = Slot(self, len(frame) if len(frame) >= COUNTED_FRAME_BYTES else 0)
+            gated = _gated_bytes(frame)
+            if gated:
+                self._door.decoding.enter(gated)
+            slot = Slot(self, len(frame) if len(frame) >= COUNTED_FRAME_BYTES else 0, gated)
             self._slots.append(slot)
             self._door.metrics.requests_in_flight += 1
             self._door.handle(frame, slot, self)

@@ -21,6 +21,7 @@ from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
 from strandlog.server.core import ServerCore
 from strandlog.server.kafka.connection import Connection, Slot
 from strandlog.server.kafka.request import Request
+from strandlog.server.memory import DecodingGate
 from strandlog.storage.partition_log import PartitionLog
 from strandlog.storage.steps import Steps
 
@@ -31,6 +32,7 @@ Handler = Callable[["KafkaDoor", Request], Steps[None] | None]
 UNSUPPORTED_VERSION = 35
 NODE_ID = 0
 SLOW_HANDLER_SECONDS = 0.05
+DECODED_TOGETHER_BYTES = 2 * 1024 * 1024  # of large requests that are worked on at a time
 
 T = TypeVar("T")
 
@@ -59,6 +61,7 @@ class KafkaDoor:
         self._max_connections = settings.max_connections
         self.requests = core.request_bytes
         self.replies = core.reply_bytes
+        self.decoding = DecodingGate(DECODED_TOGETHER_BYTES)
         self.turns = core.turns
         self._advertised = advertised
         self._handlers: dict[int, Handler] = HANDLERS

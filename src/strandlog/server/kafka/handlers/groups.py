@@ -60,6 +60,7 @@ def join_group(door: KafkaDoor, request: Request) -> Steps[None]:
     except StrandlogError as error:
         refuse(error)
         return
+    request.slot.leave_gate()  # it may wait long; what groups keep is bounded
     door.answer_when_done(
         pending,
         lambda result: door.in_slices(request, request.replying(_joined(result))),
@@ -142,6 +143,7 @@ def sync_group(door: KafkaDoor, request: Request) -> Steps[None]:
     except StrandlogError as error:
         refuse(error)
         return
+    request.slot.leave_gate()
     door.answer_when_done(pending, reply, refuse)
 
 

@@ -328,6 +328,7 @@ def fetch(door: KafkaDoor, request: Request) -> Steps[None]:
     # One fetch waits per connection, as with Kafka: its reply has to be the next one anyway.
     request.connection.hold_line()
     if not pending.is_done:
+        request.slot.leave_gate()  # it may wait long; `Fetches` bounds what waits
         request.slot.on_abandoned = lambda: door.core.fetches.cancel(pending)
 
     def reply(done: Pending[list[FetchAnswer]]) -> None:

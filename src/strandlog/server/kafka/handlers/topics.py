@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from strandlog.broker.catalog import Topic
+from strandlog.broker.dynamic_settings import DynamicSettings
 from strandlog.broker.topic_rules import check_not_internal, check_partition_count, check_topic_name
 from strandlog.config.topic_settings import TOPIC_SETTINGS
 from strandlog.errors import (
@@ -24,6 +25,7 @@ from strandlog.errors import (
     StrandlogError,
     TopicExistsError,
 )
+from strandlog.protocol.kafka.messages import array_encoder
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.refusals import (
@@ -39,6 +41,7 @@ from strandlog.storage.identity import uuid_of
 from strandlog.storage.steps import Steps, breathe
 
 BROKER_DEFAULT = -1
+SETTINGS_FROM = 5  # CreateTopics answers with the settings of the topic
 
 
 def _one_row_each(
@@ -67,7 +70,7 @@ def _one_row_each(
 def create_topics(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     limit = door.broker.settings.max_topic_changes_per_request
-    create = partial(_create, door, validate_only=body.validate_only)
+    create = partial(_create, door, request.version, validate_only=body.validate_only)
     _reply_with(door, request, _one_row_each(body.topics, limit, create), "topics")
 
 
@@ -80,7 +83,9 @@ def _reply_with(
     )
 
 
-def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, Any]]:
+def _create(
+    door: KafkaDoor, version: int, wanted: Any, validate_only: bool
+) -> Steps[dict[str, Any]]:
     broker = door.broker
     check_partition_count(len(wanted.assignments) or 1, broker.settings.max_partitions_per_topic)
     if len(wanted.configs) > MAX_SETTINGS:
@@ -102,8 +107,15 @@ def _create(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str
         "error_message": None,
         "num_partitions": topic.partitions,
         "replication_factor": 1,
-        "configs": topic_rows(topic, broker.catalog.dynamic),
+        "configs": _encoded_settings(version, topic, broker.catalog.dynamic),
     }
+
+
+def _encoded_settings(version: int, topic: Topic, dynamic: DynamicSettings) -> bytes | None:
+    """All settings of a new topic; encoded, those of thousands of topics take little memory."""
+    if version < SETTINGS_FROM:
+        return None
+    return array_encoder(19, version, "topics", "configs")(topic_rows(topic, dynamic))
 
 
 def _partition_count(wanted: Any, default: int) -> int:

@@ -35,6 +35,7 @@ from strandlog.storage.steps import Steps, breathe
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47
 OPERATION_NOT_ATTEMPTED = 55
+ENCODED_TOGETHER = 1000  # producers
 # From these versions on clients know PRODUCER_FENCED; older ones are told of their epoch.
 FENCED_FROM = {22: 4, 24: 2, 25: 2, 26: 2, 28: 4}
 STATE_NAMES = {
@@ -253,7 +254,9 @@ def describe_producers(door: KafkaDoor, request: Request) -> Steps[None]:
             row: dict[str, Any] = {"partition_index": number, "error_code": 0}
             try:
                 producers = yield from _producers(door.broker.catalog.log(name, number))
-                row["active_producers"] = encode(producers)  # so they take far less memory
+                # Encoded, few take far less memory; many are encoded in slices, with the reply.
+                is_few = len(producers) <= ENCODED_TOGETHER
+                row["active_producers"] = encode(producers) if is_few else producers
             except StrandlogError as error:
                 row |= {"error_code": error.kafka_code, "error_message": str(error)}
             partitions.append(row)

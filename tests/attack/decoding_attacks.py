@@ -12,7 +12,7 @@ from tests.attack.kafka_attacks import produce_frame
 from tests.attack.scene import GoalMissedError, Scene, attack, frame, receive
 from tests.kafka_requests import create_topic
 
-from strandlog.record.builder import build_batch
+from strandlog.record.builder import BatchBuilder, build_batch
 from strandlog.record.codecs import Codec
 
 REQUESTS = 6
@@ -106,3 +106,37 @@ def http_limit_one(scene: Scene) -> str:
         if [record["offset"] for record in page["records"]] != [offset]:
             raise GoalMissedError(f"offset {offset} was asked for: {page}")
     return f"3 pages in {time.perf_counter() - began:.1f} s"
+
+
+@cache
+def _many_headers(count: int) -> bytes:
+    """A batch of records with 90,000 empty headers each, 50 KB compressed."""
+    headers = (("", b""),) * 90_000
+    builder = BatchBuilder(Codec.GZIP)
+    for _ in range(count):
+        builder.append(int(time.time() * 1000), None, b"v", headers)
+    return bytes(builder.build())
+
+
+def _header_topic(scene: Scene) -> None:
+    with scene.wire() as wire:
+        create_topic(wire, "headers", 1)
+    _exchange(scene, produce_frame("headers", _many_headers(scene.count)), 1)
+
+
+@attack(
+    "http-many-headers",
+    "HTTP records with limit=1 of 300 records with 90,000 headers each",
+    count=300,
+    few=20,
+    prepare=_header_topic,
+    settings=LARGE,
+    listeners=("--no-grpc", "--http-port", "0"),
+)
+def http_many_headers(scene: Scene) -> str:
+    host, port = scene.address_of("http")
+    began = time.perf_counter()
+    url = f"http://{host}:{port}/api/v1/topics/headers/records?limit=1"
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        size = len(answer.read())
+    return f"a page of {size} bytes in {time.perf_counter() - began:.1f} s"

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
-from strandlog.record.record import decode_records, encode_headers, encode_record
+from strandlog.record import record as record_module
+from strandlog.record.record import (
+    MAX_RECORD_HEADERS,
+    decode_records,
+    encode_headers,
+    encode_record,
+    record_pieces,
+)
 from strandlog.record.uniform import Frame
 from strandlog.record.varint import MAX_INT64, MIN_INT64, encode_varint
 
@@ -270,3 +277,27 @@ def test_header_name_that_is_no_utf8_keeps_its_bytes() -> None:
 def test_header_name_that_is_no_text_is_refused() -> None:
     with pytest.raises(InvalidRecordError, match="no text"):
         encode_headers((("\ud800", b""),))
+
+
+def test_a_record_of_more_headers_than_fit_into_memory_is_refused() -> None:
+    count = MAX_RECORD_HEADERS + 1
+    body = b"\0\0\0\1\1" + encode_varint(count) + b"\0\0" * count
+    with pytest.raises(CorruptRecordError, match=f"{count} headers"):
+        decode_records(encode_varint(len(body)) + body, 1, frame_for(1))
+    with pytest.raises(InvalidRecordError, match=f"{count} headers"):
+        encode_headers([("", b"")] * count)
+
+
+def test_records_with_many_headers_come_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_module, "PIECE_HEADERS", 100)
+    monkeypatch.setattr(record_module, "MAX_BATCH_HEADERS", 500)
+    headers: Headers = (("h", b"x"),) * 40
+    payload = b"".join(encode_record(0, n, None, b"v", headers) for n in range(20))
+    pieces = list(record_pieces(payload, 20, frame_for(20), 4096))
+    assert [len(piece) for piece in pieces] == [3, 3, 3, 3, 3, 3, 2]
+    records = [record for piece in pieces for record in piece]
+    assert records == slow_records(payload, 20, frame_for(20))
+    with pytest.raises(CorruptRecordError, match="more than 500 headers"):
+        decode_records(payload, 20, frame_for(20))
+    fewer = b"".join(encode_record(0, n, None, b"v", headers) for n in range(9))
+    assert decode_records(fewer, 9, frame_for(9)) == slow_records(fewer, 9, frame_for(9))

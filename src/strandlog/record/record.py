@@ -41,6 +41,10 @@ _NOT_ONE_BYTE: Final = ~0x7E
 _NOT_TWO_BYTES: Final = ~0x3FFE
 _NOT_THREE_BYTES: Final = ~0x1FFFFE
 _NULL: Final = 1
+# A header takes two bytes in a batch and hundreds in memory.
+MAX_RECORD_HEADERS = 100_000
+PIECE_HEADERS = 100_000
+MAX_BATCH_HEADERS = 4_000_000  # of records that are decoded all at once
 _MIN_LENGTH: Final = 6  # one byte for each field
 MIN_RECORD_BYTES: Final = 1 + _MIN_LENGTH
 _MAX_PLAIN_BASE: Final = MAX_INT64 - 0x1FFF
@@ -74,6 +78,8 @@ def encode_record(
 
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """The header count and the headers."""
+    if len(headers) > MAX_RECORD_HEADERS:
+        raise InvalidRecordError(f"{len(headers)} headers; a record takes {MAX_RECORD_HEADERS}")
     parts = [VARINTS[len(headers)]]
     for name, value in headers:
         try:
@@ -90,13 +96,19 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
     """All `count` records of an unpacked payload."""
-    for piece in record_pieces(payload, count, frame, max(count, 1)):
-        return piece
-    return []
+    pieces = record_pieces(payload, count, frame, max(count, 1))
+    records = next(pieces, [])
+    left = MAX_BATCH_HEADERS // PIECE_HEADERS
+    for piece in pieces:  # each but the last has `PIECE_HEADERS` or more
+        left -= 1
+        if not left:
+            raise CorruptRecordError(f"the records have more than {MAX_BATCH_HEADERS} headers")
+        records += piece
+    return records
 
 
 def record_pieces(payload: bytes, count: int, frame: Frame, most: int) -> Iterator[list[Record]]:
-    """The records of an unpacked payload, up to `most` at a time.
+    """The records of an unpacked payload, up to `most` at a time, fewer if they have many headers.
 
     A caller that stops early, or lets go of each piece, never pays for the whole batch. Damage is
     raised in front of the piece that it lies in; the last piece comes only when all of it is right.
@@ -135,6 +147,7 @@ class _Piece:
         count += carried
         # How many records the plain reader may take before we look for a run again.
         stretch = 1 if count > 2 * MIN_RUN else count
+        headers_left = PIECE_HEADERS
         while True:
             if stretch and frame.base_timestamp <= _MAX_PLAIN_BASE:
                 end = min(count, len(records) + stretch)
@@ -145,6 +158,10 @@ class _Piece:
             position = _read_careful(payload, start, frame, records, number)
             if records[-1].headers or records[-1].value is None:
                 stretch = 0  # the next record is no plain one either, most likely
+                headers_left -= len(records[-1].headers)
+                if headers_left <= 0:
+                    count = len(records)
+                    break
                 continue
             stretch = stretch * 2 or 1
             if (most := count - len(records)) > MIN_RUN:
@@ -287,6 +304,10 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     # Two lengths a header: a count that cannot be true must not drive the loop.
     if not 0 <= count * 2 <= end - position:
         raise CorruptRecordError(f"{count} headers do not fit into their record")
+    if count > MAX_RECORD_HEADERS:
+        raise CorruptRecordError(
+            f"a record has {count} headers; at most {MAX_RECORD_HEADERS} are read"
+        )
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, position = _read_field(data, position, end)

@@ -18,6 +18,7 @@ from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.codecs import Codec
 
+HEADER_COST = 16  # an empty header takes this in a message or a page, about
 IN_LOOP_BYTES = 16 * 1024  # so little is taken apart quicker than a thread is told to
 
 
@@ -30,7 +31,7 @@ class Unpacked(NamedTuple):
 
 def size_of(record: Record) -> int:
     """The bytes of what a record holds."""
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    headers = sum(HEADER_COST + len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
 
 

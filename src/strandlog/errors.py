@@ -323,6 +323,12 @@ class CorruptSegmentError(LogError):
         self.offset = offset
         self.resume_offset: int | None = None  # where intact records go on, when that is known
 
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.resume_offset is None:
+            return text
+        return f"{text}; intact records go on at offset {self.resume_offset}"
+
 
 class DataLossError(LogError):
     """Records of a query are gone, or were written in part; the message says which."""

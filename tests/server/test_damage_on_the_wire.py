@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.broker_process import BrokerProcess
 from tests.http_client import client_of, ok
 
 import strandlog
+from strandlog.protocol.rpc.log_pb2 import ConsumeRequest
+from strandlog.protocol.rpc.log_pb2_grpc import LogServiceStub
 
 DAMAGED_OFFSET, COUNT = 20, 60
 HTTP = ("--no-grpc", "--http-port", "0")
@@ -87,3 +92,32 @@ def test_damage_that_a_client_meets_is_a_problem_of_the_broker_and_logged_once(
     lines = [line for line in damaged.log.read_text().splitlines() if "checksum" in line]
     assert len(lines) == 1
     assert "orders-0" in lines[0]
+
+
+def test_the_error_of_a_grpc_stream_names_the_offset_at_which_to_go_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with strandlog.open(data) as log:
+        log.create_topic("orders", config={"segment.bytes": "16KiB", "retention.ms": "-1"})
+        with log.producer(acks="all") as producer:
+            for offset in range(COUNT * 3):
+                producer.send("orders", value_of(offset))
+    cut, behind = sorted((data / "orders-0").glob("*.log"))[:2]
+    cut.write_bytes(cut.read_bytes()[:1000])
+    broker = BrokerProcess(data, doors=("--grpc-port", "0", "--no-http"), log=tmp_path / "log")
+    broker.start()
+    [address] = [word[5:] for word in broker.ready.split() if word.startswith("grpc=")]
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
+        stub: Any = LogServiceStub(channel)  # type: ignore[no-untyped-call]
+        list(stub.Consume(ConsumeRequest(topic="orders", offset=0)))
+    assert caught.value.code() == grpc.StatusCode.DATA_LOSS
+    assert f"intact records go on at offset {int(behind.stem)}" in caught.value.details()
+    assert broker.stop() == 0
+
+
+def test_skipping_is_refused_where_it_would_have_no_effect() -> None:
+    arguments = ["consume", "orders", "-b", "127.0.0.1:1", "--skip-unreadable"]
+    done = subprocess.run(
+        [sys.executable, "-m", "strandlog", *arguments], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "go on behind the batch with -o OFFSET" in " ".join(done.stderr.split())

@@ -85,7 +85,9 @@ def consume(
     shows_null: Annotated[bool, typer.Option("-Z", help="Print null as NULL.")] = False,
     skips: Annotated[
         bool,
-        typer.Option("--skip-unreadable", help="Leave out batches that cannot be read, and warn."),
+        typer.Option(
+            "--skip-unreadable", help="With -d: leave out batches that cannot be read, and warn."
+        ),
     ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
@@ -100,6 +102,9 @@ def consume(
     render = _render(words, key_delimiter, shows_null, as_json=as_json)
     place = None if offset is None else parse_place(offset)
     target = target_of(data, bootstrap, client)
+    if skips and target.bootstrap:
+        hint = "it needs the files (-d); with -b, go on behind the batch with -o OFFSET"
+        raise typer.BadParameter(hint, param_hint="--skip-unreadable")
     with ExitStack() as stack:
         log = stack.enter_context(readable(target) if group is None else owned(target))
         infos = _partitions(log, topic, partition)

@@ -87,7 +87,9 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
     document = read_document(files, catalog, [])
     if document is None:
         if _log_bytes(files, folders) and not findings:
-            lost = "it is missing; without it a start sets all partitions aside"
+            lost = (
+                "it is missing; a start brings the topics back from their folders, without settings"
+            )
             findings.append(Finding("damage", catalog, lost))
         return findings
     for name, described in document["topics"].items():

@@ -99,6 +99,7 @@ class RemoteConsumer(Closing):
             "partition.assignment.strategy": ",".join(offered),
             "max.poll.interval.ms": max_poll_interval_ms,
             "fetch.queue.backoff.ms": 10,  # a whole second, if it had its own way
+            "check.crcs": True,  # else a record that was damaged on disk or on its way arrives
             **log.client_config,
         }
         self._is_cooperative = config["partition.assignment.strategy"] == COOPERATIVE

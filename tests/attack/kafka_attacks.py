@@ -16,6 +16,7 @@ MEGABYTE = 1_000_000
 FRAME_BYTES = 98 * MEGABYTE
 PIECE_BYTES = MEGABYTE
 UNREAD_SECONDS = 10.0
+MANY = 50  # requests at a time
 
 
 def _text(name: str) -> bytes:
@@ -182,6 +183,37 @@ def list_offsets_repeated(scene: Scene) -> str:
 )
 def fetch_repeated(scene: Scene) -> str:
     return _ask(scene, fetch_frame("small", [0] * scene.count, 50 * MEGABYTE, MEGABYTE))
+
+
+PRODUCERS = 20_000
+
+
+def _many_producers(scene: Scene) -> None:
+    """A partition that knows the sequence numbers of thousands of producers."""
+    now_ms = int(time.time() * 1000)
+    with Wire(scene.port) as wire:
+        create_topic(wire, "small")
+        for start in range(0, PRODUCERS, MANY):
+            for number in range(start, start + MANY):
+                batch = build_batch(
+                    now_ms, [b"v"], producer_id=number, producer_epoch=0, base_sequence=0
+                )
+                wire.socket.sendall(produce_frame("small", bytes(batch)))
+            for _ in range(MANY):
+                wire.receive()
+
+
+@attack(
+    "describe-producers-repeated",
+    "DescribeProducers, a partition with 20,000 producers 100 times",
+    count=100,
+    few=10,
+    prepare=_many_producers,
+)
+def describe_producers_repeated(scene: Scene) -> str:
+    partitions = bytes([scene.count + 1]) + struct.pack(">i", 0) * scene.count
+    body = b"\x02" + bytes([len("small") + 1]) + b"small" + partitions + b"\0\0"
+    return _ask(scene, frame(61, 0, body, tags=b"\0"))
 
 
 @attack(

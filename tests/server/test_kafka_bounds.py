@@ -15,6 +15,7 @@ from tests.kafka_requests import Wire, create_topic, produce
 from strandlog.clock import SystemClock
 from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.record.builder import build_batch
+from strandlog.server import turns as turns_module
 from strandlog.server.app import Server, ServerOptions
 from strandlog.server.memory import ByteBudget
 from strandlog.server.slow_work import SlowWork
@@ -230,6 +231,26 @@ def test_other_work_has_its_turn_between_slices() -> None:
         while "long" not in done:
             await asyncio.sleep(0)
         assert done == ["quick", "long"]
+
+    _in_loop(act)
+
+
+def test_hundreds_of_quick_connections_do_not_take_a_pass_of_the_loop_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(turns_module, "stopwatch", lambda: now[0])
+
+    async def act() -> None:
+        turns = Turns()
+        began = 0
+        for _ in range(200):  # as many sockets have data in one pass
+            if turns.may_begin():
+                began += 1
+                now[0] += 0.002
+        assert began == 4, "then the others are served, and what is left waits for its turn"
+        await asyncio.sleep(0)
+        assert turns.may_begin(), "the next pass has time again"
 
     _in_loop(act)
 

@@ -4,6 +4,9 @@ Between two rounds the loop looks at its sockets and does all that is quick. So 
 a second delays a quick one by one round at most, whatever the number of those that take long.
 
     add(run)         call `run` once, after all that was added before
+    may_begin()      whether there is time left in this pass of the event loop; hundreds of
+                     connections that each take a little would delay the others as much as one
+                     that takes long, so the rest of them wait for their turn
     slices(steps)    run a generator that yields wherever it may be interrupted (`breathe`); at once
                      as far as it gets in one slice, the rest in turns
 
@@ -29,6 +32,20 @@ class Turns:
     def __init__(self) -> None:
         self._queue: deque[Callable[[], object]] = deque()
         self._is_scheduled = False
+        self._is_in_pass = False
+        self._pass_began = 0.0
+
+    def may_begin(self) -> bool:
+        """Whether quick work may begin now rather than in its turn."""
+        if self._is_in_pass:
+            return stopwatch() - self._pass_began < ROUND_SECONDS
+        self._is_in_pass = True
+        self._pass_began = stopwatch()
+        asyncio.get_running_loop().call_soon(self._end_pass)
+        return True
+
+    def _end_pass(self) -> None:
+        self._is_in_pass = False
 
     def add(self, run: Callable[[], object]) -> None:
         self._queue.append(run)

@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin as many requests as may be under way, or queue up for a turn."""
-        if not self._takes_long:
+        if not self._takes_long and self._next is not None and self._door.turns.may_begin():
             self._begin(self._door.max_inflight)
         if not self._awaits_turn and self._may_begin():
             self._awaits_turn = True

@@ -16,6 +16,7 @@ from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.record.control import ControlType
 from strandlog.storage.log_dir import UNSEEN_OFFSETS
 from strandlog.testing import FakeClock, SimulatedFiles
+from strandlog.testing.crash_choice import CrashChoice
 
 CATALOG = ("data/topics.json", "data/topics.json.previous")
 LOG_STARTS = ("data/log-start-offset-checkpoint", "data/log-start-offset-checkpoint.previous")
@@ -223,3 +224,15 @@ def test_damage_beside_aborted_commits_does_not_keep_the_broker_from_starting() 
         damaged = disk.after_kill()
         damaged.write_at(path, start, bytes(min(120, size - start)))
         assert open_broker(damaged).problems
+
+
+@pytest.mark.parametrize("names_kept", [False, True])
+@pytest.mark.parametrize("rest_kept", [False, True])
+def test_a_topic_begins_at_offset_0_after_a_power_cut_behind_its_creation(
+    names_kept: bool, rest_kept: bool
+) -> None:
+    disk = SimulatedFiles()
+    open_broker(disk).create_topic("orders", 2)
+    broker = open_broker(disk.after_crash(CrashChoice((), (), rest_kept, names_kept)))
+    assert [log.log_end_offset for log in broker.catalog.logs("orders")] == [0, 0]
+    assert not broker.problems

@@ -145,7 +145,7 @@ class Catalog:
             if self._log_dir.logs.get(log.tp) is log and log.tp.topic in self._topics:
                 topic = self._topics[log.tp.topic]
                 log.abandon()
-                self._log_dir.open_partition(log.tp, topic.settings)
+                self._log_dir.open_partition(log.tp, topic.settings, was_created=True)
                 self._collect_logs(topic)
             self._suspects.discard(log)
 
@@ -383,6 +383,6 @@ class Catalog:
                     problem = f"partition.metadata of {tp} was wrong; written anew"
                     self._log_dir.problems.append(problem)
                     self._log_dir.write_partition_metadata(tp, topic.topic_id)
-                self._log_dir.open_partition(tp, topic.settings)
+                self._log_dir.open_partition(tp, topic.settings, was_created=True)
             self._collect_logs(topic)
         self._log_dir.sync_names()

@@ -290,10 +290,14 @@ class LogDir:
         """Make new and renamed partition folders durable."""
         self.files.sync_dir(self.path)
 
-    def open_partition(self, tp: TopicPartition, settings: LogSettings) -> PartitionLog:
-        """Open a partition that is on disk, recovering it if need be."""
+    def open_partition(
+        self, tp: TopicPartition, settings: LogSettings, *, was_created: bool = False
+    ) -> PartitionLog:
+        """Open a partition that is on disk, recovering it if need be. `was_created` says that its
+        creation is known to be complete: then files that are missing are lost, not unwritten."""
         log_start = self._log_starts.offsets.get(tp, 0)
-        log = self._opened(tp, settings, log_start, self._unseen_offsets)
+        unseen_offsets = self._unseen_offsets if was_created else 0
+        log = self._opened(tp, settings, log_start, unseen_offsets)
         self.logs[tp] = log
         return log
 

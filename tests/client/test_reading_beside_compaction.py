@@ -239,3 +239,40 @@ def test_a_reader_beside_an_owner_that_dies_in_the_middle_of_a_swap_reports_no_c
 
             check_prefix(opened(Interrupting(files, moment, compact_and_die)))
     assert death > 20
+
+
+class Swapping:
+    """The disk as the reader has it: in its listing number `moment` the last log file is just being
+    swapped. The listings before and after it look alike, for the size of that file may change."""
+
+    def __init__(self, files: SimulatedFiles, moment: int) -> None:
+        self._files = files
+        self._moment = moment
+        self.listings = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def list_dir(self, path: str) -> dict[str, int]:
+        found = self._files.list_dir(path)
+        logs = [name for name in found if name.endswith(".log")]
+        if logs:
+            self.listings += 1
+            if self.listings == self._moment:
+                found[max(logs) + ".swap"] = found.pop(max(logs))
+        return found
+
+
+def test_no_record_is_skipped_while_the_last_segment_is_swapped() -> None:
+    files, log = busy_folder()
+
+    def fetch(disk: Swapping, offset: int) -> tuple[list[int], int]:
+        with FolderLog(DATA, files=cast(Files, disk)) as reader:
+            records, next_offset = reader.source.fetch(TP, offset, decode_records)
+        return [record.offset for record in records], next_offset
+
+    for offset in range(log.segments.active.base_offset, log.log_end_offset):
+        undisturbed = Swapping(files, -1)
+        expected = fetch(undisturbed, offset)
+        for moment in range(1, undisturbed.listings + 3):
+            assert fetch(Swapping(files, moment), offset) == expected, (offset, moment)

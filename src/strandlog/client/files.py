@@ -57,7 +57,13 @@ from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.checkpoint import read_document
 from strandlog.storage.files import Buffer, DiskFiles, Files
 from strandlog.storage.folder_view import FolderView, PartitionView
-from strandlog.storage.paths import LOG_SUFFIX, SWAP_SUFFIX, join, parse_segment_file
+from strandlog.storage.paths import (
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    join,
+    parse_segment_file,
+    segment_stem,
+)
 from strandlog.storage.stable_view import StableView, stable_view
 
 LOOKS_BEFORE_BELIEVING = 16
@@ -157,7 +163,10 @@ class FolderSource:
                 result = look(end_offset)
             except (*UNUSUAL, FileNotFoundError) as unusual:
                 error = unusual
-            if before is not None and before == self._files_at_rest(view):
+            # The last file may be swapped as well, and its size does not count: so the look must
+            # have seen all files, too.
+            seen = {segment_stem(each.base_offset) + LOG_SUFFIX for each in view.segments}
+            if before is not None and before.keys() == seen and before == self._files_at_rest(view):
                 if error is not None:
                     raise error
                 return result

@@ -28,7 +28,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from strandlog.broker.assignors import ASSIGNORS
 from strandlog.client.arrow import schema, table_of
@@ -214,23 +214,23 @@ class Consumer(Closing):
 
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
         """The next records, at most `max_records`; waits up to `timeout_ms` for the first."""
-        records: list[Record] = self._read(max_records, timeout_ms, decode_records)
-        return records
+        return cast(list[Record], self._read(max_records, timeout_ms, decode_records))
 
     def _read(self, max_records: int, timeout_ms: int, decode: Decode) -> Any:
         """The same, decoded in one way or the other; an empty list if there are none."""
         if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "a number, at least 1")
         began_at: list[tuple[Cursor, int]] = []
-        with self._guard:
-            try:
+        try:
+            with self._guard:
                 return self._poll(max_records, timeout_ms, began_at, decode)
-            except StrandlogError:
-                raise
-            except BaseException:
+        except StrandlogError:
+            raise
+        except BaseException:
+            with self._guard:
                 for cursor, position in reversed(began_at):
                     cursor.seek(position)  # an interrupted poll has handed out nothing
-                raise
+            raise
 
     def _poll(
         self,

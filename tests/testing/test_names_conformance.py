@@ -123,8 +123,6 @@ def test_what_is_missing_is_a_file_not_found_error(place: Place) -> None:
         lambda: place.files.rename(missing, place.path("b")),
         lambda: place.files.sync_file(missing),
         lambda: place.files.sync_dir(missing),
-        lambda: place.files.free_bytes(missing),
-        lambda: place.files.total_bytes(missing),
         lambda: place.files.open_log(below),
         lambda: place.files.append_to(below, b"1"),
         lambda: place.files.write_at(below, 0, b"1"),
@@ -134,6 +132,12 @@ def test_what_is_missing_is_a_file_not_found_error(place: Place) -> None:
         with pytest.raises(FileNotFoundError):
             call()
     assert place.files.list_dir(place.folder) == {}
+
+
+def test_a_folder_that_is_gone_has_no_disk(place: Place) -> None:
+    for call in (place.files.free_bytes, place.files.total_bytes):
+        with pytest.raises(StorageError, match="missing"):
+            call(place.path("missing"))
 
 
 def test_a_folder_is_no_file_and_a_file_no_folder(place: Place) -> None:

@@ -464,7 +464,7 @@ class DiskFiles:
 
 
 def _disk_usage(path: str) -> shutil._ntuple_diskusage:
-    """Nobody asks for the disk of a folder that may be missing: then it was removed."""
+    """Callers ask about a folder that they own: a missing one is an error of the disk."""
     try:
         return shutil.disk_usage(path)
     except OSError as error:

@@ -243,16 +243,21 @@ class SimulatedFiles:
             is_taken = node.locked or folder.locked
             return None if is_taken else SimulatedLock(node, folder)
 
+    def _look_at_disk(self, path: str) -> None:
+        try:
+            with disk_errors("look at", path):
+                self._disk.find(path)
+        except FileNotFoundError as error:
+            raise StorageError(f"could not look at the disk of {path}: {error}") from error
+
     def free_bytes(self, path: str) -> int:
-        with disk_errors("look at", path):
-            self._disk.find(path)
+        self._look_at_disk(path)
         if self._disk.capacity_bytes is None:
             return ENDLESS_BYTES
         return max(self._disk.capacity_bytes - self._disk.used_bytes(), 0)
 
     def total_bytes(self, path: str) -> int:
-        with disk_errors("look at", path):
-            self._disk.find(path)
+        self._look_at_disk(path)
         return self._disk.capacity_bytes or ENDLESS_BYTES
 
     # ---- accidents ----

@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from strandlog.server.grpc.hanging_up import hang_up
+from strandlog.server.grpc.hanging_up import hang_up, hang_up_all
 
 
 def open_files() -> int:
@@ -32,3 +32,20 @@ def test_a_client_that_is_gone_leaves_nothing_open() -> None:
     before = open_files()
     assert not hang_up("ipv6:%5B::1%5D:1")
     assert open_files() == before
+
+
+def test_all_connections_to_a_port_are_shut_down_and_no_others() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_server(("127.0.0.1", 0)) as other,
+        socket.create_connection(listener.getsockname()) as first,
+        socket.create_connection(listener.getsockname()) as second,
+        socket.create_connection(other.getsockname()) as spared,
+    ):
+        accepted = [listener.accept()[0], listener.accept()[0], other.accept()[0]]
+        assert hang_up_all(listener.getsockname()[1]) == 2
+        assert first.recv(1) == second.recv(1) == b""
+        accepted[2].sendall(b"x")
+        assert spared.recv(1) == b"x"
+        for each in accepted:
+            each.close()

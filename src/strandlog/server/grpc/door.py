@@ -11,6 +11,8 @@ the time that the drain leaves them.
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
@@ -19,6 +21,7 @@ from strandlog.config.setting import MAX_INT
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import Calls
+from strandlog.server.grpc.hanging_up import hang_up_all
 from strandlog.server.grpc.service import LogService
 from strandlog.server.grpc.side_services import Health, Reflection, service_names
 
@@ -58,6 +61,7 @@ class GrpcDoor:
             self._server.add_generic_rpc_handlers((handler,))
         self._host = host
         self._asked_port = port
+        self._port = 0  # once it listens
 
     async def start(self) -> tuple[str, int]:
         """Listen; the address."""
@@ -70,6 +74,7 @@ class GrpcDoor:
                 f"--no-grpc"
             ) from error
         await self._server.start()
+        self._port = port
         return self._host, port
 
     def begin(self) -> None:
@@ -78,4 +83,8 @@ class GrpcDoor:
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls, give those that are under way some time, hang up."""
         self._health.stop()
-        await self._server.stop(grace_seconds)
+        stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
+        if not (await asyncio.wait({stopping}, timeout=grace_seconds + 1))[0]:
+            # gRPC waits 20 s for a client that does not read.
+            hang_up_all(self._port)
+        await stopping

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from urllib.parse import unquote
 
 OPEN_FILES = "/dev/fd"
@@ -20,13 +21,31 @@ def hang_up(peer: str) -> bool:
     """Shut down the connection of a client, as `context.peer()` names it; whether it was found."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     wanted = (host.strip("[]"), port)
+
+    def is_wanted(connection: socket.socket) -> bool:
+        address = connection.getpeername()
+        return isinstance(address, tuple) and (_plain(address[0]), str(address[1])) == wanted
+
     with contextlib.suppress(OSError):  # no descriptor is left to look with
-        return any(_shut_down(int(name), wanted) for name in os.listdir(OPEN_FILES))
+        return any(_shut_down(int(name), is_wanted) for name in os.listdir(OPEN_FILES))
     return False
 
 
-def _shut_down(number: int, wanted: tuple[str, str]) -> bool:
-    """Shut an open file down if it is the connection to this address."""
+def hang_up_all(port: int) -> int:
+    """Shut down all connections to a port of this process; how many there were."""
+
+    def is_wanted(connection: socket.socket) -> bool:
+        connection.getpeername()  # fails for the socket that listens
+        address = connection.getsockname()
+        return isinstance(address, tuple) and address[1] == port
+
+    with contextlib.suppress(OSError):
+        return sum(_shut_down(int(name), is_wanted) for name in os.listdir(OPEN_FILES))
+    return 0
+
+
+def _shut_down(number: int, is_wanted: Callable[[socket.socket], bool]) -> bool:
+    """Shut an open file down if it is the connection that is wanted."""
     try:
         copy = os.dup(number)  # so that closing the object does not close the file of gRPC
     except OSError:
@@ -37,8 +56,7 @@ def _shut_down(number: int, wanted: tuple[str, str]) -> bool:
         os.close(copy)
         return False
     with connection, contextlib.suppress(OSError):
-        address = connection.getpeername()
-        if isinstance(address, tuple) and (_plain(address[0]), str(address[1])) == wanted:
+        if is_wanted(connection):
             connection.shutdown(socket.SHUT_RDWR)
             return True
     return False

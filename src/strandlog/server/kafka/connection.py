@@ -43,6 +43,7 @@ WRITE_HIGH_WATER_BYTES = 128 * 1024  # the transport copies this much for a peer
 PIECE_BYTES = 256 * 1024  # of a large reply, handed to the transport at once
 WRITE_AT_ONCE_BYTES = 16 * 1024
 LONG_SECONDS = 0.002  # a connection whose requests take longer waits for its turn
+TURN_SECONDS = 0.0001  # of one turn: hundreds of connections may wait for theirs
 COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames are not worth counting
 GATED_FRAME_BYTES = 32 * 1024  # larger ones, except Produce, pass the gate (`DecodingGate`)
 PRODUCE = b"\0\0"  # the api key, the first bytes of a request
@@ -266,7 +267,11 @@ class Connection(asyncio.Protocol):
     def _work(self) -> None:
         """Begin as many requests as may be under way, or queue up for a turn."""
         if not self._takes_long and self._next is not None and self._door.turns.may_begin():
-            self._begin(self._door.max_inflight)
+            self._begin(self._door.max_inflight, LONG_SECONDS)
+        self._queue_up()
+
+    def _queue_up(self) -> None:
+        """Wait for a turn if requests are left that may begin."""
         if not self._awaits_turn and self._may_begin():
             self._awaits_turn = True
             self._door.turns.add(self._take_turn)
@@ -278,11 +283,11 @@ class Connection(asyncio.Protocol):
 
     def _take_turn(self) -> None:
         self._awaits_turn = False
-        self._begin(1)
-        self._work()
+        self._begin(1 if self._takes_long else self._door.max_inflight, TURN_SECONDS)
+        self._queue_up()
 
-    def _begin(self, most: int) -> None:
-        """Begin so many requests, fewer when they take long."""
+    def _begin(self, most: int, seconds: float) -> None:
+        """Begin so many requests, fewer when they take longer than that."""
         began = stopwatch()
         self._is_working = True  # replies that are ready at once go out together
         while most and (frame := self._next) is not None and self._may_begin():
@@ -301,7 +306,7 @@ class Connection(asyncio.Protocol):
                 slot.size_bytes > WRITE_AT_ONCE_BYTES or len(self._slots) == self._door.max_inflight
             ):
                 self._write_ready()  # and hear at once when the peer does not keep up
-            if stopwatch() - began > LONG_SECONDS:
+            if stopwatch() - began > seconds:
                 break
         self._is_working = False
         self._write_ready()

@@ -8,7 +8,7 @@ from itertools import count
 from uuid import UUID
 
 from strandlog.clock import Clock
-from strandlog.config.topic_settings import LogSettings, log_settings
+from strandlog.config.tables.topic import LogSettings, log_settings
 from strandlog.model import Record, TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec

@@ -17,7 +17,7 @@ from strandlog.broker.durability import SyncJob
 from strandlog.broker.group_member import CommitRequest
 from strandlog.broker.pending import Pending
 from strandlog.broker.topic_rules import OFFSETS_TOPIC
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError, StrandlogError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState

@@ -15,12 +15,12 @@ import strandlog.errors
 from strandlog.broker.metrics import LIMITS_SECONDS
 from strandlog.broker.metrics import table as metrics
 from strandlog.cli.main import COMMANDS
-from strandlog.config import client_settings
-from strandlog.config.broker_settings import BROKER_SETTINGS
-from strandlog.config.kafka_names import ALIASES, NO_EFFECT, PROTECTION
-from strandlog.config.server_settings import SERVER_SETTINGS
 from strandlog.config.setting import SettingTable
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.sources.kafka_names import ALIASES, NO_EFFECT, PROTECTION
+from strandlog.config.tables import client as client_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS
+from strandlog.config.tables.server import SERVER_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.protocol.kafka.versions import APIS, GIVES, NOTES
 from strandlog.server.http.metric_families import FAMILIES
 

@@ -19,8 +19,8 @@ from strandlog.broker.group_member import (
 )
 from strandlog.broker.internal_topic import Entry
 from strandlog.broker.pending import Pending
-from strandlog.config.broker_settings import broker_settings
 from strandlog.config.setting import Value
+from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import (

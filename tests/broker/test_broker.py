@@ -9,7 +9,7 @@ import pytest
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import (
     AlreadyOpenError,
     CorruptStateError,

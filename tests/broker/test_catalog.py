@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from strandlog.broker.catalog import Catalog
-from strandlog.config.broker_settings import BrokerSettings, broker_settings
-from strandlog.config.topic_settings import log_settings
+from strandlog.config.tables.broker import BrokerSettings, broker_settings
+from strandlog.config.tables.topic import log_settings
 from strandlog.errors import (
     InvalidPartitionsError,
     InvalidSettingError,

@@ -11,7 +11,7 @@ from tests.log_builders import batch
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest
 from strandlog.broker.offset_store import commit_records
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.record.control import ControlType
 from strandlog.storage.log_dir import UNSEEN_OFFSETS

@@ -16,8 +16,8 @@ from strandlog.cli.descriptors import (
     fitted,
     wanted,
 )
-from strandlog.config.broker_settings import broker_settings
-from strandlog.config.listener_settings import HEALTH_CONNECTIONS
+from strandlog.config.tables.broker import broker_settings
+from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
 
 SETTINGS = broker_settings()
 

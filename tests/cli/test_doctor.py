@@ -34,7 +34,7 @@ from strandlog.cli.doctor_machine import (
 )
 from strandlog.cli.doctor_network import advertised_mistake
 from strandlog.cli.lock_owner import listed_owner
-from strandlog.config.broker_settings import broker_settings
+from strandlog.config.tables.broker import broker_settings
 
 NOW_MS = EARLIEST_SANE_MS + 10_000_000
 

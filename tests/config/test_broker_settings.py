@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings, broker_settings
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings, broker_settings
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, UnknownSettingError
 
 KAFKA_DEFAULTS = {

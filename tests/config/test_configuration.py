@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from strandlog.config.configuration import Configuration, all_rows, settle
-from strandlog.config.kafka_names import ALIASES, NO_EFFECT, PROTECTION, reason_without_effect
 from strandlog.config.origin import Origin, Source
-from strandlog.config.properties_file import read_properties
-from strandlog.config.toml_file import read_toml
+from strandlog.config.resolve import Configuration, all_rows, settle
+from strandlog.config.sources.kafka_names import (
+    ALIASES,
+    NO_EFFECT,
+    PROTECTION,
+    reason_without_effect,
+)
+from strandlog.config.sources.properties import read_properties
+from strandlog.config.sources.toml import read_toml
 from strandlog.errors import ConfigurationError
 
 # The settings of the file that comes with Kafka 4.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strandlog.config.configuration import known_names
-from strandlog.config.environment import MEANS_THE_SAME, read_environment, variable_of
+from strandlog.config.resolve import known_names
+from strandlog.config.sources.environment import MEANS_THE_SAME, read_environment, variable_of
 
 
 def test_a_name_becomes_a_variable() -> None:

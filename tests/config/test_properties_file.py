@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.config.properties_file import read_properties
+from strandlog.config.sources.properties import read_properties
 
 
 def _pairs(text: str) -> list[tuple[str, object, int | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.config.server_settings import SERVER_SETTINGS, Address, server_settings
+from strandlog.config.tables.server import SERVER_SETTINGS, Address, server_settings
 
 DEFAULTS = {row.name: str(row.default) for row in SERVER_SETTINGS}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.config.toml_file import read_toml
+from strandlog.config.sources.toml import read_toml
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.log_builders import START_MS, batch, uuids
 from strandlog.broker.broker import Broker
 from strandlog.broker.group_member import CommitRequest
 from strandlog.broker.producer_ids import ProducerIds
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, Record, TopicPartition
 from strandlog.protocol.transaction_records import encode_key

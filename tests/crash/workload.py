@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.log_builders import START_MS, all_records, batch, open_dir, small_settings
 
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import Codec

@@ -17,7 +17,7 @@ from tests.broker_process import BrokerProcess
 from tests.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
 
 from strandlog import RemoteLog, connect
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.server.http.bodies import MOST_BODY_BYTES, MOST_HELD_BYTES
 from strandlog.server.http.pipeline_reports import (
     MOST_PIPELINES,

@@ -17,7 +17,7 @@ from tests.http_client import client_of, http_address, http_broker, ok, problem
 
 from strandlog.broker.fetches import FetchAnswer
 from strandlog.clock import stopwatch
-from strandlog.config.broker_settings import broker_settings
+from strandlog.config.tables.broker import broker_settings
 from strandlog.model import Record, TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.server.http.bodies import (

@@ -8,7 +8,7 @@ import struct
 import time
 from pathlib import Path
 
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.kafka.messages import warm_up
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions

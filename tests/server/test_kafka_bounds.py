@@ -13,7 +13,7 @@ from tests.broker_process import BrokerProcess
 from tests.kafka_requests import Wire, create_topic, produce
 
 from strandlog.clock import SystemClock
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.record.builder import build_batch
 from strandlog.server import turns as turns_module
 from strandlog.server.app import Server, ServerOptions

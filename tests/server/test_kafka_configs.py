@@ -10,8 +10,8 @@ from tests.broker_process import BrokerProcess
 from tests.http_client import http_broker
 from tests.kafka_requests import Wire, build, create_topic, encode, request_header
 
-from strandlog.config.broker_settings import BROKER_SETTINGS
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.broker import BROKER_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 OF_TOPIC, OF_NODE, OF_CLUSTER, STATIC_BROKER, DEFAULT = 1, 2, 3, 4, 5

@@ -12,7 +12,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.kafka_requests import Wire, build, create_topic, encode, produce, request_header
 
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import MAX_TAGGED_FIELDS, MAX_TEXT_BYTES, unsigned_varint
 from strandlog.protocol.kafka.hot_path import parse_produce

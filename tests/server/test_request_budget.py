@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.kafka_requests import Wire, create_topic
 
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.kafka.framing import FrameSplitter
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions

@@ -8,7 +8,7 @@ import pytest
 from tests.log_builders import START_MS, TP, batch, small_settings
 from tests.poison import BAD_COUNTS, BAD_RECORDS, MOST, POISON, raw_batch
 
-from strandlog.config.topic_settings import LogSettings, log_settings
+from strandlog.config.tables.topic import LogSettings, log_settings
 from strandlog.errors import (
     DecompressedTooLargeError,
     InvalidRecordError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.log_builders import FOLDER, START_MS, batch, fill, new_log, small_settings
 
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.record.batch_header import read_header
 from strandlog.storage.segment import (
     MAX_RELATIVE_OFFSET,

@@ -27,7 +27,7 @@ from strandlog.broker.topic_rules import (
 )
 from strandlog.broker.upkeep import Upkeep
 from strandlog.clock import Clock
-from strandlog.config.broker_settings import BrokerSettings, broker_settings
+from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import (
     DiskFullError,
     StorageError,

@@ -33,9 +33,9 @@ from strandlog.broker.catalog_recovery import Reconciled, Reconciliation
 from strandlog.broker.dynamic_settings import DynamicSettings, Layer
 from strandlog.broker.topic import Topic, topic_from_document
 from strandlog.broker.topic_rules import check_partition_count, check_topic_name
-from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.setting import Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS, LogSettings, log_settings
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
 from strandlog.errors import (
     InvalidPartitionsError,
     StorageError,

@@ -28,9 +28,9 @@ from uuid import UUID
 
 from strandlog.broker.topic import Topic
 from strandlog.broker.topic_rules import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.setting import Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS, LogSettings
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings
 from strandlog.model import TopicPartition
 from strandlog.storage.identity import base64_id, uuid_of
 from strandlog.storage.log_dir import LogDir

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings
 from strandlog.config.setting import Value
+from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings
 from strandlog.errors import InvalidSettingError, UnknownSettingError
 
 Layer = Literal["node", "cluster"]

@@ -71,7 +71,7 @@ from strandlog.broker.rebalance import EMPTY, GroupContext, RebalancingGroup
 from strandlog.broker.roster import Meter
 from strandlog.broker.timers import Timers
 from strandlog.clock import Clock
-from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     CoordinatorLoadingError,
     DataError,

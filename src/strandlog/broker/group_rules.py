@@ -16,7 +16,7 @@ from collections.abc import Callable
 from strandlog.broker.group import Group
 from strandlog.broker.group_member import CommitRequest, JoinRequest, Member, sent_bytes
 from strandlog.broker.offset_store import refusal
-from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     GroupMetadataTooLargeError,
     IllegalGenerationError,

@@ -51,7 +51,7 @@ from strandlog.broker.pending import Outbox, Pending
 from strandlog.broker.roster import Meter, Roster
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import Clock
-from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import RebalanceInProgressError, StrandlogError, UnknownMemberError
 
 MIN_RETRY_MS = 1000

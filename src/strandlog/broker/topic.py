@@ -8,7 +8,7 @@ from typing import Any
 
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
 from strandlog.config.setting import Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS, LogSettings, log_settings
+from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
 
 
 @dataclass(frozen=True, slots=True)

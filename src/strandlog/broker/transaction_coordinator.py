@@ -44,7 +44,7 @@ from strandlog.broker.transaction import (
     with_partitions,
 )
 from strandlog.clock import Clock
-from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     ConcurrentTransactionsError,
     DataError,

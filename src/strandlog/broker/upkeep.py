@@ -31,7 +31,7 @@ from typing import NamedTuple
 from strandlog.broker.catalog import Catalog
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock
-from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import CorruptSegmentError, DataError, StrandlogError
 from strandlog.storage.cleaning import count_expired, need_for_compaction, plan_due_compaction
 from strandlog.storage.compaction import CompactionPlan

@@ -28,10 +28,10 @@ from strandlog.cli.output import counted, print_json, print_table, talk, text
 from strandlog.cli.setting_sources import read_file
 from strandlog.client.interface import ReadableLog
 from strandlog.client.remote_settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
-from strandlog.config.configuration import Chosen, settle
-from strandlog.config.environment import variable_of
 from strandlog.config.origin import Problem
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.resolve import Chosen, settle
+from strandlog.config.sources.environment import variable_of
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 
 app = command_app("Show settings and where they come from; check a file of settings.")
 

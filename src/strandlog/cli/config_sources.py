@@ -9,7 +9,7 @@ import typer
 
 from strandlog.cli import setting_sources
 from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair
-from strandlog.config.configuration import Configuration
+from strandlog.config.resolve import Configuration
 
 ConfigFile = Annotated[
     str | None,

@@ -14,9 +14,9 @@ from __future__ import annotations
 import resource
 from typing import NamedTuple
 
-from strandlog.config.broker_settings import BrokerSettings, broker_settings
-from strandlog.config.listener_settings import HEALTH_CONNECTIONS
 from strandlog.config.setting import Value
+from strandlog.config.tables.broker import BrokerSettings, broker_settings
+from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
 from strandlog.errors import StrandlogError
 
 FOR_EVERYTHING_ELSE = 64

@@ -32,7 +32,7 @@ from strandlog.cli.doctor_network import check_bootstrap
 from strandlog.cli.options import CONTEXT, MARKUP, Json
 from strandlog.cli.output import counted, print_json, talk
 from strandlog.clock import SystemClock
-from strandlog.config.configuration import Configuration
+from strandlog.config.resolve import Configuration
 from strandlog.errors import ConfigurationError
 
 app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=MARKUP)

@@ -10,7 +10,7 @@ from strandlog import __version__
 from strandlog.cli.check import Check, fail, ok, warn
 from strandlog.cli.descriptors import Limits, needed, wanted
 from strandlog.cli.output import time_text
-from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.tables.broker import BrokerSettings
 
 EARLIEST_SANE_MS = 1_735_689_600_000  # 2025-01-01: this program is younger
 FUTURE_MS = 60_000

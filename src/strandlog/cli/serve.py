@@ -19,7 +19,7 @@ from strandlog.cli.config_sources import ConfigFile, SetOptions, checked_pairs
 from strandlog.cli.options import CONTEXT, MARKUP
 from strandlog.cli.serving import ServeArguments
 from strandlog.cli.serving import serve as serve_folder
-from strandlog.config.server_settings import MAX_PORT
+from strandlog.config.tables.server import MAX_PORT
 
 app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=MARKUP)
 

@@ -18,17 +18,17 @@ from typing import Any
 
 from strandlog.cli.descriptors import fitted, raise_limit, wanted
 from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair, read_configuration
-from strandlog.config.broker_settings import BrokerSettings
-from strandlog.config.configuration import Chosen
 from strandlog.config.origin import Origin
-from strandlog.config.server_settings import (
+from strandlog.config.resolve import Chosen
+from strandlog.config.setting import Value
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.config.tables.server import (
     EVERY_HOST,
     MAX_PORT,
     NOT_EVERY_HOST,
     SERVER_SETTINGS,
     ServerSettings,
 )
-from strandlog.config.setting import Value
 from strandlog.errors import InvalidSettingError, MissingExtraError
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from strandlog.config.configuration import Configuration, known_names, settle
-from strandlog.config.environment import read_environment
 from strandlog.config.origin import Origin, Source
+from strandlog.config.resolve import Configuration, known_names, settle
+from strandlog.config.sources.environment import read_environment
 from strandlog.errors import ConfigurationError
 
 CONFIG_FILE_VARIABLE = "STRANDLOG_CONFIG"
@@ -20,8 +20,8 @@ CONFIG_FILE_VARIABLE = "STRANDLOG_CONFIG"
 
 def read_file(path: str) -> Source:
     """What a file says, by its ending."""
-    from strandlog.config.properties_file import read_properties  # noqa: PLC0415 - if there is one
-    from strandlog.config.toml_file import read_toml  # noqa: PLC0415 - if there is one
+    from strandlog.config.sources.properties import read_properties  # noqa: PLC0415 - if there is one
+    from strandlog.config.sources.toml import read_toml  # noqa: PLC0415 - if there is one
 
     readers = {".toml": read_toml, ".properties": read_properties}
     reader = readers.get(Path(path).suffix.lower())

@@ -36,7 +36,7 @@ from strandlog.cli.output import (
 )
 from strandlog.client.topic_info import NOT_TOLD
 from strandlog.config.setting import Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 
 app = command_app("Create, list, describe, alter and delete topics.")
 

@@ -30,9 +30,9 @@ from strandlog.client.producer import Producer
 from strandlog.client.record_source import GroupWish
 from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
 from strandlog.config.setting import Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
     ClosedError,
     StorageError,

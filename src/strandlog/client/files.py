@@ -39,7 +39,7 @@ from strandlog.client.record_source import (
 from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
     ClosedError,
     CorruptSegmentError,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandlog.client.remote_errors import confluent, translated
 from strandlog.config.setting import Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import SettingError, StrandlogError
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.durability import SyncJob
 from strandlog.broker.upkeep import COMPACTION
 from strandlog.clock import SystemClock, stopwatch
-from strandlog.config.broker_settings import BrokerSettings, broker_settings
-from strandlog.config.configuration import Chosen
+from strandlog.config.resolve import Chosen
+from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.protocol.kafka.messages import warm_up
 from strandlog.server.core import ServerCore

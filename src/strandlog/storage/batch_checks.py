@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 
 from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import (
     CorruptRecordError,
     InvalidRecordError,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 
 

@@ -28,7 +28,7 @@ from uuid import UUID
 
 from strandlog.clock import Clock, SteadyClock
 from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import AlreadyOpenError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from strandlog.clock import Clock, SteadyClock
 from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.batch import BatchView

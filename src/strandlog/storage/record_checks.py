@@ -16,7 +16,7 @@ that others wait for.
 from __future__ import annotations
 
 from strandlog.config.setting import MAX_LONG
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import (
     CorruptRecordError,
     DecompressedTooLargeError,

@@ -35,7 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 
 
 class SegmentFacts(NamedTuple):

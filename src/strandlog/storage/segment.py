@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from strandlog.config.topic_settings import LogSettings
+from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import StorageError
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.checksum import crc32c

@@ -12,7 +12,7 @@
     other.end_txn("job-7", *producer, commit=True)                      in the driver
 
 It talks to Apache Kafka from 2.4 on, and to strandlog. Options have the names of Kafka's clients
-(config/client_settings.py). It knows nothing of records: batches go in and come out as bytes.
+(config/tables/client.py). It knows nothing of records: batches go in and come out as bytes.
 
 One thread uses a client; it makes no thread of its own and cannot be pickled: send the options, and
 make the client where it is needed. A connection is made when it is first needed. What may pass is

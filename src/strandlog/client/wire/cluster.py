@@ -20,7 +20,7 @@ from strandlog.client.wire.connection import WireConnection
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.tls import tls_context
 from strandlog.clock import Clock, pause
-from strandlog.config.server_settings import Address
+from strandlog.config.tables.server import Address
 from strandlog.errors import (
     ClosedError,
     RemoteError,

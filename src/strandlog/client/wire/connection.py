@@ -26,7 +26,7 @@ from typing import Any
 
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.sasl import tokens
-from strandlog.config.server_settings import Address
+from strandlog.config.tables.server import Address
 from strandlog.errors import AuthenticationError, DataError, RemoteError, UnreachableError
 from strandlog.protocol.kafka.headers import read_response_header, request_header
 from strandlog.protocol.kafka.messages import parse_response, request_encoder

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from strandlog.client.wire.cluster import Cluster, PassingError, refusal
 from strandlog.client.wire.connection import WireConnection
-from strandlog.config.server_settings import Address
+from strandlog.config.tables.server import Address
 from strandlog.errors import StrandlogError, UnreachableError
 from strandlog.model import (
     NO_PRODUCER_EPOCH,

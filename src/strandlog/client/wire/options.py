@@ -1,7 +1,7 @@
 """The options of a client, read once: what is wrong with them is said before anything is connected.
 
 `bootstrap` is a list of HOST:PORT, separated by commas, in brackets for IPv6: `[::1]:9092`. The
-port may be left out (9092). The other options are those of config/client_settings.py. An object of
+port may be left out (9092). The other options are those of config/tables/client.py. An object of
 this class is plain values: it can be pickled and sent to where the client is made.
 """
 
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from strandlog.config.client_settings import (
+from strandlog.config.setting import Value
+from strandlog.config.tables.client import (
     ALIASES,
     CLIENT_SETTINGS,
     PROTECTION,
@@ -21,8 +22,7 @@ from strandlog.config.client_settings import (
     SASL_SSL,
     SSL,
 )
-from strandlog.config.server_settings import Address
-from strandlog.config.setting import Value
+from strandlog.config.tables.server import Address
 from strandlog.errors import InvalidSettingError, SettingError
 from strandlog.model import IsolationLevel
 

@@ -16,7 +16,7 @@ import hmac
 import secrets
 from collections.abc import Generator
 
-from strandlog.config.client_settings import PLAIN
+from strandlog.config.tables.client import PLAIN
 from strandlog.errors import AuthenticationError
 
 Tokens = Generator[bytes, bytes, None]

@@ -15,7 +15,7 @@ import grpc
 
 from strandlog.broker.catalog import Topic
 from strandlog.broker.group_member import CommitRequest
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.core import ServerCore

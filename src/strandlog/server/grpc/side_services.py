@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from strandlog.config.broker_settings import BrokerSettings
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.server.grpc.calls import UPLOAD_PATIENCE_SECONDS, Calls, encoded, small
 from strandlog.server.grpc.statuses import UnknownServiceError
 from strandlog.server.peer_budget import Hold, PeerBudget

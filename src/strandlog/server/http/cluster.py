@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from strandlog.broker.metrics import Histogram, table
-from strandlog.config.broker_settings import BROKER_SETTINGS
-from strandlog.config.configuration import all_rows
 from strandlog.config.origin import DEFAULT, DYNAMIC, Origin, OriginKind
+from strandlog.config.resolve import all_rows
 from strandlog.config.setting import Setting, Value
+from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.server.http.calls import Call, Nothing
 from strandlog.server.http.context import Context
 from strandlog.server.http.facts import partition_facts

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
-from strandlog.config.listener_settings import HEALTH_CONNECTIONS
+from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
 from strandlog.server.http.parsing import BoundedParser
 from strandlog.server.http.problems import RequestError, refusal
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from strandlog.config.configuration import Chosen
+from strandlog.config.resolve import Chosen
 from strandlog.server.core import ServerCore
 
 if TYPE_CHECKING:

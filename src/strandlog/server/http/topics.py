@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from strandlog.broker.catalog import Topic
-from strandlog.config.broker_settings import BrokerSettings
 from strandlog.config.setting import Setting
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.server.http.calls import Call, Nothing
 from strandlog.server.http.context import Context
 from strandlog.server.http.facts import (

@@ -26,7 +26,7 @@ from typing import Literal
 
 from strandlog.broker.broker import Broker
 from strandlog.clock import SystemClock
-from strandlog.config.broker_settings import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.node import LineSplitter
 from strandlog.server.node.session import NodeSession
 from strandlog.storage.files import DiskFiles

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 from strandlog.broker.catalog import Topic
 from strandlog.broker.dynamic_settings import DynamicSettings
 from strandlog.broker.dynamic_settings import Layer as DynamicLayer
-from strandlog.config.broker_settings import BROKER_SETTINGS
-from strandlog.config.coordinator_settings import GROUP_SETTINGS
-from strandlog.config.server_settings import SERVER_SETTINGS
 from strandlog.config.setting import MAX_INT, Setting, SettingTable, Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.broker import BROKER_SETTINGS
+from strandlog.config.tables.groups import GROUP_SETTINGS
+from strandlog.config.tables.server import SERVER_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.protocol.kafka.messages import array_encoder
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor

@@ -18,7 +18,7 @@ from uuid import UUID
 from strandlog.broker.catalog import Topic
 from strandlog.broker.dynamic_settings import DynamicSettings
 from strandlog.broker.topic_rules import check_not_internal, check_partition_count, check_topic_name
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
     InvalidPartitionsError,
     InvalidSettingError,

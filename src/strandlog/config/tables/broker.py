@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from strandlog.config.coordinator_settings import COORDINATOR_ROWS
-from strandlog.config.listener_settings import LISTENER_ROWS
 from strandlog.config.setting import (
     DEFAULT_BATCH_MAX_RECORDS,
     MAX_INT,
@@ -24,7 +22,9 @@ from strandlog.config.setting import (
     SettingTable,
     Value,
 )
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.groups import COORDINATOR_ROWS
+from strandlog.config.tables.listeners import LISTENER_ROWS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 
 MIB = 1024 * 1024
 

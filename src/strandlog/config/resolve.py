@@ -14,21 +14,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from strandlog.config.broker_settings import BROKER_SETTINGS, BrokerSettings, broker_settings
-from strandlog.config.kafka_names import (
+from strandlog.config.origin import DEFAULT, STRENGTH, Entry, Origin, Problem, Source
+from strandlog.config.setting import Setting, Value
+from strandlog.config.sources.kafka_names import (
     ALIASES,
     Alias,
     asks_for_protection,
     reason_without_effect,
 )
-from strandlog.config.origin import DEFAULT, STRENGTH, Entry, Origin, Problem, Source
-from strandlog.config.server_settings import (
+from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings, broker_settings
+from strandlog.config.tables.server import (
     SERVER_SETTINGS,
     ServerSettings,
     server_settings,
 )
-from strandlog.config.setting import Setting, Value
-from strandlog.config.topic_settings import TOPIC_SETTINGS
+from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import ConfigurationError, InvalidSettingError
 
 PROTECTION_TEXT = (

@@ -1,0 +1,1 @@
+"""Sources of settings: configuration files, environment variables, and Kafka's names for them."""

@@ -17,10 +17,10 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from benchmarks.measure import Row
+from strandlog.record.arrow.columns import decode_columns, encode_columns, group_rows, route_rows
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec
-from strandlog.record.columns import decode_columns, encode_columns, group_rows, route_rows
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 256 * 1024
@@ -32,7 +32,7 @@ ENCODE_GOAL = 3_000_000
 FIRST_CALL = """
 import time
 start = time.perf_counter()
-from strandlog.record.columns import {name}
+from strandlog.record.arrow.columns import {name}
 {call}
 print(time.perf_counter() - start)
 """

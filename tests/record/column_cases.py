@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from strandlog.model import Headers, Record, TimestampType
 from strandlog.record.aborted import AbortedBatches
+from strandlog.record.arrow.columns import COLUMNS, decode_columns
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.builder import build_batch, filtered_batch
 from strandlog.record.codecs import Codec
-from strandlog.record.columns import COLUMNS, decode_columns
 
 TOPIC = "orders"
 PARTITION = 5

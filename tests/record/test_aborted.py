@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.record.column_cases import fast_rows
 
 from strandlog.errors import CorruptRecordError
+from strandlog.record.arrow.columns import decode_columns
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.batch_header import stamp
 from strandlog.record.builder import build_batch, build_single, filtered_batch
 from strandlog.record.codecs import Codec
-from strandlog.record.columns import decode_columns
 from strandlog.record.control import ControlType, control_batch, is_abort_marker
 
 Step = tuple[str, int]  # what happens, and to which producer

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.record.column_cases import Row
 
 from strandlog.client.arrow import items_of
+from strandlog.record.arrow.columns import encode_columns, ready_rows, route_rows
 from strandlog.record.builder import BatchBuilder
-from strandlog.record.columns import encode_columns, ready_rows, route_rows
 
 NOW_MS = 1_750_000_000_000
 RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

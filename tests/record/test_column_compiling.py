@@ -12,13 +12,13 @@ import pytest
 
 import strandlog
 from strandlog.errors import MissingExtraError
-from strandlog.record.column_compiling import INT, compiled
-from strandlog.record.columns import are_available, decode_columns
+from strandlog.record.arrow.columns import are_available, decode_columns
+from strandlog.record.arrow.kernels.compile import INT, compiled
 
 PACKAGE = Path(strandlog.__file__).parent
 
 KERNEL = """
-from strandlog.record.column_compiling import INT, compiled
+from strandlog.record.arrow.kernels.compile import INT, compiled
 
 @compiled(INT, INT)
 def twice(number):
@@ -30,7 +30,7 @@ print(twice(21), sum(twice.stats.cache_hits.values()))
 DECODE = """
 import sys
 from strandlog.record.builder import build_batch
-from strandlog.record.columns import decode_columns
+from strandlog.record.arrow.columns import decode_columns
 
 data = bytes(build_batch(0, [b"a", b"b"]))
 print(decode_columns(data, 0, 9, topic="t", partition=0).read_all().num_rows)

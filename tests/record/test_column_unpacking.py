@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("numba", reason="columns need the spark extra")
 
 from strandlog.errors import CorruptRecordError, DecompressedTooLargeError
+from strandlog.record.arrow.columns import decode_columns
+from strandlog.record.arrow.unpack import UnpackedBatches
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec, compress
-from strandlog.record.column_unpacking import UnpackedBatches
-from strandlog.record.columns import decode_columns
 
 LIMIT = 1 << 20
 PACKING = [codec for codec in Codec if codec is not Codec.NONE]

@@ -23,11 +23,11 @@ from tests.record.column_cases import (
 
 from strandlog.errors import CorruptRecordError, DecompressedTooLargeError, InvalidSettingError
 from strandlog.model import Record
+from strandlog.record.arrow.columns import COLUMNS, COLUMNS_WITHOUT_HEADERS, decode_columns
 from strandlog.record.batch import iter_batches
 from strandlog.record.batch_header import HEADER_SIZE, end_offset_of, seal
 from strandlog.record.builder import build_batch, build_single, filtered_batch
 from strandlog.record.codecs import Codec
-from strandlog.record.columns import COLUMNS, COLUMNS_WITHOUT_HEADERS, decode_columns
 from strandlog.record.record import encode_record
 
 RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

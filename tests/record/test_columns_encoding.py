@@ -13,11 +13,7 @@ from tests.record.column_cases import FOREVER, Row, fast_rows, rows
 
 from strandlog.errors import InvalidRecordError, InvalidTimestampError, MessageTooLargeError
 from strandlog.model import TimestampType
-from strandlog.record.batch import BatchView
-from strandlog.record.batch_header import HEADER_SIZE, stamp
-from strandlog.record.builder import BatchBuilder, build_batch
-from strandlog.record.codecs import Codec
-from strandlog.record.columns import (
+from strandlog.record.arrow.columns import (
     decode_columns,
     encode_columns,
     group_rows,
@@ -25,6 +21,10 @@ from strandlog.record.columns import (
     ready_rows,
     route_rows,
 )
+from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import HEADER_SIZE, stamp
+from strandlog.record.builder import BatchBuilder, build_batch
+from strandlog.record.codecs import Codec
 from strandlog.record.partitioner import murmur2
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

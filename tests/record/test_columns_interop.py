@@ -17,9 +17,9 @@ from tests.record.test_interop import (
     read_by,
 )
 
+from strandlog.record.arrow.columns import encode_columns
 from strandlog.record.batch_header import stamp
 from strandlog.record.codecs import Codec
-from strandlog.record.columns import encode_columns
 
 RELAXED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 batches = st.lists(

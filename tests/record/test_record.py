@@ -24,7 +24,7 @@ from strandlog.record.record import (
     encode_record,
     record_pieces,
 )
-from strandlog.record.uniform import Frame
+from strandlog.record.record_runs import Frame
 from strandlog.record.varint import MAX_INT64, MIN_INT64, encode_varint
 
 BASE_OFFSET = 1000

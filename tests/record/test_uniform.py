@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strandlog.model import Record
 from strandlog.record.record import encode_record
-from strandlog.record.uniform import MIN_RUN, Frame, _offset_column, read_run
+from strandlog.record.record_runs import MIN_RUN, Frame, _offset_column, read_run
 from strandlog.record.varint import encode_varint
 
 FRAME = Frame("t", 0, 100, 1 << 20, 5000, False)

@@ -12,8 +12,8 @@ from strandlog.client.arrow import record_at, table_of_batches
 from strandlog.client.record_source import Fetched, undecodable
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import Record, TopicPartition
+from strandlog.record.arrow.columns import COLUMNS, decode_columns
 from strandlog.record.batch_header import BatchHeader
-from strandlog.record.columns import COLUMNS, decode_columns
 from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer
 

@@ -1,6 +1,6 @@
 """The rows of an Arrow table as one batch per partition: what is behind `send_arrow`.
 
-No row becomes a Python object: rows are routed, grouped and encoded by columns (record/columns.py).
+No row becomes a Python object: rows are routed, grouped and encoded by columns (record/arrow/columns.py).
 Where each went is worked out only when somebody looks, as for `send_batch`.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import InvalidRecordError, MessageTooLargeError, TopicNotFoundError
 from strandlog.model import RecordMetadata
+from strandlog.record.arrow.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.record.codecs import Codec
-from strandlog.record.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.storage.partition_log import AppendResult
 
 

@@ -65,7 +65,7 @@ from strandlog.errors import (
     UndecodableBatchError,
 )
 from strandlog.model import OffsetAndMetadata, Record, SkippedOffsets, TopicPartition
-from strandlog.record.columns import are_available
+from strandlog.record.arrow.columns import are_available
 
 RESETS_PER_POLL = 3  # of one partition whose start runs away; the next poll tries again
 SKIPS_PER_POLL = 100  # unreadable batches of one partition; the next poll goes on behind them

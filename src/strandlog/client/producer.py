@@ -37,10 +37,10 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.model import Headers, RecordMetadata
+from strandlog.record.arrow.columns import are_available
 from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec, codec_named
-from strandlog.record.columns import are_available
 from strandlog.record.partitioner import KeyHash, key_hash
 from strandlog.storage.partition_log import AppendResult, PartitionLog
 

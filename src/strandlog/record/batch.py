@@ -35,7 +35,7 @@ from strandlog.record.batch_header import (
 from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Bytes, decompress
 from strandlog.record.record import decode_records, record_pieces
-from strandlog.record.uniform import Frame
+from strandlog.record.record_runs import Frame
 
 _NOWHERE: Final = ""
 PIECE_RECORDS: Final = 4096

@@ -32,8 +32,8 @@ from strandlog.record.batch_header import (
     sealed_single,
 )
 from strandlog.record.codecs import Codec, compress, max_compressed_size
-from strandlog.record.parts import batch_parts, single_parts
 from strandlog.record.record import encode_record
+from strandlog.record.record_encoder import batch_parts, single_parts
 from strandlog.record.varint import MAX_INT64, MIN_INT64
 
 NO_LEADER_EPOCH: Final = -1

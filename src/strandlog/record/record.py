@@ -32,7 +32,7 @@ from typing import Final
 
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
-from strandlog.record.uniform import MIN_RUN, Frame, read_run
+from strandlog.record.record_runs import MIN_RUN, Frame, read_run
 from strandlog.record.varint import MAX_INT64, MIN_INT64, VARINTS, decode_varint, encode_varint
 
 # Bits that are not set in a number from 0 on, zig-zagged, whose varint has no more bytes than this:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandlog.record.column_arrays import bytes_column
+from strandlog.record.arrow.arrays import bytes_column
 from strandlog.spark import avro_kernels as kernels
 from strandlog.spark.avro_schema import AvroColumns, Document
 

@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from strandlog.record.column_compiling import (
+from strandlog.record.arrow.kernels.compile import (
     BYTES,
     BYTES_OUT,
     INT,
@@ -39,7 +39,7 @@ from strandlog.record.column_compiling import (
     load_byte,
     uint64,
 )
-from strandlog.record.decoding_kernels import read_varint
+from strandlog.record.arrow.kernels.decode import read_varint
 
 Bytes = npt.NDArray[np.uint8]
 Ints32 = npt.NDArray[np.int32]

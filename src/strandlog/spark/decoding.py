@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from strandlog.errors import DataError, UndecodableBatchError
+from strandlog.record.arrow.columns import decode_columns
 from strandlog.record.batch import BatchView, iter_batches
-from strandlog.record.columns import decode_columns
 from strandlog.spark.access import RawPiece
 from strandlog.spark.options import Options
 from strandlog.spark.planning import OffsetRange

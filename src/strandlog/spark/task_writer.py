@@ -14,14 +14,14 @@ from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
 from strandlog.errors import DataError, MessageTooLargeError
 from strandlog.model import TopicPartition
+from strandlog.record.arrow.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.record.codecs import Codec
-from strandlog.record.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.spark.commit_log import StagedTransaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from strandlog.record.column_encoding import ReadyRows
+    from strandlog.record.arrow.encode import ReadyRows
 
 # Kafka's own limit of a request, and just below what a broker takes unless it is told otherwise.
 BATCH_BYTES = 1024 * 1024

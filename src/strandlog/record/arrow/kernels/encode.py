@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from strandlog.record.column_compiling import (
+from strandlog.record.arrow.kernels.compile import (
     BYTES,
     BYTES_OUT,
     INT,

@@ -38,8 +38,8 @@ from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Bytes, Codec
 
 if TYPE_CHECKING:
-    from strandlog.record.column_decoding import DecodedColumns
-    from strandlog.record.column_encoding import Grouped, ReadyRows, Routed
+    from strandlog.record.arrow.decode import DecodedColumns
+    from strandlog.record.arrow.encode import Grouped, ReadyRows, Routed
 
 COLUMNS: Final = (
     "key",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandlog.errors import InvalidRecordError, InvalidTimestampError
-from strandlog.record.encoding_kernels import NOT_GIVEN, Bytes, Ints32, Ints64
+from strandlog.record.arrow.kernels.encode import NOT_GIVEN, Bytes, Ints32, Ints64
 
 _MAX_FIELD_BYTES: Final = 2**31 - 1
 _LIST_KINDS: Final = (

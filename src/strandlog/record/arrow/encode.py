@@ -16,11 +16,7 @@ import numpy as np
 
 from strandlog.errors import InvalidRecordError, MessageTooLargeError
 from strandlog.model import NO_SEQUENCE
-from strandlog.record import encoding_kernels as kernels
-from strandlog.record.batch_header import HEADER_SIZE, TRANSACTIONAL_BIT, seal
-from strandlog.record.builder import NO_LEADER_EPOCH
-from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Codec, compress
-from strandlog.record.column_arrays import (
+from strandlog.record.arrow.arrays import (
     BytesColumn,
     HeadersColumn,
     bytes_column,
@@ -31,7 +27,11 @@ from strandlog.record.column_arrays import (
     timestamps_column,
     whole,
 )
-from strandlog.record.encoding_kernels import Ints32, Ints64
+from strandlog.record.arrow.kernels import encode as kernels
+from strandlog.record.arrow.kernels.encode import Ints32, Ints64
+from strandlog.record.batch_header import HEADER_SIZE, TRANSACTIONAL_BIT, seal
+from strandlog.record.builder import NO_LEADER_EPOCH
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Codec, compress
 
 MAX_BATCH_BYTES: Final = 2**31 - 1  # what the length field of a batch can say, and a bit less
 _SEQUENCE_COUNT: Final = 1 << 31

@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from strandlog.errors import CorruptRecordError, DataError
-from strandlog.record import decoding_kernels as kernels
 from strandlog.record.aborted import AbortedBatches
+from strandlog.record.arrow.kernels import decode as kernels
+from strandlog.record.arrow.kernels.decode import Ints32, Ints64
+from strandlog.record.arrow.schema import HEADER, ColumnLayout
+from strandlog.record.arrow.unpack import UnpackedBatches
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader
 from strandlog.record.codecs import Bytes, Codec
-from strandlog.record.column_schema import HEADER, ColumnLayout
-from strandlog.record.column_unpacking import UnpackedBatches
-from strandlog.record.decoding_kernels import Ints32, Ints64
 from strandlog.record.varint import MAX_INT64
 
 MAX_GROUP_BYTES: Final = 2**31 - 1

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from strandlog.errors import InvalidSettingError
-from strandlog.record.columns import COLUMNS
+from strandlog.record.arrow.columns import COLUMNS
 
 HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 TIMESTAMP_SCALES: Final = {"ms": 1, "us": 1000}

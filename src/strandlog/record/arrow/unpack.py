@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from strandlog.errors import DecompressedTooLargeError
+from strandlog.record.arrow.kernels.decode import Bytes as Array
 from strandlog.record.codecs import Bytes, Codec, decompress_into
-from strandlog.record.decoding_kernels import Bytes as Array
 
 _GROWTH: Final = 4
 

@@ -1,0 +1,1 @@
+"""Loops over record bytes that numba compiles to machine code."""

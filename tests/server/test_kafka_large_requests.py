@@ -14,9 +14,9 @@ from tests.kafka_requests import Wire, build, create_topic, encode, produce, req
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import DataError
+from strandlog.protocol.kafka.encoder import parse, request_encoder
 from strandlog.protocol.kafka.headers import MAX_TAGGED_FIELDS, MAX_TEXT_BYTES, unsigned_varint
-from strandlog.protocol.kafka.hot_path import parse_produce
-from strandlog.protocol.kafka.messages import parse, request_encoder
+from strandlog.protocol.kafka.produce_fetch_server import parse_produce
 from strandlog.protocol.kafka.schemas import element_of, is_entity, request_schema, unwrap
 from strandlog.protocol.kafka.versions import APIS
 from strandlog.record.builder import build_batch

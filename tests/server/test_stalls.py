@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
-from strandlog.protocol.kafka.messages import warm_up
+from strandlog.protocol.kafka.encoder import warm_up
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
 from strandlog.server.heartbeat import BEAT_SECONDS

@@ -37,7 +37,7 @@ from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.resolve import Chosen
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import ServerCrashError, StorageError
-from strandlog.protocol.kafka.messages import warm_up
+from strandlog.protocol.kafka.encoder import warm_up
 from strandlog.server.core import ServerCore
 from strandlog.server.doors import DoorWish, SideDoor, SideDoors
 from strandlog.server.heartbeat import Heartbeat

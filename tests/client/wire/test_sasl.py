@@ -17,9 +17,9 @@ import pytest
 from strandlog.client.wire.client import WireClient
 from strandlog.client.wire.sasl import HASHES, tokens
 from strandlog.errors import AuthenticationError
+from strandlog.protocol.kafka.decoder import request_reader
+from strandlog.protocol.kafka.encoder import encoder
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
-from strandlog.protocol.kafka.message_reader import request_reader
-from strandlog.protocol.kafka.messages import encoder
 from strandlog.protocol.kafka.versions import CLIENT_APIS
 
 USER, PASSWORD = "us=er,", "secret"

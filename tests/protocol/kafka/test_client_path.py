@@ -14,20 +14,21 @@ from kio.serial import entity_reader
 from tests.kafka_requests import encode, response_bodies
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.client_path import (
-    FetchAsk,
-    fetch_request,
-    parse_fetch_response,
-    parse_produce_response,
-    produce_request,
-)
+from strandlog.protocol.kafka.encoder import parse_response, request_encoder
 from strandlog.protocol.kafka.headers import (
     read_request_header,
     read_response_header,
     request_header,
     response_header,
 )
-from strandlog.protocol.kafka.hot_path import (
+from strandlog.protocol.kafka.produce_fetch_client import (
+    FetchAsk,
+    fetch_request,
+    parse_fetch_response,
+    parse_produce_response,
+    produce_request,
+)
+from strandlog.protocol.kafka.produce_fetch_server import (
     Buffer,
     FetchedPartition,
     ProduceAnswer,
@@ -35,7 +36,6 @@ from strandlog.protocol.kafka.hot_path import (
     parse_produce,
     produce_response,
 )
-from strandlog.protocol.kafka.messages import parse_response, request_encoder
 from strandlog.protocol.kafka.versions import BY_KEY, CLIENT_APIS, FETCH, PRODUCE, Api
 
 VERSIONS = [

@@ -14,7 +14,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.hot_path import (
+from strandlog.protocol.kafka.produce_fetch_server import (
     FetchedPartition,
     ProduceAnswer,
     TopicRef,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.kafka_requests import encode, request_bodies
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.message_reader import MAX_ARRAY_LENGTH
-from strandlog.protocol.kafka.messages import parse
+from strandlog.protocol.kafka.decoder import MAX_ARRAY_LENGTH
+from strandlog.protocol.kafka.encoder import parse
 from strandlog.protocol.kafka.versions import APIS, FETCH, PRODUCE
 
 # Produce is read by hand (hot_path.py).

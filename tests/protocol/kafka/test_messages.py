@@ -10,7 +10,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.messages import array_encoder, encoder, parse
+from strandlog.protocol.kafka.encoder import array_encoder, encoder, parse
 from strandlog.protocol.kafka.versions import (
     APIS,
     BY_KEY,

@@ -8,8 +8,8 @@ import sys
 LOADED = """
 import sys
 from strandlog.client.wire.cluster import refusal
-from strandlog.protocol.kafka.messages import request_encoder
-from strandlog.protocol.kafka.message_reader import response_reader
+from strandlog.protocol.kafka.encoder import request_encoder
+from strandlog.protocol.kafka.decoder import response_reader
 
 request_encoder(3, 12), response_reader(3, 12), refusal(5, "reading")
 print("kio.index" in sys.modules, "hypothesis" in sys.modules)

@@ -60,7 +60,7 @@ from strandlog.model import (
     TimestampOffset,
     TopicPartition,
 )
-from strandlog.protocol.kafka.client_path import FetchAsk
+from strandlog.protocol.kafka.produce_fetch_client import FetchAsk
 
 CREATE_TOPICS = 19
 TOPIC_IS_MADE_WITHIN_MS = 5_000

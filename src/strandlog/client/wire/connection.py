@@ -28,8 +28,8 @@ from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.sasl import tokens
 from strandlog.config.tables.server import Address
 from strandlog.errors import AuthenticationError, DataError, RemoteError, UnreachableError
+from strandlog.protocol.kafka.encoder import parse_response, request_encoder
 from strandlog.protocol.kafka.headers import read_response_header, request_header
-from strandlog.protocol.kafka.messages import parse_response, request_encoder
 from strandlog.protocol.kafka.versions import API_VERSIONS, CLIENT_APIS, FETCH, Api
 
 Buffer = bytes | bytearray | memoryview

@@ -27,7 +27,11 @@ from strandlog.client.wire.offsets import offset_range
 from strandlog.clock import Clock, pause
 from strandlog.errors import CorruptRecordError, OffsetOutOfRangeError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
-from strandlog.protocol.kafka.client_path import FetchAsk, fetch_request, parse_fetch_response
+from strandlog.protocol.kafka.produce_fetch_client import (
+    FetchAsk,
+    fetch_request,
+    parse_fetch_response,
+)
 from strandlog.protocol.kafka.versions import FETCH
 from strandlog.record.batch_header import HEADER_SIZE, LOG_OVERHEAD
 

@@ -23,8 +23,8 @@ from strandlog.client.wire.connection import Buffer, Reply
 from strandlog.clock import Clock, pause
 from strandlog.errors import CorruptRecordError, StrandlogError, UnreachableError
 from strandlog.model import TopicPartition
-from strandlog.protocol.kafka.client_path import parse_produce_response, produce_request
-from strandlog.protocol.kafka.hot_path import ProduceAnswer
+from strandlog.protocol.kafka.produce_fetch_client import parse_produce_response, produce_request
+from strandlog.protocol.kafka.produce_fetch_server import ProduceAnswer
 from strandlog.protocol.kafka.versions import PRODUCE
 
 CORRUPT_MESSAGE = 2

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from strandlog.broker.pending import Pending
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
+from strandlog.protocol.kafka.encoder import encoder
 from strandlog.protocol.kafka.headers import read_request_header
-from strandlog.protocol.kafka.messages import encoder
 from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
 from strandlog.server.core import ServerCore
 from strandlog.server.kafka.connection import Connection, Slot

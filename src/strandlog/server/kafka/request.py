@@ -6,9 +6,9 @@ import logging
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from strandlog.protocol.kafka.decoder import ANY_NUMBER
+from strandlog.protocol.kafka.encoder import encode_steps, encoder, parse, parse_steps
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
-from strandlog.protocol.kafka.message_reader import ANY_NUMBER
-from strandlog.protocol.kafka.messages import encode_steps, encoder, parse, parse_steps
 from strandlog.server.kafka.connection import Buffer, Connection, Slot
 from strandlog.storage.steps import Steps, breathe
 

@@ -18,7 +18,7 @@ from strandlog.broker.catalog import Topic
 from strandlog.broker.table_topic import TableTopic
 from strandlog.broker.topic_rules import INTERNAL_TOPICS
 from strandlog.errors import StrandlogError
-from strandlog.protocol.kafka.messages import array_encoder
+from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.protocol.kafka.versions import APIS, METADATA
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import InvalidRequestError, NotCreatedYetError

@@ -22,7 +22,7 @@ from strandlog.errors import (
     UnknownTopicIdError,
 )
 from strandlog.model import IsolationLevel, ProducerIdentity, TopicPartition
-from strandlog.protocol.kafka.hot_path import (
+from strandlog.protocol.kafka.produce_fetch_server import (
     FETCH_TOPIC_IDS_FROM,
     FetchedPartition,
     ProduceAnswer,

@@ -25,7 +25,7 @@ from strandlog.errors import (
     StrandlogError,
     TopicExistsError,
 )
-from strandlog.protocol.kafka.messages import array_encoder
+from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.refusals import (

@@ -22,7 +22,7 @@ from strandlog.errors import (
     StrandlogError,
 )
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
-from strandlog.protocol.kafka.messages import array_encoder
+from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.protocol.transaction_records import TransactionState
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.asked import asked_once

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
-from strandlog.protocol.kafka.hot_path import (
+from strandlog.protocol.kafka.produce_fetch_server import (
     FETCH_FLEXIBLE_FROM,
     PRODUCE_FLEXIBLE_FROM,
     Buffer,

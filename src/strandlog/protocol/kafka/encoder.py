@@ -22,13 +22,13 @@ from types import NoneType
 from typing import Any
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS, unsigned_varint
-from strandlog.protocol.kafka.message_reader import (
+from strandlog.protocol.kafka.decoder import (
     ANY_NUMBER,
     request_reader,
     request_steps,
     response_reader,
 )
+from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS, unsigned_varint
 from strandlog.protocol.kafka.schemas import (
     FIXED,
     element_of,

@@ -12,11 +12,11 @@ from strandlog.config.tables.topic import LogSettings, log_settings
 from strandlog.model import Record, TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec
-from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Files
-from strandlog.storage.log_dir import LogDir, LogDirOptions
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import read
+from strandlog.storage.folder.log_dir import LogDir, LogDirOptions
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import read
+from strandlog.storage.segment.batch_reader import checked_batches
 from strandlog.testing import FakeClock
 
 TP = TopicPartition("events", 0)

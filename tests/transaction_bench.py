@@ -22,9 +22,9 @@ from strandlog.errors import StorageError, StrandlogError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState
 from strandlog.server.core import ServerCore
-from strandlog.storage.batch_reader import checked_batches
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import aborted_in, read
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import aborted_in, read
+from strandlog.storage.segment.batch_reader import checked_batches
 from strandlog.testing import CrashChoice, FakeClock, SimulatedFiles
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

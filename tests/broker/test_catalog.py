@@ -21,7 +21,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_single
-from strandlog.storage.log_dir import LogDir
+from strandlog.storage.folder.log_dir import LogDir
 from strandlog.testing import FakeClock, PowerCut, SimulatedFiles
 from strandlog.testing.script import Operation
 

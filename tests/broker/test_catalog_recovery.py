@@ -14,7 +14,7 @@ from strandlog.broker.offset_store import commit_records
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.record.control import ControlType
-from strandlog.storage.log_dir import UNSEEN_OFFSETS
+from strandlog.storage.folder.log_dir import UNSEEN_OFFSETS
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.crash_choice import CrashChoice
 

@@ -14,7 +14,7 @@ from strandlog.broker.durability import (
 )
 from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
 
 

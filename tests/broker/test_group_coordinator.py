@@ -22,7 +22,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TopicPartition
 from strandlog.protocol.consumer_protocol import decode_assignment
-from strandlog.storage.steps import do_here
+from strandlog.storage.work import do_here
 
 if TYPE_CHECKING:
     from tests.broker.conftest import Bench

@@ -13,8 +13,8 @@ from tests.transaction_bench import TransactionBench
 from strandlog.broker.broker import Broker
 from strandlog.broker.producer_ids import BLOCK, FILE
 from strandlog.storage.files import PREVIOUS_SUFFIX
-from strandlog.storage.log_dir import MOST_OF_A_KIND
-from strandlog.storage.producer_state import IMPLAUSIBLE_ID
+from strandlog.storage.folder.log_dir import MOST_OF_A_KIND
+from strandlog.storage.partition.producer_state import IMPLAUSIBLE_ID
 from strandlog.testing import FakeClock, SimulatedFiles
 
 PATH = f"data/{FILE}"

@@ -15,7 +15,7 @@ from strandlog.broker.timers import Timers
 from strandlog.broker.visibility import Visibility
 from strandlog.errors import OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
 
 MAX_WAIT_MS = 5000

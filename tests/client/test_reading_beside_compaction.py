@@ -21,9 +21,9 @@ from strandlog.client.record_source import decode_records
 from strandlog.errors import StorageError
 from strandlog.model import Record
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.compaction import plan_compaction
+from strandlog.storage.cleaning.compaction import plan_compaction
 from strandlog.storage.files import Files
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles, Step
 
 SETTINGS = small_settings(cleanup_policy=("compact",), segment_bytes=500, file_delete_delay_ms=0)

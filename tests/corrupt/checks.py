@@ -23,7 +23,7 @@ from strandlog.broker.producer_ids import ProducerIds
 from strandlog.broker.topic_rules import OFFSETS_TOPIC
 from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.model import Record, TopicPartition
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 
 class Failure(NamedTuple):

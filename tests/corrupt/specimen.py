@@ -23,12 +23,12 @@ from strandlog.model import OffsetAndMetadata, ProducerIdentity, Record, TopicPa
 from strandlog.protocol.transaction_records import encode_key
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType
-from strandlog.storage.batch_reader import checked_batches
-from strandlog.storage.cleaning import compact_now
+from strandlog.storage.cleaning.cleaning import compact_now
 from strandlog.storage.files import DiskFiles
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import aborted_in, read
-from strandlog.storage.txn_index import AbortedRanges
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import aborted_in, read
+from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.transaction_index import AbortedRanges
 from strandlog.testing import FakeClock
 
 SETTINGS: dict[str, object] = {

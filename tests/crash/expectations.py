@@ -24,12 +24,12 @@ from tests.log_builders import START_MS, all_records, batch, open_dir
 
 from strandlog.model import Record
 from strandlog.record.control import ControlType, read_control
-from strandlog.storage.batch_reader import checked_batches
-from strandlog.storage.batch_walk import NEVER
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, read
-from strandlog.storage.txn_index import AbortedTransaction
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import find_timestamp, read
+from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.batch_walk import NEVER
+from strandlog.storage.segment.transaction_index import AbortedTransaction
 from strandlog.testing import FakeClock, SimulatedFiles
 
 LATER_MS = START_MS + 500_000_000

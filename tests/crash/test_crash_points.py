@@ -13,10 +13,11 @@ import pytest
 from tests.crash.watching import Thoroughness, Watcher
 
 from strandlog.errors import StorageError
-from strandlog.storage import batch_walk, recovery
-from strandlog.storage.flush_plan import FlushPlan
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.txn_index import AbortedTransactions
+from strandlog.storage.partition import recovery
+from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.segment import batch_walk
+from strandlog.storage.segment.transaction_index import AbortedTransactions
 from strandlog.testing import SimulatedFiles
 from strandlog.testing.simulated_handles import SimulatedLogFile
 

@@ -21,9 +21,9 @@ from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.cleaning import compact_now, enforce_retention, plan_due_compaction
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention, plan_due_compaction
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
 
 EVENTS = TopicPartition("events", 0)

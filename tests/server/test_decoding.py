@@ -18,9 +18,9 @@ from strandlog.broker.broker import Broker
 from strandlog.errors import InvalidRecordError
 from strandlog.record.codecs import Codec
 from strandlog.server.decoding import QUICK_BATCHES, checking, parts_to_decode
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import finding_latest, finding_timestamp
-from strandlog.storage.record_checks import QUICK_RECORDS
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import finding_latest, finding_timestamp
+from strandlog.storage.partition.record_checks import QUICK_RECORDS
 from strandlog.testing import FakeClock, SimulatedFiles
 
 MANY = QUICK_RECORDS + 1

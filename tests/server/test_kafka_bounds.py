@@ -20,7 +20,7 @@ from strandlog.server.app import Server, ServerOptions
 from strandlog.server.memory import ByteBudget
 from strandlog.server.slow_work import SlowWork
 from strandlog.server.turns import Turns
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.work import Steps, breathe
 
 INVALID_REQUEST, LEADER_NOT_AVAILABLE, POLICY_VIOLATION, INVALID_PARTITIONS = 42, 5, 44, 37
 

@@ -24,8 +24,8 @@ from strandlog.errors import ServerCrashError, StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions, run_until_stopped
 from strandlog.storage.file_remover import FileRemover
-from strandlog.storage.flush_plan import FlushPlan
-from strandlog.storage.steps import Steps
+from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.work import Steps
 
 
 def _frame(api_key: int, version: int, body: bytes = b"", correlation: int = 7) -> bytes:

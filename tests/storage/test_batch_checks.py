@@ -31,8 +31,8 @@ from strandlog.record.batch_header import (
 from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.batch_checks import check_batch, split_batches
-from strandlog.storage.record_checks import check_records
+from strandlog.storage.partition.append_checks import check_batch, split_batches
+from strandlog.storage.partition.record_checks import check_records
 from strandlog.testing import FakeClock, SimulatedFiles
 
 WHOLE = batch(b"one", b"two", b"three")

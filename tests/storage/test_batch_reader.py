@@ -7,7 +7,7 @@ from tests.log_builders import batch
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header, stamp
-from strandlog.storage.batch_reader import checked_batches
+from strandlog.storage.segment.batch_reader import checked_batches
 
 
 def at(base_offset: int, count: int = 1) -> bytes:

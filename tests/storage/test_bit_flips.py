@@ -27,11 +27,11 @@ from strandlog.errors import CorruptSegmentError, StrandlogError
 from strandlog.model import Record
 from strandlog.record.batch_header import HEADER_SIZE, read_header
 from strandlog.record.codecs import Codec
-from strandlog.storage.batch_reader import checked_batches
-from strandlog.storage.cleaning import compact_now, enforce_retention
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, read
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import find_timestamp, read
+from strandlog.storage.segment.batch_reader import checked_batches
 from strandlog.testing import FakeClock, SimulatedFiles
 
 SETTINGS = small_settings(segment_bytes=700, index_interval_bytes=120)

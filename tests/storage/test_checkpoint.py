@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strandlog.model import TopicPartition
 from strandlog.record.checksum import crc32c
-from strandlog.storage.checkpoint import (
+from strandlog.storage.folder.checkpoint import (
     OffsetCheckpoint,
     read_document,
     read_offsets,

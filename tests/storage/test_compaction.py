@@ -30,10 +30,14 @@ from strandlog.record.builder import build_batch
 from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.cleaning import compact_now, need_for_compaction, plan_due_compaction
-from strandlog.storage.compaction import plan_compaction
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp
+from strandlog.storage.cleaning.cleaning import (
+    compact_now,
+    need_for_compaction,
+    plan_due_compaction,
+)
+from strandlog.storage.cleaning.compaction import plan_compaction
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import find_timestamp
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.crash_choice import ALL_LOST
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandlog.errors import DiskFullError
-from strandlog.storage.disk_reserve import DiskReserve
 from strandlog.storage.files import DiskFiles
+from strandlog.storage.folder.disk_reserve import DiskReserve
 from strandlog.testing.simulated_files import SimulatedFiles
 
 SIZE = 1000

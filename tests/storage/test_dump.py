@@ -11,7 +11,8 @@ import strandlog
 from strandlog.errors import UnknownLayoutError
 from strandlog.model import TopicPartition
 from strandlog.record.batch_header import LEADER_EPOCH_POSITION, MAGIC_POSITION
-from strandlog.storage.dump import (
+from strandlog.storage.files import DiskFiles
+from strandlog.storage.readonly.dump import (
     Batch,
     Hole,
     batch_records,
@@ -22,8 +23,7 @@ from strandlog.storage.dump import (
     survey,
     verify_state,
 )
-from strandlog.storage.files import DiskFiles
-from strandlog.storage.segment_manifest import SegmentManifest, read_manifest
+from strandlog.storage.segment.manifest import SegmentManifest, read_manifest
 
 FILES = DiskFiles()
 

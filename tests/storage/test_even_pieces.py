@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.log_builders import DATA, FOLDER, TP, batch, new_log, small_settings
 
-from strandlog.storage.folder_view import FolderView, PartitionView
+from strandlog.storage.readonly.view import FolderView, PartitionView
 from strandlog.testing import SimulatedFiles
 
 INTERVAL_BYTES = 100

@@ -23,9 +23,9 @@ from tests.log_builders import (
 )
 
 from strandlog.errors import DiskFullError, StorageError
-from strandlog.storage.cleaning import compact_now, enforce_retention
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.recovery_point import write_recovery_point
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.recovery_point import write_recovery_point
 from strandlog.testing import FakeClock, SimulatedFiles, Step
 from strandlog.testing.crash_choice import ALL_LOST
 

@@ -14,11 +14,11 @@ from tests.log_builders import START_MS, TP, batch, fill, small_settings, uuids
 
 from strandlog.errors import AlreadyOpenError, CorruptSegmentError, StorageError, StrandlogError
 from strandlog.model import TopicPartition
-from strandlog.storage.cleaning import compact_now
+from strandlog.storage.cleaning.cleaning import compact_now
 from strandlog.storage.files import DiskFiles
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import read
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import read
 from strandlog.testing import FakeClock
 
 

@@ -20,9 +20,9 @@ from tests.poison import raw_batch
 from strandlog.model import TimestampOffset
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.folder_view import FolderView
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, latest_timestamp
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import find_timestamp, latest_timestamp
+from strandlog.storage.readonly.view import FolderView
 from strandlog.testing import SimulatedFiles
 
 

@@ -30,11 +30,11 @@ from strandlog.errors import (
     UnknownLayoutError,
 )
 from strandlog.model import TopicPartition
-from strandlog.storage.cleaning import compact_now
+from strandlog.storage.cleaning.cleaning import compact_now
 from strandlog.storage.files import DiskFiles
-from strandlog.storage.identity import base64_id, parent_of, parse_properties, uuid_of
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.steps import do_here
+from strandlog.storage.folder.identity import base64_id, parent_of, parse_properties, uuid_of
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.work import do_here
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.crash_choice import ALL_LOST
 

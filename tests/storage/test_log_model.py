@@ -28,11 +28,11 @@ from tests.log_builders import (
 from strandlog.model import Record
 from strandlog.record.batch_header import read_header
 from strandlog.record.codecs import Codec
-from strandlog.storage import offset_index, time_index
-from strandlog.storage.cleaning import compact_now, enforce_retention
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, read
-from strandlog.storage.segment import ActiveSegment, Segment
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import find_timestamp, read
+from strandlog.storage.segment import offset_index, time_index
+from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.testing import FakeClock, SimulatedFiles
 
 RETENTION_MS = 40_000

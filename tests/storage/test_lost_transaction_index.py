@@ -9,12 +9,12 @@ from tests.log_builders import DATA, FOLDER, TP, new_log, reopen, small_settings
 from tests.storage.test_transactions import ABORT, COMMIT, committed, end, write
 
 from strandlog.errors import DataError
-from strandlog.storage.cleaning import compact_now
-from strandlog.storage.dump import look_at_partition
-from strandlog.storage.folder_view import FolderView
-from strandlog.storage.partition_reads import aborted_in
-from strandlog.storage.stable_view import stable_view
-from strandlog.storage.txn_index import ENTRY
+from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.partition.read import aborted_in
+from strandlog.storage.readonly.dump import look_at_partition
+from strandlog.storage.readonly.stable import stable_view
+from strandlog.storage.readonly.view import FolderView
+from strandlog.storage.segment.transaction_index import ENTRY
 from strandlog.testing import SimulatedFiles
 
 STEPS = 40

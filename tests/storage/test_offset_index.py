@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.storage import sparse_index
-from strandlog.storage.offset_index import IndexEntry, OffsetIndex, search
-from strandlog.storage.segment import MAX_RELATIVE_OFFSET
+from strandlog.storage.segment import sparse_index
+from strandlog.storage.segment.offset_index import IndexEntry, OffsetIndex, search
+from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET
 from strandlog.testing import SimulatedFiles
 
 PATH = "0.index"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.storage.offset_map import LOAD_FACTOR, MIN_SLOTS, SLOT_SIZE, OffsetMap
+from strandlog.storage.cleaning.offset_map import LOAD_FACTOR, MIN_SLOTS, SLOT_SIZE, OffsetMap
 
 keys = st.binary(max_size=3) | st.integers(0, 40).map(lambda n: b"k%d" % n)
 

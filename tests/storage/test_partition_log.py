@@ -28,12 +28,12 @@ from strandlog.record.batch_header import (
     stamp,
 )
 from strandlog.record.builder import build_single
-from strandlog.storage.cleaning import compact_now, enforce_retention
-from strandlog.storage.compaction import plan_compaction
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.cleaning.compaction import plan_compaction
 from strandlog.storage.files import DiskFiles
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp, read
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import find_timestamp, read
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.crash_choice import ALL_LOST
 

@@ -15,7 +15,7 @@ from strandlog.errors import (
 from strandlog.record.batch_header import BatchHeader, read_header
 from strandlog.record.builder import build_batch
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.producer_state import ProducerState
+from strandlog.storage.partition.producer_state import ProducerState
 from strandlog.testing import SimulatedFiles
 
 LAST_SEQUENCE = 2**31 - 1

@@ -9,9 +9,10 @@ from tests.log_builders import FOLDER, batch, fill, new_log, reopen, small_setti
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch import BatchView
-from strandlog.storage import batch_reader, partition_reads
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import CheckBudget, read, read_intact
+from strandlog.storage.partition import read as partition_reads
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import CheckBudget, read, read_intact
+from strandlog.storage.segment import batch_reader
 from strandlog.testing import SimulatedFiles
 
 COUNT = 40

@@ -19,8 +19,8 @@ from strandlog.errors import (
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import read_header
 from strandlog.record.codecs import Codec, compress
-from strandlog.storage.batch_checks import check_batch
-from strandlog.storage.record_checks import QUICK_RECORDS, check_records, is_quick
+from strandlog.storage.partition.append_checks import check_batch
+from strandlog.storage.partition.record_checks import QUICK_RECORDS, check_records, is_quick
 
 INVALID_RECORD, MESSAGE_TOO_LARGE = 87, 10
 MIB = 1024 * 1024

@@ -25,8 +25,8 @@ from tests.log_builders import (
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header
 from strandlog.storage.files import Files
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import find_timestamp
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import find_timestamp
 from strandlog.testing import FakeClock, SimulatedFiles
 
 

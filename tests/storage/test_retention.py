@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.log_builders import START_MS, batch, fill, new_log, offsets, small_settings
 
-from strandlog.storage.cleaning import enforce_retention
-from strandlog.storage.retention import SegmentFacts, below_log_start, expired, over_size, too_old
+from strandlog.storage.cleaning.cleaning import enforce_retention
+from strandlog.storage.cleaning.retention import (
+    SegmentFacts,
+    below_log_start,
+    expired,
+    over_size,
+    too_old,
+)
 from strandlog.testing import FakeClock, SimulatedFiles
 
 # Four segments of 100 bytes; ten offsets and ten milliseconds each. The last one is active.

@@ -24,8 +24,8 @@ from tests.log_builders import (
 )
 
 from strandlog.record.batch_header import HEADER_SIZE
-from strandlog.storage.cleaning import compact_now, enforce_retention
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.crash_choice import ALL_LOST
 

@@ -7,7 +7,7 @@ from tests.log_builders import FOLDER, START_MS, batch, fill, new_log, small_set
 
 from strandlog.config.tables.topic import LogSettings
 from strandlog.record.batch_header import read_header
-from strandlog.storage.segment import (
+from strandlog.storage.segment.segment import (
     MAX_RELATIVE_OFFSET,
     SAVE_AT_ENTRIES,
     ActiveSegment,

@@ -11,11 +11,11 @@ from tests.log_builders import START_MS, TP, fill, new_log, offsets, small_setti
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header
 from strandlog.storage.files import DiskFiles
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import read
-from strandlog.storage.segment import Segment
-from strandlog.storage.segment_cache import SegmentCache
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import read
+from strandlog.storage.segment.cache import SegmentCache
+from strandlog.storage.segment.segment import Segment
 from strandlog.testing import FakeClock, SimulatedFiles
 
 

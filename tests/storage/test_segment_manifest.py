@@ -6,10 +6,10 @@ import pytest
 from tests.log_builders import FOLDER, START_MS, batch, fill, new_log, offsets, reopen
 from tests.log_builders import small_settings as settings
 
-from strandlog.storage.cleaning import compact_now
-from strandlog.storage.dump import look_at_partition
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.segment_manifest import ENTRY_SIZE, SPARE_ENTRIES, read_manifest
+from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.readonly.dump import look_at_partition
+from strandlog.storage.segment.manifest import ENTRY_SIZE, SPARE_ENTRIES, read_manifest
 from strandlog.testing import FakeClock, SimulatedFiles
 
 MANIFEST = f"{FOLDER}/segments"

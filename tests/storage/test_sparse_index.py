@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.errors import StorageError
-from strandlog.storage import sparse_index
-from strandlog.storage.sparse_index import SparseIndex, count_at_or_below
+from strandlog.storage.segment import sparse_index
+from strandlog.storage.segment.sparse_index import SparseIndex, count_at_or_below
 from strandlog.testing import SimulatedFiles
 
 PAIR = struct.Struct(">ii")

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.log_builders import DATA, START_MS, TP, batch, new_log, reopen, small_settings
 
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.folder_view import FolderView
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.stable_view import StableView, stable_view
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.readonly.stable import StableView, stable_view
+from strandlog.storage.readonly.view import FolderView
 from strandlog.testing import SimulatedFiles
 
 ACTIONS = st.lists(

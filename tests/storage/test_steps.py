@@ -9,11 +9,11 @@ import pytest
 from tests.log_builders import TP, batch, new_log, reopen, small_settings, values
 
 from strandlog.errors import StorageError
-from strandlog.storage.compaction import plan_compaction
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.steps import Steps, do_here
-from strandlog.storage.trimming import dropping_oldest
+from strandlog.storage.cleaning.compaction import plan_compaction
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.trimming import dropping_oldest
+from strandlog.storage.work import Steps, do_here
 from strandlog.testing import FakeClock, SimulatedFiles
 
 T = TypeVar("T")

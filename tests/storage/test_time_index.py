@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.storage import sparse_index
-from strandlog.storage.time_index import TimeEntry, TimeIndex, entry_before, search
+from strandlog.storage.segment import sparse_index
+from strandlog.storage.segment.time_index import TimeEntry, TimeIndex, entry_before, search
 from strandlog.testing import SimulatedFiles
 
 PATH = "0.timeindex"

@@ -18,11 +18,11 @@ from tests.log_builders import (
 from strandlog.errors import OffsetOutOfRangeError
 from strandlog.record.builder import build_batch
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.batch_reader import checked_batches
-from strandlog.storage.cleaning import compact_now, enforce_retention
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import aborted_in, read
-from strandlog.storage.txn_index import ENTRY, AbortedTransaction
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import aborted_in, read
+from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.transaction_index import ENTRY, AbortedTransaction
 from strandlog.testing import SimulatedFiles
 
 COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT

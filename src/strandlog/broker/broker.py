@@ -38,12 +38,12 @@ from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.protocol import transaction_records
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.batch_checks import check_batch, split_batches
 from strandlog.storage.files import Buffer, Files
-from strandlog.storage.log_dir import LogDir, LogDirOptions
-from strandlog.storage.partition_log import AppendResult, PartitionLog
-from strandlog.storage.record_checks import check_records
-from strandlog.storage.steps import Steps, do_here
+from strandlog.storage.folder.log_dir import LogDir, LogDirOptions
+from strandlog.storage.partition.append_checks import check_batch, split_batches
+from strandlog.storage.partition.log import AppendResult, PartitionLog
+from strandlog.storage.partition.record_checks import check_records
+from strandlog.storage.work import Steps, do_here
 
 FREE_SPACE_LOOK_BYTES = 8 * 1024 * 1024
 IN_PROCESS_HOST = "in-process"

@@ -45,12 +45,12 @@ from strandlog.errors import (
     UnknownTopicIdError,
 )
 from strandlog.model import TopicPartition
-from strandlog.storage.checkpoint import read_document, write_document
-from strandlog.storage.identity import base64_id
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.folder.checkpoint import read_document, write_document
+from strandlog.storage.folder.identity import base64_id
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import join
-from strandlog.storage.steps import Steps, Together, do_here
+from strandlog.storage.work import Steps, Together, do_here
 
 __all__ = ["CATALOG_FILE", "Catalog", "Topic", "topic_from_document"]
 

@@ -32,9 +32,9 @@ from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings
 from strandlog.model import TopicPartition
-from strandlog.storage.identity import base64_id, uuid_of
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_metadata import PartitionMetadata
+from strandlog.storage.folder.identity import base64_id, uuid_of
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.metadata import PartitionMetadata
 
 KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.ms": -1, "retention.bytes": -1}
 INTERNAL = {"cleanup.policy": "compact"}

@@ -31,8 +31,8 @@ from typing import NamedTuple
 
 from strandlog.clock import Clock
 from strandlog.errors import StorageError
-from strandlog.storage.flush_plan import FlushPlan
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.log import PartitionLog
 
 Waiter = Callable[[StorageError | None], None]
 

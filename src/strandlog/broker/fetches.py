@@ -32,8 +32,8 @@ from strandlog.errors import CorruptSegmentError, StrandlogError, TopicNotFoundE
 from strandlog.model import TopicPartition
 from strandlog.record.batch_header import end_offset_of
 from strandlog.storage.files import Buffer
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import (
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import (
     CheckBudget,
     aborted_in,
     read_intact,

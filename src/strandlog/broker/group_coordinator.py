@@ -92,7 +92,7 @@ from strandlog.protocol.group_records import (
     encode_group,
     encode_key,
 )
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.work import Steps, breathe
 
 OFFSETS_FORGOTTEN_AT_ONCE = 2_000  # before other requests get their turn
 

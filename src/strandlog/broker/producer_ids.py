@@ -25,9 +25,9 @@ from __future__ import annotations
 import contextlib
 
 from strandlog.errors import StorageError
-from strandlog.storage.checkpoint import read_document, write_document
 from strandlog.storage.files import PREVIOUS_SUFFIX
-from strandlog.storage.log_dir import LogDir
+from strandlog.storage.folder.checkpoint import read_document, write_document
+from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.paths import join
 
 FILE = "producer-ids.json"

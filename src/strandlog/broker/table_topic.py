@@ -28,11 +28,11 @@ from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView
 from strandlog.record.builder import build_batch
-from strandlog.storage.batch_reader import checked_batches
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import aborted_in, read
-from strandlog.storage.steps import Steps, do_here
-from strandlog.storage.txn_index import AbortedRanges
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import aborted_in, read
+from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.transaction_index import AbortedRanges
+from strandlog.storage.work import Steps, do_here
 
 REPLAY_BYTES = 1024 * 1024
 

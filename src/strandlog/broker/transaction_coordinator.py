@@ -64,7 +64,7 @@ from strandlog.protocol.transaction_records import (
     encode_value,
 )
 from strandlog.record.control import ControlType
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 RETRY_MS = 1_000
 EXPIRY_LOOK_MS = 3_600_000

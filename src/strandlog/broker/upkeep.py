@@ -2,7 +2,7 @@
 
 Nothing here runs by itself. Whoever embeds the broker looks when `next_due_ms` says so (on the
 monotonic clock); the embedded library does it on the way through its calls (`step`), the server
-takes what is due (`begin_due`) and does the slow parts of it in threads (storage/steps.py). A chore
+takes what is due (`begin_due`) and does the slow parts of it in threads (storage/work.py). A chore
 that is under way is not begun again. Each has its own interval and is independent of the others. So
 is each partition: one that a chore cannot help is noted in `failures` and does not keep the chore
 from the next. One that cannot be compacted, because it is damaged, is left alone from then on; all
@@ -33,12 +33,16 @@ from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import CorruptSegmentError, DataError, StrandlogError
-from strandlog.storage.cleaning import count_expired, need_for_compaction, plan_due_compaction
-from strandlog.storage.compaction import CompactionPlan
-from strandlog.storage.log_dir import LogDir
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.steps import Steps, breathe, do_here
-from strandlog.storage.trimming import dropping_oldest
+from strandlog.storage.cleaning.cleaning import (
+    count_expired,
+    need_for_compaction,
+    plan_due_compaction,
+)
+from strandlog.storage.cleaning.compaction import CompactionPlan
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.trimming import dropping_oldest
+from strandlog.storage.work import Steps, breathe, do_here
 
 FLUSH_LOOK_MS = 100
 MEND_INTERVAL_MS = 5_000

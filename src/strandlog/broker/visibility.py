@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from strandlog.broker.durability import BULK_PARTITIONS, Durability
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import Clock
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 End = tuple[PartitionLog, int]
 

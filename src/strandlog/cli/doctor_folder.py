@@ -20,10 +20,10 @@ from strandlog.cli.lock_owner import owner_of
 from strandlog.cli.output import counted, size_text
 from strandlog.errors import FolderError, StorageError, UnknownLayoutError
 from strandlog.storage import paths
-from strandlog.storage.dump import partition_folders, read_time_index, verify_state
 from strandlog.storage.files import DIRECTORY, DiskFiles
-from strandlog.storage.identity import check_layout
+from strandlog.storage.folder.identity import check_layout
 from strandlog.storage.paths import join
+from strandlog.storage.readonly.dump import partition_folders, read_time_index, verify_state
 
 SYNCS = 8
 SYNC_BYTES = 4096

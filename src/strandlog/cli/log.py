@@ -1,6 +1,6 @@
 """`strandlog log …`: verify, dump, stats. Reads files only; safe beside an owner.
 
-`verify` holds everything against everything (see storage/dump.py) and fails on damage. A last batch
+`verify` holds everything against everything (see storage/readonly/dump.py) and fails on damage. A last batch
 that is not finished is no damage: an owner is appending, or died doing so.
 """
 
@@ -30,11 +30,11 @@ from strandlog.cli.output import (
 )
 from strandlog.errors import UnknownLayoutError
 from strandlog.model import TopicPartition
-from strandlog.storage import dump as files_dump
-from strandlog.storage.checkpoint import read_document
-from strandlog.storage.dump import Finding, PartitionReport
 from strandlog.storage.files import DIRECTORY, DiskFiles, Files
+from strandlog.storage.folder.checkpoint import read_document
 from strandlog.storage.paths import LOG_SUFFIX, META_PROPERTIES, join, partition_dir
+from strandlog.storage.readonly import dump as files_dump
+from strandlog.storage.readonly.dump import Finding, PartitionReport
 
 app = command_app("Verify, dump and measure the files of a folder.")
 

@@ -19,7 +19,16 @@ from strandlog.cli.output import time_text
 from strandlog.cli.record_json import bytes_field
 from strandlog.errors import DataError, UnknownLayoutError
 from strandlog.model import Record, TopicPartition
-from strandlog.storage.dump import (
+from strandlog.storage.files import Files
+from strandlog.storage.partition.producer_state import ProducerState
+from strandlog.storage.paths import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_partition_dir,
+)
+from strandlog.storage.readonly.dump import (
     Batch,
     Hole,
     batch_records,
@@ -28,15 +37,6 @@ from strandlog.storage.dump import (
     read_time_index,
     survey,
 )
-from strandlog.storage.files import Files
-from strandlog.storage.paths import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    parse_partition_dir,
-)
-from strandlog.storage.producer_state import ProducerState
 
 SHOWN_CHARACTERS = 100
 

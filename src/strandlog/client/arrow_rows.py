@@ -14,8 +14,8 @@ from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import Record, TopicPartition
 from strandlog.record.arrow.columns import COLUMNS, decode_columns
 from strandlog.record.batch_header import BatchHeader
-from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer
+from strandlog.storage.segment.batch_reader import checked_batches
 
 _COLUMNS: Final = tuple(name for name in COLUMNS if name != "timestampType")
 

@@ -14,7 +14,7 @@ from strandlog.errors import InvalidRecordError, MessageTooLargeError, TopicNotF
 from strandlog.model import RecordMetadata
 from strandlog.record.arrow.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.record.codecs import Codec
-from strandlog.storage.partition_log import AppendResult
+from strandlog.storage.partition.log import AppendResult
 
 
 class RoutedTable:

@@ -40,10 +40,10 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
-from strandlog.storage.cleaning import compact_now, enforce_retention
-from strandlog.storage.compaction import CompactionReport
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.cleaning.compaction import CompactionReport
 from strandlog.storage.files import DiskFiles, Files
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 __all__ = ["Log", "PartitionInfo", "TopicInfo"]
 

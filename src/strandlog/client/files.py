@@ -54,9 +54,8 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import end_offset_of, read_header
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
-from strandlog.storage.checkpoint import read_document
 from strandlog.storage.files import Buffer, DiskFiles, Files
-from strandlog.storage.folder_view import FolderView, PartitionView
+from strandlog.storage.folder.checkpoint import read_document
 from strandlog.storage.paths import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
@@ -64,7 +63,8 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.stable_view import StableView, stable_view
+from strandlog.storage.readonly.stable import StableView, stable_view
+from strandlog.storage.readonly.view import FolderView, PartitionView
 
 LOOKS_BEFORE_BELIEVING = 16
 # What a reader may run into while files are swapped, and what damage looks like as well.

@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager
 from threading import Condition
 
 from strandlog.errors import StorageError
-from strandlog.storage.flush_plan import FlushPlan
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.log import PartitionLog
 
 
 class GroupCommit:

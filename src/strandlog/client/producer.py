@@ -42,7 +42,7 @@ from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec, codec_named
 from strandlog.record.partitioner import KeyHash, key_hash
-from strandlog.storage.partition_log import AppendResult, PartitionLog
+from strandlog.storage.partition.log import AppendResult, PartitionLog
 
 if TYPE_CHECKING:
     from strandlog.client.embedded import Log

@@ -14,8 +14,8 @@ from strandlog.clock import Clock
 from strandlog.errors import CorruptSegmentError, DataError, UndecodableBatchError
 from strandlog.model import Record, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import BatchHeader
-from strandlog.storage.batch_reader import checked_batches
 from strandlog.storage.files import Buffer
+from strandlog.storage.segment.batch_reader import checked_batches
 
 if TYPE_CHECKING:
     from strandlog.client.membership import Membership

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import overload
 
 from strandlog.model import RecordMetadata
-from strandlog.storage.partition_log import AppendResult
+from strandlog.storage.partition.log import AppendResult
 
 
 class SentBatch(Sequence[RecordMetadata]):

@@ -28,8 +28,8 @@ from strandlog.server.memory import ByteBudget
 from strandlog.server.slow_work import SlowWork
 from strandlog.server.turns import Turns
 from strandlog.storage.files import Buffer
-from strandlog.storage.partition_log import AppendResult, PartitionLog
-from strandlog.storage.steps import Steps, do_here
+from strandlog.storage.partition.log import AppendResult, PartitionLog
+from strandlog.storage.work import Steps, do_here
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from strandlog.broker.broker import Broker
 from strandlog.errors import DataError, StrandlogError
-from strandlog.storage.batch_checks import split_batches
 from strandlog.storage.files import Buffer
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.record_checks import QUICK_RECORDS, is_quick
-from strandlog.storage.steps import Steps
+from strandlog.storage.partition.append_checks import split_batches
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.record_checks import QUICK_RECORDS, is_quick
+from strandlog.storage.work import Steps
 
 QUICK_BATCHES = 8  # of one request
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from strandlog.clock import stopwatch
 from strandlog.server.turns import SLICE_SECONDS
-from strandlog.storage.steps import Part, Steps, Together, breathe
+from strandlog.storage.work import Part, Steps, Together, breathe
 
 logger = logging.getLogger(__name__)
 

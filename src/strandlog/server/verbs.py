@@ -23,7 +23,7 @@ from strandlog.server.core import ServerCore
 from strandlog.server.decoding import parts_to_decode
 from strandlog.server.waiting import durable, result_of
 from strandlog.storage.files import Buffer
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, 2
 DEFAULT_READ_BYTES = 1024 * 1024

@@ -13,8 +13,8 @@ from typing import TypeVar
 from strandlog.broker.pending import Pending
 from strandlog.errors import StorageError
 from strandlog.server.core import ServerCore
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.steps import Steps
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import Steps
 
 T = TypeVar("T")
 

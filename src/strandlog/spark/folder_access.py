@@ -20,8 +20,8 @@ from strandlog.spark.continuity import Bounds
 from strandlog.spark.options import Options
 from strandlog.spark.planning import OffsetRange, evenly
 from strandlog.storage.files import DiskFiles
-from strandlog.storage.folder_view import FolderView
-from strandlog.storage.txn_index import AbortedTransaction
+from strandlog.storage.readonly.view import FolderView
+from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 READ_BYTES = 8 * 1024 * 1024
 POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"

@@ -23,7 +23,7 @@ from strandlog.spark.access import RawPiece, chosen
 from strandlog.spark.continuity import Bounds
 from strandlog.spark.options import Options
 from strandlog.spark.planning import OffsetRange, evenly
-from strandlog.storage.identity import base64_id
+from strandlog.storage.folder.identity import base64_id
 
 # What a record takes when nothing was read yet; corrected as soon as something was.
 ASSUMED_RECORD_BYTES = 500.0

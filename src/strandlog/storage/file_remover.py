@@ -13,7 +13,7 @@ from functools import partial
 
 from strandlog.storage.files import Files
 from strandlog.storage.paths import DELETED_SUFFIX
-from strandlog.storage.steps import Steps, do_here
+from strandlog.storage.work import Steps, do_here
 
 
 class FileRemover:

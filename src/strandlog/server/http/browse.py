@@ -38,8 +38,8 @@ from strandlog.server.http.problems import bad_request
 from strandlog.server.http.record_filter import RecordFilter, Test
 from strandlog.server.verbs import fetch
 from strandlog.server.waiting import decoded, visible
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import finding_timestamp
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import finding_timestamp
 
 MOST_RECORDS = 1000
 MOST_PROBLEMS = 100

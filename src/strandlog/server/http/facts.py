@@ -13,7 +13,7 @@ from typing import NamedTuple
 from strandlog.broker.broker import Broker
 from strandlog.errors import GroupNotFoundError, TopicNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 PARTITIONS_AT_ONCE = 200
 GROUPS_AT_ONCE = 20

@@ -21,8 +21,8 @@ from strandlog.server.http.facts import GroupFacts, group_facts, group_offsets
 from strandlog.server.http.payloads import printable
 from strandlog.server.http.problems import bad_request
 from strandlog.server.waiting import all_visible, decoded, group_durable, visible
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import finding_timestamp
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import finding_timestamp
 
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]

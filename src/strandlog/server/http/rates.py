@@ -20,7 +20,7 @@ import msgspec
 from strandlog.clock import stopwatch
 from strandlog.server.core import ServerCore
 from strandlog.server.http.facts import PARTITIONS_AT_ONCE
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 LOOK_SECONDS = 1.0
 INTEREST_SECONDS = 30.0

@@ -22,7 +22,7 @@ from strandlog.server.http.pieces import Bounds, Piece, sift
 from strandlog.server.http.record_filter import Test
 from strandlog.server.verbs import fetch
 from strandlog.server.waiting import visible
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 MOST_PARTITIONS = 20  # that one look reads from; the others have their turn at the next
 PIECE_BYTES = 64 * 1024

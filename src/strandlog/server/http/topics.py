@@ -23,8 +23,8 @@ from strandlog.server.http.facts import (
 )
 from strandlog.server.http.rates import TopicRate
 from strandlog.server.waiting import all_visible, done_in_steps, visible
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import Steps, breathe
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Scalar = bool | int | float | str

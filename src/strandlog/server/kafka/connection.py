@@ -34,7 +34,7 @@ from strandlog.errors import DataError
 from strandlog.protocol.kafka.framing import FrameSplitter, compacted
 from strandlog.server.memory import ByteBudget, DecodingGate
 from strandlog.server.turns import Turns
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 
 Buffer = bytes | bytearray | memoryview
 logger = logging.getLogger(__name__)

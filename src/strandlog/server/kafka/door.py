@@ -22,8 +22,8 @@ from strandlog.server.core import ServerCore
 from strandlog.server.kafka.connection import Connection, Slot
 from strandlog.server.kafka.request import Request
 from strandlog.server.memory import DecodingGate
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.steps import Steps
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import Steps
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from strandlog.protocol.kafka.decoder import ANY_NUMBER
 from strandlog.protocol.kafka.encoder import encode_steps, encoder, parse, parse_steps
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
 from strandlog.server.kafka.connection import Buffer, Connection, Slot
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.work import Steps, breathe
 
 LARGE_FRAME_BYTES = 16 * 1024
 NO_FRAME = memoryview(b"")

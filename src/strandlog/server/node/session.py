@@ -52,10 +52,10 @@ from strandlog.model import OffsetAndMetadata, Record, TopicPartition
 from strandlog.protocol import node
 from strandlog.protocol.node import ErrorCode
 from strandlog.record.builder import build_single
-from strandlog.storage.batch_reader import checked_batches
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import read
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import read
 from strandlog.storage.paths import LOG_SUFFIX, segment_stem
+from strandlog.storage.segment.batch_reader import checked_batches
 
 POLL_BYTES = 1024 * 1024
 KAFKA_GROUP = "maelstrom"

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from strandlog.errors import StrandlogError
 from strandlog.server.kafka.door import KafkaDoor
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import Steps, breathe
 
 
 class Asked(NamedTuple):

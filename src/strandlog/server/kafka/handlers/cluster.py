@@ -23,8 +23,8 @@ from strandlog.protocol.kafka.versions import APIS, METADATA
 from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import InvalidRequestError, NotCreatedYetError
 from strandlog.server.kafka.request import Request
-from strandlog.storage.identity import uuid_of
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.folder.identity import uuid_of
+from strandlog.storage.work import Steps, breathe
 
 logger = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from strandlog.server.kafka.refusals import (
     UnsupportedVersionError,
 )
 from strandlog.server.kafka.request import Request
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.work import Steps, breathe
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32
 SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5

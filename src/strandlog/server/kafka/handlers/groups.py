@@ -21,7 +21,7 @@ from strandlog.errors import (
 )
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.request import Request
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.work import Steps, breathe
 
 MEMBER_ID_FIRST_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9

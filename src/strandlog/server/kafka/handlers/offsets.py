@@ -20,8 +20,8 @@ from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.refusals import code_of
 from strandlog.server.kafka.request import Request
-from strandlog.storage.identity import uuid_of
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.folder.identity import uuid_of
+from strandlog.storage.work import Steps, breathe
 
 MANY_GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10

@@ -32,9 +32,9 @@ from strandlog.server.kafka.refusals import (
     UnknownLeaderEpochError,
 )
 from strandlog.server.kafka.request import Request
-from strandlog.storage.identity import uuid_of
-from strandlog.storage.partition_log import LEADER_EPOCH, PartitionLog
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.folder.identity import uuid_of
+from strandlog.storage.partition.log import LEADER_EPOCH, PartitionLog
+from strandlog.storage.work import Steps, breathe
 
 NO_EPOCH = -1
 NO_OFFSET = -1

@@ -21,8 +21,8 @@ from strandlog.server.kafka.refusals import (
     NoReassignmentInProgressError,
 )
 from strandlog.server.kafka.request import Request
-from strandlog.storage.partition_log import LEADER_EPOCH
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.partition.log import LEADER_EPOCH
+from strandlog.storage.work import Steps, breathe
 
 
 def elect_leaders(door: KafkaDoor, request: Request) -> Steps[None]:

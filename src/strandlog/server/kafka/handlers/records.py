@@ -56,11 +56,11 @@ from strandlog.server.kafka.refusals import (
     UnsupportedVersionError,
 )
 from strandlog.server.kafka.request import Request, breathing
-from strandlog.storage.batch_checks import check_crc, split_batches
 from strandlog.storage.files import Buffer
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import finding_latest, finding_timestamp
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.partition.append_checks import check_crc, split_batches
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import finding_latest, finding_timestamp
+from strandlog.storage.work import Steps, breathe
 
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1

@@ -18,7 +18,7 @@ from strandlog.errors import StrandlogError
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.refusals import ResourceNotFoundError, SecurityDisabledError
 from strandlog.server.kafka.request import Request
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.work import Steps, breathe
 
 NO_ACLS = SecurityDisabledError("this broker has no authorizer: every client may do everything")
 NO_USERS = SecurityDisabledError("this broker has no users: its listener does not authenticate")

@@ -37,8 +37,8 @@ from strandlog.server.kafka.refusals import (
     TooManySettingsError,
 )
 from strandlog.server.kafka.request import Request
-from strandlog.storage.identity import uuid_of
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.folder.identity import uuid_of
+from strandlog.storage.work import Steps, breathe
 
 BROKER_DEFAULT = -1
 SETTINGS_FROM = 5  # CreateTopics answers with the settings of the topic

@@ -29,8 +29,8 @@ from strandlog.server.kafka.handlers.asked import asked_once
 from strandlog.server.kafka.handlers.offsets import pieces
 from strandlog.server.kafka.refusals import InvalidRequestError, code_of
 from strandlog.server.kafka.request import Request
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import Steps, breathe
 
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47

@@ -33,32 +33,32 @@ from strandlog.errors import AlreadyOpenError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage import paths
-from strandlog.storage.checkpoint import OffsetCheckpoint, write_offsets
-from strandlog.storage.disk_reserve import DiskReserve
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import DIRECTORY, Files, Lock
-from strandlog.storage.flush_plan import FlushPlan
-from strandlog.storage.identity import (
+from strandlog.storage.folder.checkpoint import OffsetCheckpoint, write_offsets
+from strandlog.storage.folder.disk_reserve import DiskReserve
+from strandlog.storage.folder.identity import (
     check_layout,
     is_identified,
     make_durable_folder,
     take_identity,
 )
-from strandlog.storage.open_files import DEFAULT_LIMIT, OpenFiles
-from strandlog.storage.partition_log import LogContext, PartitionLog
-from strandlog.storage.partition_metadata import (
+from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.log import LogContext, PartitionLog
+from strandlog.storage.partition.metadata import (
     PartitionMetadata,
     has_seal,
     metadata_text,
     owner_in,
     read_metadata,
 )
+from strandlog.storage.partition.producer_state import ProducerIdsSeen
+from strandlog.storage.partition.recovery import KnownEnd
+from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
-from strandlog.storage.producer_state import ProducerIdsSeen
-from strandlog.storage.recovery import KnownEnd
-from strandlog.storage.recovery_point import read_recovery_point
-from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache
-from strandlog.storage.steps import Steps, Together, breathe, do_here
+from strandlog.storage.segment.cache import DEFAULT_CAPACITY, SegmentCache
+from strandlog.storage.segment.open_files import DEFAULT_LIMIT, OpenFiles
+from strandlog.storage.work import Steps, Together, breathe, do_here
 
 __all__ = ["LogDir", "LogDirOptions", "check_layout"]
 

@@ -25,21 +25,21 @@ from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader, read_header
 from strandlog.storage import paths
-from strandlog.storage.batch_walk import NEVER, Source, walk, windowed
-from strandlog.storage.checkpoint import read_offsets
-from strandlog.storage.even_pieces import Stretch, even_cuts, stretch_of
 from strandlog.storage.files import DIRECTORY, Buffer, Files
-from strandlog.storage.log_dir import check_layout, read_topic_id
-from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
-from strandlog.storage.offset_index import IndexEntry
-from strandlog.storage.offset_index import search as search_offset
+from strandlog.storage.folder.checkpoint import read_offsets
+from strandlog.storage.folder.log_dir import check_layout, read_topic_id
+from strandlog.storage.partition.recovery import segment_offsets
+from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
-from strandlog.storage.read_plan import EMPTY, ReadPlan
-from strandlog.storage.recovery import segment_offsets
-from strandlog.storage.recovery_point import read_recovery_point
-from strandlog.storage.segment import Segment, stem_of
-from strandlog.storage.segment_cache import DEFAULT_CAPACITY, SegmentCache, SegmentMaps
-from strandlog.storage.segment_manifest import Loss, losses, read_manifest
+from strandlog.storage.readonly.even_pieces import Stretch, even_cuts, stretch_of
+from strandlog.storage.segment.batch_walk import NEVER, Source, walk, windowed
+from strandlog.storage.segment.cache import DEFAULT_CAPACITY, SegmentCache, SegmentMaps
+from strandlog.storage.segment.manifest import Loss, losses, read_manifest
+from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
+from strandlog.storage.segment.offset_index import IndexEntry
+from strandlog.storage.segment.offset_index import search as search_offset
+from strandlog.storage.segment.read_plan import EMPTY, ReadPlan
+from strandlog.storage.segment.segment import Segment, stem_of
 
 LOOKS_BEFORE_GIVING_UP = 8
 

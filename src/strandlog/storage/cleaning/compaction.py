@@ -32,16 +32,16 @@ from strandlog.model import Record
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.builder import filtered_batch
-from strandlog.storage.batch_walk import view_source, walk
-from strandlog.storage.compaction_policy import groups
+from strandlog.storage.cleaning.offset_map import SLOT_SIZE, OffsetMap
+from strandlog.storage.cleaning.policy import groups
 from strandlog.storage.files import Buffer
-from strandlog.storage.offset_map import SLOT_SIZE, OffsetMap
-from strandlog.storage.partition_log import PartitionLog
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, CLEANED_SUFFIX, SIDE_SUFFIXES
-from strandlog.storage.segment import Segment, SegmentIndexes
-from strandlog.storage.steps import Steps, do_here
-from strandlog.storage.swap import SWAPPED_SUFFIXES, commit_swap, finish_swap
-from strandlog.storage.txn_index import AbortedRanges, AbortedTransaction, packed
+from strandlog.storage.segment.batch_walk import view_source, walk
+from strandlog.storage.segment.segment import Segment, SegmentIndexes
+from strandlog.storage.segment.swap import SWAPPED_SUFFIXES, commit_swap, finish_swap
+from strandlog.storage.segment.transaction_index import AbortedRanges, AbortedTransaction, packed
+from strandlog.storage.work import Steps, do_here
 
 DEFAULT_MAP_BYTES = 128 * 1024 * 1024
 SMALLEST_RECORD_BYTES = 8  # for an upper bound on how many keys a dirty part may hold

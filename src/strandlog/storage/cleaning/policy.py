@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strandlog.config.tables.topic import LogSettings
-from strandlog.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 
 
 class SealedFacts(NamedTuple):

@@ -36,23 +36,23 @@ from strandlog.record.batch_header import PREFIX_SIZE, BatchHeader, stamp, stamp
 from strandlog.record.batch_header import stamp_append_time as stamp_time
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.record.control import read_control
-from strandlog.storage.batch_checks import check_batch, split_batches
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Buffer, Files
-from strandlog.storage.flush_plan import FlushPlan
-from strandlog.storage.flusher import Flusher
-from strandlog.storage.index_rebuild import rebuild_aborted
-from strandlog.storage.locate import locate_batch
-from strandlog.storage.open_files import OpenFiles
+from strandlog.storage.partition.append_checks import check_batch, split_batches
+from strandlog.storage.partition.flush import Flusher
+from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.producer_state import ProducerIdsSeen, ProducerState
+from strandlog.storage.partition.recovery import NOT_KNOWN, KnownEnd, Recovery
+from strandlog.storage.partition.trimming import dropping_oldest, flushing
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
-from strandlog.storage.producer_state import ProducerIdsSeen, ProducerState
-from strandlog.storage.recovery import NOT_KNOWN, KnownEnd, Recovery
-from strandlog.storage.segment import ActiveSegment, Segment, stem_of
-from strandlog.storage.segment_cache import SegmentCache
-from strandlog.storage.segment_manifest import Claim
-from strandlog.storage.steps import do_here
-from strandlog.storage.trimming import dropping_oldest, flushing
-from strandlog.storage.txn_index import end_of_transaction, packed
+from strandlog.storage.segment.cache import SegmentCache
+from strandlog.storage.segment.index_rebuild import rebuild_aborted
+from strandlog.storage.segment.locate import locate_batch
+from strandlog.storage.segment.manifest import Claim
+from strandlog.storage.segment.open_files import OpenFiles
+from strandlog.storage.segment.segment import ActiveSegment, Segment, stem_of
+from strandlog.storage.segment.transaction_index import end_of_transaction, packed
+from strandlog.storage.work import do_here
 
 LEADER_EPOCH = 0  # one node leads everything, always
 _new_tuple = tuple.__new__  # a named tuple's own way takes three times as long

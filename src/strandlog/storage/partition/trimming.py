@@ -17,10 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from strandlog.errors import StorageError
-from strandlog.storage.steps import Steps, breathe
+from strandlog.storage.work import Steps, breathe
 
 if TYPE_CHECKING:
-    from strandlog.storage.partition_log import PartitionLog
+    from strandlog.storage.partition.log import PartitionLog
 
 RETIRED_AT_A_TIME = 25  # segments, each with a few files to rename
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.storage.batch_walk import NEVER, next_intact, problem_with, view_source, walk
-from strandlog.storage.offset_index import IndexEntry
-from strandlog.storage.segment import Segment, SegmentIndexes
-from strandlog.storage.time_index import TimeEntry
+from strandlog.storage.segment.batch_walk import NEVER, next_intact, problem_with, view_source, walk
+from strandlog.storage.segment.offset_index import IndexEntry
+from strandlog.storage.segment.segment import Segment, SegmentIndexes
+from strandlog.storage.segment.time_index import TimeEntry
 
 
 class Damage(NamedTuple):

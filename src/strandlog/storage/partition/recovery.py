@@ -39,9 +39,18 @@ from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
-from strandlog.storage.index_rebuild import rebuild_aborted
+from strandlog.storage.partition.producer_state import (
+    IndexMark,
+    ProducerState,
+    index_mark,
+    snapshot_name,
+)
+from strandlog.storage.partition.recovery_point import (
+    START,
+    RecoveryPoint,
+    mended_recovery_point,
+)
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
     DAMAGED_SUFFIX,
@@ -54,20 +63,9 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.producer_state import (
-    IndexMark,
-    ProducerState,
-    index_mark,
-    snapshot_name,
-)
-from strandlog.storage.recovery_point import (
-    START,
-    RecoveryPoint,
-    mended_recovery_point,
-)
-from strandlog.storage.segment import ActiveSegment, Segment, stem_of
-from strandlog.storage.segment_list import SegmentList
-from strandlog.storage.segment_manifest import (
+from strandlog.storage.segment.batch_walk import NEVER
+from strandlog.storage.segment.index_rebuild import rebuild_aborted
+from strandlog.storage.segment.manifest import (
     NOTHING,
     Claim,
     Loss,
@@ -75,9 +73,11 @@ from strandlog.storage.segment_manifest import (
     losses,
     read_manifest,
 )
-from strandlog.storage.segment_scan import SegmentScan, intact_end, scan_segment, trusted_start
-from strandlog.storage.swap import needs_tidying, tidy_after_crash
-from strandlog.storage.txn_index import (
+from strandlog.storage.segment.scan import SegmentScan, intact_end, scan_segment, trusted_start
+from strandlog.storage.segment.segment import ActiveSegment, Segment, stem_of
+from strandlog.storage.segment.segment_list import SegmentList
+from strandlog.storage.segment.swap import needs_tidying, tidy_after_crash
+from strandlog.storage.segment.transaction_index import (
     AbortedTransactions,
     end_of_transaction,
     is_whole,

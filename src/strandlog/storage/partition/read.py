@@ -28,18 +28,18 @@ from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import TimestampOffset
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.storage import time_index
-from strandlog.storage.batch_reader import checked_batches
-from strandlog.storage.batch_walk import Source, next_intact, walk, windowed
 from strandlog.storage.files import Buffer
-from strandlog.storage.locate import locate_batch, source_and_entry
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.read_plan import EMPTY, ReadPlan
-from strandlog.storage.record_checks import is_quick
-from strandlog.storage.segment import ActiveSegment, Segment
-from strandlog.storage.steps import Steps, do_here
-from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry
-from strandlog.storage.txn_index import AbortedTransaction
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.record_checks import is_quick
+from strandlog.storage.segment import time_index
+from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.batch_walk import Source, next_intact, walk, windowed
+from strandlog.storage.segment.locate import locate_batch, source_and_entry
+from strandlog.storage.segment.read_plan import EMPTY, ReadPlan
+from strandlog.storage.segment.segment import ActiveSegment, Segment
+from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
+from strandlog.storage.segment.transaction_index import AbortedTransaction
+from strandlog.storage.work import Steps, do_here
 
 CHECKED_BYTES = 4 * 1024 * 1024
 CHECKED_BATCHES = 1000

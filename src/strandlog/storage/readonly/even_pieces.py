@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from strandlog.storage.files import Buffer
-from strandlog.storage.offset_index import search, search_position
+from strandlog.storage.segment.offset_index import search, search_position
 
 
 class Stretch(NamedTuple):

@@ -33,19 +33,20 @@ from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import CODEC_MASK, BatchHeader
 from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
-from strandlog.storage import offset_index, paths, time_index
-from strandlog.storage.batch_walk import NEVER, next_intact, walk, windowed
-from strandlog.storage.checkpoint import read_document, read_offsets
+from strandlog.storage import paths
 from strandlog.storage.files import DIRECTORY, Files
-from strandlog.storage.log_dir import check_layout
-from strandlog.storage.offset_index import IndexEntry
+from strandlog.storage.folder.checkpoint import read_document, read_offsets
+from strandlog.storage.folder.log_dir import check_layout
+from strandlog.storage.partition.producer_state import ProducerState, snapshot_name
+from strandlog.storage.partition.recovery import segment_offsets
+from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
-from strandlog.storage.producer_state import ProducerState, snapshot_name
-from strandlog.storage.recovery import segment_offsets
-from strandlog.storage.recovery_point import read_recovery_point
-from strandlog.storage.segment import stem_of
-from strandlog.storage.segment_manifest import losses, read_manifest
-from strandlog.storage.time_index import TimeEntry
+from strandlog.storage.segment import offset_index, time_index
+from strandlog.storage.segment.batch_walk import NEVER, next_intact, walk, windowed
+from strandlog.storage.segment.manifest import losses, read_manifest
+from strandlog.storage.segment.offset_index import IndexEntry
+from strandlog.storage.segment.segment import stem_of
+from strandlog.storage.segment.time_index import TimeEntry
 
 LOOKS_BEFORE_GIVING_UP = 5
 CHECKPOINTS = (

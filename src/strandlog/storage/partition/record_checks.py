@@ -27,7 +27,7 @@ from strandlog.model import Record, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import CODEC_MASK, HEADER_SIZE, BatchHeader
 from strandlog.record.codecs import decompress
-from strandlog.storage.batch_checks import check_crc, out_of_window
+from strandlog.storage.partition.append_checks import check_crc, out_of_window
 
 QUICK_RECORDS = 1000
 QUICK_BYTES = 64 * 1024  # unpacked

@@ -33,11 +33,11 @@ from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.checksum import crc32c
 from strandlog.record.control import ControlType, read_control
-from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
+from strandlog.storage.partition.producer_state import UNKNOWN_TIME, IndexMark, ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
-from strandlog.storage.producer_state import UNKNOWN_TIME, IndexMark, ProducerState
-from strandlog.storage.segment_manifest import Claim
+from strandlog.storage.segment.batch_walk import NEVER
+from strandlog.storage.segment.manifest import Claim
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0

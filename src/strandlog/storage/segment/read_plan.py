@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.storage.batch_walk import (
+from strandlog.storage.files import Buffer
+from strandlog.storage.segment.batch_walk import (
     NEVER,
     Source,
     is_intact,
@@ -25,8 +26,7 @@ from strandlog.storage.batch_walk import (
     walk,
     windowed,
 )
-from strandlog.storage.files import Buffer
-from strandlog.storage.offset_index import IndexEntry
+from strandlog.storage.segment.offset_index import IndexEntry
 
 EMPTY = memoryview(b"")
 

@@ -18,8 +18,6 @@ from strandlog.errors import StorageError
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Buffer, Files, LogFile
-from strandlog.storage.offset_index import OffsetIndex
-from strandlog.storage.open_files import OpenFiles
 from strandlog.storage.paths import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -28,7 +26,9 @@ from strandlog.storage.paths import (
     join,
     segment_stem,
 )
-from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry, TimeIndex
+from strandlog.storage.segment.offset_index import OffsetIndex
+from strandlog.storage.segment.open_files import OpenFiles
+from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry, TimeIndex
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 SAVE_AT_ENTRIES = 64

@@ -13,15 +13,15 @@ from typing import NamedTuple
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
-from strandlog.storage.batch_walk import Source, next_intact, view_source, walk
 from strandlog.storage.files import Files
-from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
+from strandlog.storage.partition.producer_state import ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
-from strandlog.storage.producer_state import ProducerState
-from strandlog.storage.segment import Segment
-from strandlog.storage.time_index import ENTRY as TIME_ENTRY
-from strandlog.storage.time_index import NO_TIME_ENTRY, TimeEntry
-from strandlog.storage.txn_index import (
+from strandlog.storage.segment.batch_walk import Source, next_intact, view_source, walk
+from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
+from strandlog.storage.segment.segment import Segment
+from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
+from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
+from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,
     AbortedTransactions,
     end_of_transaction,

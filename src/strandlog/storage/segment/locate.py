@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from strandlog.storage.batch_walk import Source
-from strandlog.storage.offset_index import IndexEntry
-from strandlog.storage.read_plan import ReadPlan
-from strandlog.storage.segment import ActiveSegment, Segment
-from strandlog.storage.segment_cache import SegmentCache
+from strandlog.storage.segment.batch_walk import Source
+from strandlog.storage.segment.cache import SegmentCache
+from strandlog.storage.segment.offset_index import IndexEntry
+from strandlog.storage.segment.read_plan import ReadPlan
+from strandlog.storage.segment.segment import ActiveSegment, Segment
 
 
 def source_and_entry(

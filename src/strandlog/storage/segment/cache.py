@@ -20,15 +20,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from strandlog.errors import CorruptSegmentError
-from strandlog.storage.batch_walk import Source, padded_source, view_source
 from strandlog.storage.files import Files, MappedFile
-from strandlog.storage.index_rebuild import INTERVAL_BYTES, rebuilt_indexes
-from strandlog.storage.offset_index import ENTRY as OFFSET_ENTRY
-from strandlog.storage.offset_index import IndexEntry
-from strandlog.storage.offset_index import search as search_offset
 from strandlog.storage.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from strandlog.storage.segment import Segment
-from strandlog.storage.time_index import ENTRY as TIME_ENTRY
+from strandlog.storage.segment.batch_walk import Source, padded_source, view_source
+from strandlog.storage.segment.index_rebuild import INTERVAL_BYTES, rebuilt_indexes
+from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
+from strandlog.storage.segment.offset_index import IndexEntry
+from strandlog.storage.segment.offset_index import search as search_offset
+from strandlog.storage.segment.segment import Segment
+from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
 
 DEFAULT_CAPACITY = 128
 # An index up to this size is copied: comparing the size of one more file costs more, at each use.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from strandlog.storage.compaction import (
+from strandlog.storage.cleaning.compaction import (
     DEFAULT_MAP_BYTES,
     CompactionPlan,
     CompactionReport,
     plan_compaction,
 )
-from strandlog.storage.compaction_policy import CompactionNeed, SealedFacts, compaction_need
-from strandlog.storage.partition_log import PartitionLog
-from strandlog.storage.partition_reads import largest_timestamp
-from strandlog.storage.retention import SegmentFacts, expired
-from strandlog.storage.segment import ActiveSegment, Segment
+from strandlog.storage.cleaning.policy import CompactionNeed, SealedFacts, compaction_need
+from strandlog.storage.cleaning.retention import SegmentFacts, expired
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import largest_timestamp
+from strandlog.storage.segment.segment import ActiveSegment, Segment
 
 
 def enforce_retention(log: PartitionLog) -> int:

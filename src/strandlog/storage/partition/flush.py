@@ -22,17 +22,17 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from strandlog.errors import StorageError
-from strandlog.storage.batch_walk import view_source, walk
 from strandlog.storage.files import LogFile
-from strandlog.storage.flush_plan import FlushPlan
+from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.producer_state import IndexMark, snapshot_name
+from strandlog.storage.partition.recovery_point import RecoveryPoint, write_recovery_point
 from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFFIX, join
-from strandlog.storage.producer_state import IndexMark, snapshot_name
-from strandlog.storage.recovery_point import RecoveryPoint, write_recovery_point
-from strandlog.storage.segment import Segment, stem_of
+from strandlog.storage.segment.batch_walk import view_source, walk
+from strandlog.storage.segment.segment import Segment, stem_of
 
 if TYPE_CHECKING:
-    from strandlog.storage.partition_log import LogContext
-    from strandlog.storage.recovery import Recovered
+    from strandlog.storage.partition.log import LogContext
+    from strandlog.storage.partition.recovery import Recovered
 
 SNAPSHOT_EVERY_BYTES = 16 * 1024 * 1024
 

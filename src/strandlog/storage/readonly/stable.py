@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
-from strandlog.storage.batch_walk import NEVER
 from strandlog.storage.files import Files
-from strandlog.storage.folder_view import PartitionView
+from strandlog.storage.partition.producer_state import IndexMark, ProducerState, index_mark
+from strandlog.storage.partition.recovery import segment_offsets
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX
-from strandlog.storage.producer_state import IndexMark, ProducerState, index_mark
-from strandlog.storage.recovery import segment_offsets
-from strandlog.storage.segment import stem_of
-from strandlog.storage.segment_manifest import read_manifest
-from strandlog.storage.txn_index import (
+from strandlog.storage.readonly.view import PartitionView
+from strandlog.storage.segment.batch_walk import NEVER
+from strandlog.storage.segment.manifest import read_manifest
+from strandlog.storage.segment.segment import stem_of
+from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,
     end_of_transaction,
     is_whole,

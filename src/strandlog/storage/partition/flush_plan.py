@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Sequence
 
 from strandlog.storage.files import Files, LogFile
-from strandlog.storage.segment import Segment
+from strandlog.storage.segment.segment import Segment
 
 
 class FlushPlan:

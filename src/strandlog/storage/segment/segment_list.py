@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from strandlog.storage.segment import ActiveSegment, Segment
+from strandlog.storage.segment.segment import ActiveSegment, Segment
 
 
 class SegmentList:

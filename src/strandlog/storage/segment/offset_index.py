@@ -13,7 +13,7 @@ import struct
 from typing import NamedTuple
 
 from strandlog.storage.files import Buffer
-from strandlog.storage.sparse_index import SparseIndex, count_at_or_below
+from strandlog.storage.segment.sparse_index import SparseIndex, count_at_or_below
 
 ENTRY = struct.Struct(">ii")
 _OFFSET = 0

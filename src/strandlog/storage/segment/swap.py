@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strandlog.errors import CorruptSegmentError
-from strandlog.storage.batch_walk import view_source, walk
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import TEMP_SUFFIX, Files
 from strandlog.storage.paths import (
@@ -32,7 +31,8 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.segment import Segment, stem_of
+from strandlog.storage.segment.batch_walk import view_source, walk
+from strandlog.storage.segment.segment import Segment, stem_of
 
 # The log comes last: its name is what makes a swap count, and what ends it.
 SWAPPED_SUFFIXES = (*SIDE_SUFFIXES, LOG_SUFFIX)

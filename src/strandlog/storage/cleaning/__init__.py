@@ -1,0 +1,1 @@
+"""Retention and compaction: which segments to remove or rewrite, and how."""

@@ -1,0 +1,1 @@
+"""The data folder: its lock, identity, checkpoints and reserve of disk space."""

@@ -1,0 +1,1 @@
+"""The log of one partition: appends, flushes, recovery, reads and producer state."""

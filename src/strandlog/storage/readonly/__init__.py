@@ -1,0 +1,1 @@
+"""Read-only access to a data folder that another process may be writing."""

@@ -1,0 +1,1 @@
+"""Segments: log files with their indexes, scanning them, and replacing them after compaction."""

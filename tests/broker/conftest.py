@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from strandlog.broker.assignors import Assignments, assign, member_subscription
-from strandlog.broker.group_coordinator import GroupCoordinator
-from strandlog.broker.group_member import (
+from strandlog.broker.deferred import Pending
+from strandlog.broker.groups.assignors import Assignments, assign, member_subscription
+from strandlog.broker.groups.coordinator import GroupCoordinator
+from strandlog.broker.groups.requests import (
     CommitRequest,
     JoinRequest,
     JoinResult,
@@ -18,7 +19,6 @@ from strandlog.broker.group_member import (
     SyncResult,
 )
 from strandlog.broker.internal_topic import Entry
-from strandlog.broker.pending import Pending
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError

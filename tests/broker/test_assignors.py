@@ -11,7 +11,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.broker.assignors import (
+from strandlog.broker.groups.assignors import (
     ASSIGNORS,
     Assignments,
     MemberSubscription,

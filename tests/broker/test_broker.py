@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.group_member import CommitRequest
+from strandlog.broker.groups.requests import CommitRequest
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import (
     AlreadyOpenError,

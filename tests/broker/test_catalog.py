@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from strandlog.broker.catalog import Catalog
+from strandlog.broker.topics.catalog import Catalog
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.topic import log_settings
 from strandlog.errors import (

@@ -9,8 +9,8 @@ import pytest
 from tests.log_builders import batch
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.group_member import CommitRequest
-from strandlog.broker.offset_store import commit_records
+from strandlog.broker.groups.offsets import commit_records
+from strandlog.broker.groups.requests import CommitRequest
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.record.control import ControlType

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandlog.broker.group_member import CommitRequest, JoinResult
+from strandlog.broker.groups.requests import CommitRequest, JoinResult
 from strandlog.errors import (
     IllegalGenerationError,
     NotOwnerError,

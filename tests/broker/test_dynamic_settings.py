@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.dynamic_settings import DynamicSettings
+from strandlog.broker.topics.dynamic_settings import DynamicSettings
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import InvalidSettingError, StorageError, UnknownSettingError
 from strandlog.testing import FakeClock, SimulatedFiles

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandlog.broker.group_member import JoinRequest, JoinResult, MemberProtocol, SyncRequest
+from strandlog.broker.groups.requests import JoinRequest, JoinResult, MemberProtocol, SyncRequest
 from strandlog.errors import (
     GroupFullError,
     IllegalGenerationError,

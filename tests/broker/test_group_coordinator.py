@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandlog.broker.group_coordinator import GroupCoordinator, LoadReport
+from strandlog.broker.groups.coordinator import GroupCoordinator, LoadReport
 from strandlog.broker.internal_topic import latest_values
 from strandlog.errors import (
     CoordinatorLoadingError,

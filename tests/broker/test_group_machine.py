@@ -28,9 +28,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from strandlog.broker.group import Group
-from strandlog.broker.group_member import JoinResult, SyncResult
-from strandlog.broker.pending import Pending
+from strandlog.broker.deferred import Pending
+from strandlog.broker.groups.group import Group
+from strandlog.broker.groups.requests import JoinResult, SyncResult
 from strandlog.errors import (
     FencedInstanceError,
     GroupError,

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 from tests.broker.conftest import Bench
 
-from strandlog.broker.group_coordinator import GROUPS_AT_ONCE
-from strandlog.broker.group_member import (
+from strandlog.broker.deferred import ANSWERS_AT_ONCE, Pending
+from strandlog.broker.groups.coordinator import GROUPS_AT_ONCE
+from strandlog.broker.groups.requests import (
     MEMBER_BYTES,
     CommitRequest,
     JoinRequest,
@@ -18,7 +19,6 @@ from strandlog.broker.group_member import (
     MemberProtocol,
     SyncRequest,
 )
-from strandlog.broker.pending import ANSWERS_AT_ONCE, Pending
 from strandlog.errors import (
     GroupFullError,
     GroupMetadataTooLargeError,

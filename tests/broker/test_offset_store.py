@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.broker.offset_store import (
+from strandlog.broker.groups.offsets import (
     ExpiryRule,
     OffsetStore,
     commit_records,

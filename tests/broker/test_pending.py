@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.broker.pending import Outbox, Pending
+from strandlog.broker.deferred import Outbox, Pending
 
 
 def test_a_value_is_there_after_completion() -> None:

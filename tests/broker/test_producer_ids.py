@@ -11,7 +11,7 @@ from tests.log_builders import batch
 from tests.transaction_bench import TransactionBench
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.producer_ids import BLOCK, FILE
+from strandlog.broker.transactions.producer_ids import BLOCK, FILE
 from strandlog.storage.files import PREVIOUS_SUFFIX
 from strandlog.storage.folder.log_dir import MOST_OF_A_KIND
 from strandlog.storage.partition.producer_state import IMPLAUSIBLE_ID

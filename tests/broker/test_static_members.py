@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandlog.broker.group_member import JoinResult
+from strandlog.broker.groups.requests import JoinResult
 from strandlog.errors import FencedInstanceError, RebalanceInProgressError, UnknownMemberError
 from strandlog.model import TopicPartition
 from strandlog.protocol.consumer_protocol import decode_assignment

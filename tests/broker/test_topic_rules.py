@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.broker.topic_rules import (
+from strandlog.broker.topics.topic_rules import (
     INTERNAL_TOPICS,
     MAX_TOPIC_NAME_LENGTH,
     check_not_internal,

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from strandlog.broker.transaction import (
+from strandlog.broker.transactions.transaction import (
     LAST_EPOCH,
     Transaction,
     check_owner,

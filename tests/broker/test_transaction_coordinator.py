@@ -17,8 +17,8 @@ from tests.transaction_bench import (
     TransactionBench,
 )
 
-from strandlog.broker.transaction import LAST_EPOCH
-from strandlog.broker.transaction_coordinator import EXPIRY_LOOK_MS, RETRY_MS
+from strandlog.broker.transactions.coordinator import EXPIRY_LOOK_MS, RETRY_MS
+from strandlog.broker.transactions.transaction import LAST_EPOCH
 from strandlog.errors import (
     ConcurrentTransactionsError,
     DataError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from tests.transaction_bench import T0, T1, TIMEOUT_MS, TransactionBench
 
-from strandlog.broker.group_member import CommitRequest
+from strandlog.broker.groups.requests import CommitRequest
 from strandlog.errors import InvalidTransactionStateError, StrandlogError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState as S

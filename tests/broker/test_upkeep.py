@@ -10,7 +10,7 @@ import pytest
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability
-from strandlog.broker.upkeep import FAILURES_KEPT
+from strandlog.broker.maintenance import FAILURES_KEPT
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_single

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from tests.log_builders import batch, open_dir, small_settings
 
-from strandlog.broker import fetches
+from strandlog.broker import fetch as fetches
+from strandlog.broker.deferred import Pending
 from strandlog.broker.durability import Durability, SyncJob
-from strandlog.broker.fetches import FetchAnswer, Fetches, FetchPart, FetchWish
-from strandlog.broker.pending import Pending
+from strandlog.broker.fetch import FetchAnswer, Fetches, FetchPart, FetchWish
 from strandlog.broker.timers import Timers
 from strandlog.broker.visibility import Visibility
 from strandlog.errors import OffsetOutOfRangeError, StorageError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strandlog.broker.dynamic_settings import DynamicSettings
+from strandlog.broker.topics.dynamic_settings import DynamicSettings
 from strandlog.cli.descriptors import (
     FOR_EVERYTHING_ELSE,
     LEAST,

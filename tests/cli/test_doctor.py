@@ -18,7 +18,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.cli.command_line import CommandLine
 
-from strandlog.broker.catalog import CATALOG_FILE
+from strandlog.broker.topics.catalog import CATALOG_FILE
 from strandlog.cli.descriptors import Limits, needed, wanted
 from strandlog.cli.doctor_folder import (
     file_system_of,

@@ -19,8 +19,8 @@ from tests.corrupt.specimen import Truth, open_broker, readable, visible
 from tests.log_builders import batch
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.producer_ids import ProducerIds
-from strandlog.broker.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.topics.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.model import Record, TopicPartition
 from strandlog.storage.partition.log import PartitionLog

@@ -15,8 +15,8 @@ from pathlib import Path
 from tests.log_builders import START_MS, batch, uuids
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.group_member import CommitRequest
-from strandlog.broker.producer_ids import ProducerIds
+from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, Record, TopicPartition

@@ -12,10 +12,16 @@ import pytest
 from tests.crash.transaction_watching import TransactionThoroughness, TransactionWatcher
 from tests.crash.transaction_workload import Outcome, Workload
 
-from strandlog.broker import transaction_coordinator as coordinating
-from strandlog.broker.group_coordinator import GroupCoordinator
-from strandlog.broker.transaction import EMPTY, ONGOING, PREPARED, Transaction, restored
-from strandlog.broker.transaction_coordinator import TransactionCoordinator
+from strandlog.broker.groups.coordinator import GroupCoordinator
+from strandlog.broker.transactions import coordinator as coordinating
+from strandlog.broker.transactions.coordinator import TransactionCoordinator
+from strandlog.broker.transactions.transaction import (
+    EMPTY,
+    ONGOING,
+    PREPARED,
+    Transaction,
+    restored,
+)
 from strandlog.protocol.transaction_records import TransactionValue
 from strandlog.testing import SimulatedFiles
 

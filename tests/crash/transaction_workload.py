@@ -21,8 +21,8 @@ from typing import TypeVar
 
 from tests.transaction_bench import NEW, T0, T1, TIMEOUT_MS, U0, TransactionBench
 
+from strandlog.broker.deferred import Pending
 from strandlog.broker.durability import SyncJob
-from strandlog.broker.pending import Pending
 from strandlog.errors import ConcurrentTransactionsError, ProducerError, TransactionError
 from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.testing import SimulatedFiles

@@ -15,7 +15,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.http_client import client_of, http_address, http_broker, ok, problem
 
-from strandlog.broker.fetches import FetchAnswer
+from strandlog.broker.fetch import FetchAnswer
 from strandlog.clock import stopwatch
 from strandlog.config.tables.broker import broker_settings
 from strandlog.model import Record, TopicPartition

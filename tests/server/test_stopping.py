@@ -19,7 +19,7 @@ from tests.broker_process import BrokerProcess
 
 import strandlog
 from strandlog.broker.durability import Durability
-from strandlog.broker.upkeep import Upkeep
+from strandlog.broker.maintenance import Upkeep
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions, run_until_stopped

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from strandlog.broker.catalog import Catalog, Topic
-from strandlog.broker.group_coordinator import GroupCoordinator
+from strandlog.broker.compacted_table import TableShape, TableTopic
+from strandlog.broker.groups.coordinator import GroupCoordinator
+from strandlog.broker.maintenance import Upkeep
 from strandlog.broker.metrics import Metrics
-from strandlog.broker.producer_ids import ProducerIds
-from strandlog.broker.table_topic import TableShape, TableTopic
-from strandlog.broker.topic_rules import (
+from strandlog.broker.topics.catalog import Catalog, Topic
+from strandlog.broker.topics.topic_rules import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
     check_not_internal,
     check_topic_name,
 )
-from strandlog.broker.upkeep import Upkeep
+from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import (

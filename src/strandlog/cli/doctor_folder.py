@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from strandlog.broker.catalog import CATALOG_FILE
+from strandlog.broker.topics.catalog import CATALOG_FILE
 from strandlog.cli.check import Check, fail, ok, warn
 from strandlog.cli.lock_owner import owner_of
 from strandlog.cli.output import counted, size_text

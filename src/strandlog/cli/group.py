@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from strandlog import PartitionInfo, TopicNotFoundError, TopicPartition
-from strandlog.broker.group_member import NO_GENERATION
+from strandlog.broker.groups.requests import NO_GENERATION
 from strandlog.cli.group_table import assigned_partitions, lag_rows
 from strandlog.cli.offsets import Place, go_to, parse_place
 from strandlog.cli.options import (

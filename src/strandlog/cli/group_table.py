@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strandlog import TopicNotFoundError
-from strandlog.broker.group_member import GroupDescription, MemberDescription
+from strandlog.broker.groups.requests import GroupDescription, MemberDescription
 from strandlog.client.interface import ReadableLog
 from strandlog.errors import DataError
 from strandlog.model import OffsetAndMetadata, TopicPartition

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, cast
 
-from strandlog.broker.assignors import ASSIGNORS
+from strandlog.broker.groups.assignors import ASSIGNORS
 from strandlog.client.arrow import schema, table_of
 from strandlog.client.arrow_rows import decode_rows
 from strandlog.client.choices import (

@@ -18,8 +18,12 @@ from threading import Condition, RLock
 from weakref import WeakSet
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.group_member import CommitRequest, GroupDescription
-from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_not_internal, check_topic_name
+from strandlog.broker.groups.requests import CommitRequest, GroupDescription
+from strandlog.broker.topics.topic_rules import (
+    INTERNAL_TOPICS,
+    check_not_internal,
+    check_topic_name,
+)
 from strandlog.client.choices import Acks, OffsetReset, OnUnreadable
 from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.consumer import Consumer

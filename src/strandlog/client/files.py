@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
-from strandlog.broker.catalog import CATALOG_FILE, topic_from_document
-from strandlog.broker.group_member import GroupDescription
-from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.groups.requests import GroupDescription
+from strandlog.broker.topics.catalog import CATALOG_FILE, topic_from_document
+from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
 from strandlog.client.choices import OffsetReset, OnUnreadable
 from strandlog.client.closing import Closing
 from strandlog.client.consumer import Consumer

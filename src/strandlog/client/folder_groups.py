@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from strandlog.broker.group_member import NO_GENERATION, GroupDescription, MemberDescription
-from strandlog.broker.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, MemberDescription
+from strandlog.broker.topics.topic_rules import OFFSETS_TOPIC
 from strandlog.client.consumer import Consumer
 from strandlog.errors import DataError, GroupNotFoundError, TopicNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from strandlog.broker.group_member import GroupDescription
+from strandlog.broker.groups.requests import GroupDescription
 from strandlog.client.choices import Acks, OffsetReset
 from strandlog.client.record_items import BatchItem, GivenHeaders
 from strandlog.client.topic_info import TopicInfo

@@ -24,9 +24,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from strandlog.broker.assignors import assign, member_subscription
 from strandlog.broker.broker import IN_PROCESS_HOST
-from strandlog.broker.group_member import (
+from strandlog.broker.deferred import Pending
+from strandlog.broker.groups.assignors import assign, member_subscription
+from strandlog.broker.groups.requests import (
     CommitRequest,
     JoinRequest,
     JoinResult,
@@ -34,7 +35,6 @@ from strandlog.broker.group_member import (
     SyncRequest,
     SyncResult,
 )
-from strandlog.broker.pending import Pending
 from strandlog.client.record_source import GroupWish
 from strandlog.errors import (
     IllegalGenerationError,

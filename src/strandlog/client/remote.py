@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakSet
 
-from strandlog.broker.group_member import GroupDescription
-from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.groups.requests import GroupDescription
+from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
 from strandlog.client.choices import Acks, OffsetReset
 from strandlog.client.closing import Closing
 from strandlog.client.remote_consumer import RemoteConsumer

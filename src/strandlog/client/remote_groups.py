@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from strandlog.broker.group_member import NO_GENERATION, GroupDescription, MemberDescription
+from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, MemberDescription
 from strandlog.client.remote_errors import confluent, error_of, translated
 from strandlog.errors import GroupNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition

@@ -32,7 +32,7 @@ from typing import Any
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import SyncJob
-from strandlog.broker.upkeep import COMPACTION
+from strandlog.broker.maintenance import COMPACTION
 from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.resolve import Chosen
 from strandlog.config.tables.broker import BrokerSettings, broker_settings

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability, Waiter
-from strandlog.broker.fetches import Fetches
+from strandlog.broker.fetch import Fetches
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.timers import Timers
-from strandlog.broker.topic_rules import check_not_internal
-from strandlog.broker.transaction_coordinator import TransactionCoordinator, TransactionEffects
+from strandlog.broker.topics.topic_rules import check_not_internal
+from strandlog.broker.transactions.coordinator import TransactionCoordinator, TransactionEffects
 from strandlog.broker.visibility import Visibility
 from strandlog.config.setting import Value
 from strandlog.errors import StorageError

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strandlog.broker.fetches import FetchAnswer
+from strandlog.broker.fetch import FetchAnswer
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.model import Record
 from strandlog.record.aborted import AbortedBatches

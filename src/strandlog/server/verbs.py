@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish
+from strandlog.broker.fetch import FetchAnswer, FetchPart, FetchWish
 from strandlog.errors import InvalidRecordError, TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch

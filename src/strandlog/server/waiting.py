@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from strandlog.broker.pending import Pending
+from strandlog.broker.deferred import Pending
 from strandlog.errors import StorageError
 from strandlog.server.core import ServerCore
 from strandlog.storage.partition.log import PartitionLog

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
-from strandlog.broker.fetches import FetchAnswer
+from strandlog.broker.fetch import FetchAnswer
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.protocol.rpc import log_pb2

@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 
-from strandlog.broker.catalog import Topic
-from strandlog.broker.group_member import CommitRequest
+from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.topics.catalog import Topic
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2

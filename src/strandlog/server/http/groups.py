@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from strandlog.broker.group_member import CommitRequest, MemberDescription
+from strandlog.broker.groups.requests import CommitRequest, MemberDescription
 from strandlog.errors import DataError, GroupNotEmptyError, GroupNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandlog.broker.fetches import FetchAnswer
+from strandlog.broker.fetch import FetchAnswer
 from strandlog.clock import stopwatch
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record

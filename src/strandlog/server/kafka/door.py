@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from strandlog.broker.pending import Pending
+from strandlog.broker.deferred import Pending
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
 from strandlog.protocol.kafka.encoder import encoder

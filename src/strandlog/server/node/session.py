@@ -35,8 +35,8 @@ from hashlib import sha256
 from typing import Any
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.group_member import CommitRequest
-from strandlog.broker.topic_rules import INTERNAL_TOPICS, check_topic_name
+from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS, check_topic_name
 from strandlog.errors import (
     DataError,
     InvalidGroupError,

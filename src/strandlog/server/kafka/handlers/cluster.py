@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from strandlog.broker.catalog import Topic
-from strandlog.broker.table_topic import TableTopic
-from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.compacted_table import TableTopic
+from strandlog.broker.topics.catalog import Topic
+from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
 from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.protocol.kafka.versions import APIS, METADATA

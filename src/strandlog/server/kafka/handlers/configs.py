@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from strandlog.broker.catalog import Topic
-from strandlog.broker.dynamic_settings import DynamicSettings
-from strandlog.broker.dynamic_settings import Layer as DynamicLayer
+from strandlog.broker.topics.catalog import Topic
+from strandlog.broker.topics.dynamic_settings import DynamicSettings
+from strandlog.broker.topics.dynamic_settings import Layer as DynamicLayer
 from strandlog.config.setting import MAX_INT, Setting, SettingTable, Value
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.groups import GROUP_SETTINGS

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandlog.broker.group_member import (
+from strandlog.broker.groups.requests import (
     JoinRequest,
     JoinResult,
     MemberProtocol,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from strandlog.broker.group_member import CommitRequest
+from strandlog.broker.groups.requests import CommitRequest
 from strandlog.errors import (
     GroupMetadataTooLargeError,
     StorageError,

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from functools import partial
 from typing import Any
 
-from strandlog.broker.catalog import Topic
+from strandlog.broker.topics.catalog import Topic
 from strandlog.errors import StrandlogError
 from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs

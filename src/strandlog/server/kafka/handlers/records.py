@@ -8,11 +8,11 @@ from threading import Event
 from typing import Any
 from uuid import UUID
 
+from strandlog.broker.deferred import Pending
 from strandlog.broker.durability import BULK_PARTITIONS
-from strandlog.broker.fetches import FetchAnswer, FetchPart, FetchWish, refused_fetch
-from strandlog.broker.pending import Pending
-from strandlog.broker.topic_rules import check_not_internal
-from strandlog.broker.upkeep import RETENTION
+from strandlog.broker.fetch import FetchAnswer, FetchPart, FetchWish, refused_fetch
+from strandlog.broker.maintenance import RETENTION
+from strandlog.broker.topics.topic_rules import check_not_internal
 from strandlog.errors import (
     InvalidRecordError,
     LogError,

@@ -15,9 +15,13 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from strandlog.broker.catalog import Topic
-from strandlog.broker.dynamic_settings import DynamicSettings
-from strandlog.broker.topic_rules import check_not_internal, check_partition_count, check_topic_name
+from strandlog.broker.topics.catalog import Topic
+from strandlog.broker.topics.dynamic_settings import DynamicSettings
+from strandlog.broker.topics.topic_rules import (
+    check_not_internal,
+    check_partition_count,
+    check_topic_name,
+)
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
     InvalidPartitionsError,

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from strandlog.broker.group_member import CommitRequest
-from strandlog.broker.pending import Pending
-from strandlog.broker.topic_rules import INTERNAL_TOPICS
-from strandlog.broker.transaction import Transaction
+from strandlog.broker.deferred import Pending
+from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.transactions.transaction import Transaction
 from strandlog.errors import (
     InvalidTopicError,
     ProducerFencedError,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strandlog.broker.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
 

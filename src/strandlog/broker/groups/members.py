@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from strandlog.broker.group_member import JoiningMember, JoinRequest, JoinResult, Member
-from strandlog.broker.partition_index import PartitionIndex
-from strandlog.broker.pending import Pending
+from strandlog.broker.deferred import Pending
+from strandlog.broker.groups.partition_index import PartitionIndex
+from strandlog.broker.groups.requests import JoiningMember, JoinRequest, JoinResult, Member
 from strandlog.errors import (
     FencedInstanceError,
     InconsistentProtocolError,

@@ -8,16 +8,16 @@ were further on hear IllegalGenerationError or UnknownMemberError and join again
 
 from __future__ import annotations
 
-from strandlog.broker.group import Group
-from strandlog.broker.group_member import (
+from strandlog.broker.groups.group import Group
+from strandlog.broker.groups.offsets import ExpiryRule
+from strandlog.broker.groups.rebalance import EMPTY, STABLE, RebalancingGroup
+from strandlog.broker.groups.requests import (
     GroupDescription,
     GroupListing,
     Member,
     MemberDescription,
     MemberProtocol,
 )
-from strandlog.broker.offset_store import ExpiryRule
-from strandlog.broker.rebalance import EMPTY, STABLE, RebalancingGroup
 from strandlog.errors import DataError
 from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandlog.protocol.group_records import GroupValue, MemberValue

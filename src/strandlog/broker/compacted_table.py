@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from strandlog.broker.catalog import Catalog
 from strandlog.broker.internal_topic import (
     BATCH_BYTES,
     Entry,
@@ -24,6 +23,7 @@ from strandlog.broker.internal_topic import (
     group_partition,
     in_batches,
 )
+from strandlog.broker.topics.catalog import Catalog
 from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView

@@ -29,10 +29,10 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from strandlog.broker.catalog_recovery import Reconciled, Reconciliation
-from strandlog.broker.dynamic_settings import DynamicSettings, Layer
-from strandlog.broker.topic import Topic, topic_from_document
-from strandlog.broker.topic_rules import check_partition_count, check_topic_name
+from strandlog.broker.topics.catalog_recovery import Reconciled, Reconciliation
+from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
+from strandlog.broker.topics.topic import Topic, topic_from_document
+from strandlog.broker.topics.topic_rules import check_partition_count, check_topic_name
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings

@@ -13,9 +13,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 
-from strandlog.broker.group import Group
-from strandlog.broker.group_member import CommitRequest, JoinRequest, Member, sent_bytes
-from strandlog.broker.offset_store import refusal
+from strandlog.broker.groups.group import Group
+from strandlog.broker.groups.offsets import refusal
+from strandlog.broker.groups.requests import CommitRequest, JoinRequest, Member, sent_bytes
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     GroupMetadataTooLargeError,

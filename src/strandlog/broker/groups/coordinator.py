@@ -34,8 +34,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from strandlog.broker.group import Group
-from strandlog.broker.group_member import (
+from strandlog.broker.deferred import Pending
+from strandlog.broker.groups.checks import (
+    check_group_name,
+    check_join,
+    refused_offsets,
+    unknown_member,
+)
+from strandlog.broker.groups.group import Group
+from strandlog.broker.groups.members import Meter
+from strandlog.broker.groups.offsets import (
+    OffsetStore,
+    commit_records,
+    expired_partitions,
+    tombstones,
+)
+from strandlog.broker.groups.rebalance import EMPTY, GroupContext, RebalancingGroup
+from strandlog.broker.groups.requests import (
     NO_MEMBER_ID,
     CommitRequest,
     GroupDescription,
@@ -45,30 +60,15 @@ from strandlog.broker.group_member import (
     SyncRequest,
     SyncResult,
 )
-from strandlog.broker.group_rules import (
-    check_group_name,
-    check_join,
-    refused_offsets,
-    unknown_member,
-)
-from strandlog.broker.group_view import (
+from strandlog.broker.groups.stored_group import (
     description,
     expiry_rule,
     group_value,
     listing,
     restore_group,
 )
+from strandlog.broker.groups.transaction_offsets import PendingOffsets
 from strandlog.broker.internal_topic import Entry, InternalLog, latest_values
-from strandlog.broker.offset_store import (
-    OffsetStore,
-    commit_records,
-    expired_partitions,
-    tombstones,
-)
-from strandlog.broker.pending import Pending
-from strandlog.broker.pending_offsets import PendingOffsets
-from strandlog.broker.rebalance import EMPTY, GroupContext, RebalancingGroup
-from strandlog.broker.roster import Meter
 from strandlog.broker.timers import Timers
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings

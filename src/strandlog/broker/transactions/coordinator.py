@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from strandlog.broker.compacted_table import TableTopic
+from strandlog.broker.deferred import Pending
 from strandlog.broker.durability import Waiter
 from strandlog.broker.internal_topic import latest_values
-from strandlog.broker.pending import Pending
-from strandlog.broker.table_topic import TableTopic
 from strandlog.broker.timers import Timer, Timers
-from strandlog.broker.transaction import (
+from strandlog.broker.transactions.transaction import (
     EMPTY,
     ONGOING,
     Transaction,

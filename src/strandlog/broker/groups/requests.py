@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from strandlog.broker.partition_index import PartitionIndex
-from strandlog.broker.pending import Pending
+from strandlog.broker.deferred import Pending
+from strandlog.broker.groups.partition_index import PartitionIndex
 from strandlog.broker.timers import Timer
 from strandlog.errors import DataError
 from strandlog.model import OffsetAndMetadata, TopicPartition

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
-from strandlog.broker.offset_store import Offsets
+from strandlog.broker.groups.offsets import Offsets
 from strandlog.model import OffsetAndMetadata, TopicPartition
 
 

@@ -28,8 +28,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from strandlog.broker.catalog import Catalog
 from strandlog.broker.metrics import Metrics
+from strandlog.broker.topics.catalog import Catalog
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import CorruptSegmentError, DataError, StrandlogError

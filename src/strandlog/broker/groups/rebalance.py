@@ -40,15 +40,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from strandlog.broker.group_member import (
+from strandlog.broker.deferred import Outbox, Pending
+from strandlog.broker.groups.members import Meter, Roster
+from strandlog.broker.groups.requests import (
     PROMISE_BYTES,
     JoinResult,
     Member,
     SyncRequest,
     SyncResult,
 )
-from strandlog.broker.pending import Outbox, Pending
-from strandlog.broker.roster import Meter, Roster
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings

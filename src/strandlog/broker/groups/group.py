@@ -26,7 +26,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from strandlog.broker.group_member import (
+from strandlog.broker.deferred import Pending
+from strandlog.broker.groups.members import fenced
+from strandlog.broker.groups.rebalance import (
+    COMPLETING,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    RebalancingGroup,
+)
+from strandlog.broker.groups.requests import (
     MEMBER_BYTES,
     NO_MEMBER_ID,
     PROMISE_BYTES,
@@ -37,15 +46,6 @@ from strandlog.broker.group_member import (
     SyncResult,
     sent_bytes,
 )
-from strandlog.broker.pending import Pending
-from strandlog.broker.rebalance import (
-    COMPLETING,
-    EMPTY,
-    PREPARING,
-    STABLE,
-    RebalancingGroup,
-)
-from strandlog.broker.roster import fenced
 from strandlog.errors import (
     GroupFullError,
     GroupMetadataTooLargeError,

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
-from strandlog.broker.pending import Pending
+from strandlog.broker.deferred import Pending
 from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.visibility import has_more_to_show
 from strandlog.clock import stopwatch

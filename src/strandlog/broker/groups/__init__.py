@@ -1,0 +1,1 @@
+"""Consumer groups: members, rebalances, assignors and committed offsets."""

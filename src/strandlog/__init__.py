@@ -46,21 +46,21 @@ from strandlog.model import Record, RecordMetadata, SkippedOffsets, TopicPartiti
 
 if TYPE_CHECKING:
     from strandlog.client.consumer import Consumer
-    from strandlog.client.embedded import Log
-    from strandlog.client.files import FolderLog
-    from strandlog.client.producer import Producer
-    from strandlog.client.remote import RemoteLog
+    from strandlog.client.embedded.log import Log
+    from strandlog.client.embedded.producer import Producer
+    from strandlog.client.readonly.log import FolderLog
+    from strandlog.client.remote.log import RemoteLog
     from strandlog.client.topic_info import PartitionInfo, TopicInfo
 
 __version__ = "0.1.0"
 
 _IMPORTED_WHEN_USED = {
     "Consumer": "strandlog.client.consumer",
-    "FolderLog": "strandlog.client.files",
-    "Log": "strandlog.client.embedded",
+    "FolderLog": "strandlog.client.readonly.log",
+    "Log": "strandlog.client.embedded.log",
     "PartitionInfo": "strandlog.client.topic_info",
-    "Producer": "strandlog.client.producer",
-    "RemoteLog": "strandlog.client.remote",
+    "Producer": "strandlog.client.embedded.producer",
+    "RemoteLog": "strandlog.client.remote.log",
     "TopicInfo": "strandlog.client.topic_info",
 }
 
@@ -82,14 +82,14 @@ def open(  # noqa: A001 - strandlog.open reads as what it does
     `UnknownLayoutError` when the folder holds something else. `settings` are the broker's, by
     Kafka's names.
     """
-    from strandlog.client.embedded import Log  # noqa: PLC0415 - see above
+    from strandlog.client.embedded.log import Log  # noqa: PLC0415 - see above
 
     return Log(path, settings)
 
 
 def read(path: str | os.PathLike[str]) -> FolderLog:
     """Open a data folder read-only, beside its owner if it has one. Any number may do so."""
-    from strandlog.client.files import FolderLog  # noqa: PLC0415 - see above
+    from strandlog.client.readonly.log import FolderLog  # noqa: PLC0415 - see above
 
     return FolderLog(path)
 
@@ -101,7 +101,7 @@ def connect(bootstrap: str, *, timeout_ms: int = 15_000, **client_config: object
     there. `client_config` are settings of librdkafka, such as `security_protocol="ssl"`. Needs the
     extra `client`.
     """
-    from strandlog.client.remote import RemoteLog  # noqa: PLC0415 - see above
+    from strandlog.client.remote.log import RemoteLog  # noqa: PLC0415 - see above
 
     return RemoteLog(bootstrap, client_config, timeout_ms=timeout_ms)
 

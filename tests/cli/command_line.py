@@ -14,7 +14,7 @@ from unittest import mock
 
 import strandlog
 from strandlog.cli.main import run
-from strandlog.client.interface import OpenLog, ReadableLog
+from strandlog.client.api import OpenLog, ReadableLog
 
 
 class Result(NamedTuple):

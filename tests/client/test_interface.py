@@ -10,7 +10,7 @@ from tests.broker_process import BrokerProcess, emptied
 
 import strandlog
 from strandlog import InvalidGroupError, TopicPartition
-from strandlog.client.interface import OpenLog, ReadableLog
+from strandlog.client.api import OpenLog, ReadableLog
 from strandlog.clock import SystemClock
 
 BASE_MS = SystemClock().now_ms() - 60_000  # nothing that retention would take away

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from tests.log_builders import DATA, START_MS, TP, batch, new_log, small_settings
 
-from strandlog.client.files import FolderLog
+from strandlog.client.readonly.log import FolderLog
 from strandlog.client.record_source import decode_records
 from strandlog.errors import StorageError
 from strandlog.model import Record

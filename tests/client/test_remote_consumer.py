@@ -13,7 +13,7 @@ from tests.broker_process import BrokerProcess
 
 import strandlog
 from strandlog import Record, RemoteLog, TopicPartition, errors
-from strandlog.client.remote_consumer import RemoteConsumer
+from strandlog.client.remote.consumer import RemoteConsumer
 
 PATIENCE_MS = 20_000
 

@@ -14,7 +14,7 @@ from tests.broker_process import BrokerProcess
 
 import strandlog
 from strandlog import RemoteLog, TopicPartition, errors
-from strandlog.client.remote_errors import confluent, error_of
+from strandlog.client.remote.errors import confluent, error_of
 from strandlog.client.topic_info import NOT_TOLD
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.record.column_cases import Row
 
-from strandlog.client.arrow import items_of
+from strandlog.client.arrow.table import items_of
 from strandlog.record.arrow.columns import encode_columns, ready_rows, route_rows
 from strandlog.record.builder import BatchBuilder
 

@@ -26,8 +26,8 @@ from strandlog.cli.options import (
 )
 from strandlog.cli.output import counted, print_json, print_table, talk, text
 from strandlog.cli.setting_sources import read_file
-from strandlog.client.interface import ReadableLog
-from strandlog.client.remote_settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
+from strandlog.client.api import ReadableLog
+from strandlog.client.remote.settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
 from strandlog.config.origin import Problem
 from strandlog.config.resolve import Chosen, settle
 from strandlog.config.sources.environment import variable_of

@@ -42,7 +42,7 @@ from strandlog.cli.options import (
 )
 from strandlog.cli.output import talk
 from strandlog.cli.record_json import record_line
-from strandlog.client.interface import AnyConsumer, ReadableLog
+from strandlog.client.api import AnyConsumer, ReadableLog
 from strandlog.storage.paths import parse_partition_dir
 
 POLL_RECORDS = 2_000

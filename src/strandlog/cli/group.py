@@ -27,7 +27,7 @@ from strandlog.cli.options import (
     target_of,
 )
 from strandlog.cli.output import counted, number, print_json, print_table, talk, text
-from strandlog.client.interface import ReadableLog
+from strandlog.client.api import ReadableLog
 
 app = command_app("List, describe, reset and delete consumer groups.")
 

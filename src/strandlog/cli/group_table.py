@@ -7,7 +7,7 @@ from typing import Any
 
 from strandlog import TopicNotFoundError
 from strandlog.broker.groups.requests import GroupDescription, MemberDescription
-from strandlog.client.interface import ReadableLog
+from strandlog.client.api import ReadableLog
 from strandlog.errors import DataError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import decode_assignment

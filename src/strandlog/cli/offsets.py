@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import typer
 
 from strandlog import PartitionInfo
-from strandlog.client.interface import AnyConsumer
+from strandlog.client.api import AnyConsumer
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_duration_ms
 

@@ -9,7 +9,7 @@
                (they show what the owner made durable), or the broker
 
 Exactly one of the two is to be named; an option counts more than the environment. A command's body
-is written once, against the verbs of `client/interface.py`. No folder is made by accident: only
+is written once, against the verbs of `client/api.py`. No folder is made by accident: only
 `owned(..., create=True)` does that.
 """
 
@@ -26,7 +26,7 @@ import typer
 
 import strandlog
 from strandlog.cli.output import talk
-from strandlog.client.interface import OpenLog, ReadableLog
+from strandlog.client.api import OpenLog, ReadableLog
 from strandlog.errors import UnknownLayoutError
 from strandlog.storage.paths import META_PROPERTIES
 

@@ -31,8 +31,8 @@ from strandlog.cli.options import (
 )
 from strandlog.cli.output import counted, print_json, progress, size_text, talk
 from strandlog.cli.record_json import parse_line
+from strandlog.client.api import AnyProducer
 from strandlog.client.choices import Acks
-from strandlog.client.interface import AnyProducer
 from strandlog.client.record_items import BatchItem
 from strandlog.clock import SystemClock
 from strandlog.errors import DataError

@@ -31,8 +31,8 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from strandlog.broker.groups.assignors import ASSIGNORS
-from strandlog.client.arrow import schema, table_of
-from strandlog.client.arrow_rows import decode_rows
+from strandlog.client.arrow.rows import decode_rows
+from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.choices import (
     OffsetReset,
     OnUnreadable,
@@ -41,9 +41,9 @@ from strandlog.client.choices import (
     check_reset,
     checked_assignors,
 )
-from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.cursor import NO_POSITION, Cursor
-from strandlog.client.membership import Membership
+from strandlog.client.embedded.membership import Membership
+from strandlog.client.lifecycle import Closing, OpenGuard
 from strandlog.client.record_items import checked_timestamp
 from strandlog.client.record_source import (
     ConsumerHost,

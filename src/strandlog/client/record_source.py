@@ -18,7 +18,7 @@ from strandlog.storage.files import Buffer
 from strandlog.storage.segment.batch_reader import checked_batches
 
 if TYPE_CHECKING:
-    from strandlog.client.membership import Membership
+    from strandlog.client.embedded.membership import Membership
 
 FETCH_BYTES = 1024 * 1024
 

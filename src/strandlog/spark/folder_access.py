@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from strandlog.client.files import FolderSource
+from strandlog.client.readonly.log import FolderSource
 from strandlog.clock import SystemClock, pause
 from strandlog.errors import (
     InvalidSettingError,

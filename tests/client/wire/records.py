@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from strandlog.client.wire.client import WireClient
-from strandlog.client.wire.coordinating import TransactionDescription
-from strandlog.client.wire.reading import RawFetch
+from strandlog.client.wire.coordinator import TransactionDescription
+from strandlog.client.wire.fetch import RawFetch
 from strandlog.errors import StrandlogError
 from strandlog.model import ProducerIdentity, Record, TopicPartition
 from strandlog.record.batch import iter_batches

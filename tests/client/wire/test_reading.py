@@ -7,7 +7,7 @@ from tests.broker_process import BrokerProcess
 from tests.client.wire.records import NOW_MS, batch_of, end_txn, numbered, values_of, visible, write
 
 from strandlog.client.wire.client import WireClient
-from strandlog.client.wire.reading import cut_at, whole_batches
+from strandlog.client.wire.fetch import cut_at, whole_batches
 from strandlog.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,

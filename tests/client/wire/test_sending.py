@@ -19,7 +19,7 @@ from tests.client.wire.records import (
 )
 
 from strandlog.client.wire.client import WireClient
-from strandlog.client.wire.coordinating import TransactionDescription
+from strandlog.client.wire.coordinator import TransactionDescription
 from strandlog.errors import (
     CorruptRecordError,
     InvalidProducerEpochError,

@@ -38,17 +38,17 @@ from strandlog.client.wire.cluster import (
     refusal,
 )
 from strandlog.client.wire.connection import Buffer
-from strandlog.client.wire.coordinating import (
+from strandlog.client.wire.coordinator import (
     GROUP,
     TRANSACTION,
     Coordinating,
     TransactionDescription,
 )
+from strandlog.client.wire.fetch import RangeReading, RawFetch
 from strandlog.client.wire.http_door import http_address
 from strandlog.client.wire.offsets import EARLIEST, LATEST, list_offsets, offsets_at
 from strandlog.client.wire.options import WireOptions
-from strandlog.client.wire.reading import RangeReading, RawFetch
-from strandlog.client.wire.sending import BatchSender, ProduceResult
+from strandlog.client.wire.produce import BatchSender, ProduceResult
 from strandlog.clock import Clock, SystemClock
 from strandlog.errors import ClosedError, MissingExtraError, StrandlogError, TopicNotFoundError
 from strandlog.model import (

@@ -23,16 +23,16 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from strandlog.client.arrow import schema, table_of
+from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.choices import (
     OffsetReset,
     check_auto_commit,
     check_reset,
     checked_assignors,
 )
-from strandlog.client.closing import Closing
+from strandlog.client.lifecycle import Closing
 from strandlog.client.record_items import checked_timestamp
-from strandlog.client.remote_errors import (
+from strandlog.client.remote.errors import (
     AUTO_OFFSET_RESET,
     BAD_COMPRESSION,
     BAD_MESSAGE,
@@ -42,8 +42,8 @@ from strandlog.client.remote_errors import (
     error_of,
     translated,
 )
-from strandlog.client.remote_offsets import RemoteOffsets
-from strandlog.client.remote_progress import NO_POSITION, Progress
+from strandlog.client.remote.offsets import RemoteOffsets
+from strandlog.client.remote.positions import NO_POSITION, Progress
 from strandlog.errors import (
     ClosedError,
     InvalidGroupError,
@@ -59,7 +59,7 @@ from strandlog.errors import (
 from strandlog.model import Record, TopicPartition
 
 if TYPE_CHECKING:
-    from strandlog.client.remote import RemoteLog
+    from strandlog.client.remote.log import RemoteLog
 
 SLICE_MS = 100  # between two looks at Ctrl-C
 NO_GROUP = "strandlog-without-a-group"  # librdkafka wants one; nothing is ever kept under it

@@ -22,11 +22,11 @@ from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from strandlog.client.arrow import items_of
+from strandlog.client.arrow.table import items_of
 from strandlog.client.choices import Acks, check_acks, waits_for_disk
-from strandlog.client.closing import Closing
+from strandlog.client.lifecycle import Closing
 from strandlog.client.record_items import BatchItem, Fields, GivenHeaders, fields_of
-from strandlog.client.remote_errors import (
+from strandlog.client.remote.errors import (
     MESSAGE_TOO_LARGE,
     confluent,
     error_of,
@@ -39,7 +39,7 @@ from strandlog.record.codecs import codec_named
 from strandlog.record.partitioner import key_hash
 
 if TYPE_CHECKING:
-    from strandlog.client.remote import RemoteLog
+    from strandlog.client.remote.log import RemoteLog
 
 BATCH_BYTES = 2 * 1024 * 1024
 SERVE_SECONDS = 0.1  # between two looks at Ctrl-C

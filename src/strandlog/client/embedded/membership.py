@@ -54,7 +54,7 @@ from strandlog.protocol.consumer_protocol import (
 )
 
 if TYPE_CHECKING:
-    from strandlog.client.embedded import Log
+    from strandlog.client.embedded.log import Log
 
 CLIENT_ID = "strandlog-embedded"
 COOPERATIVE = "cooperative-sticky"

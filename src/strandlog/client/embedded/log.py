@@ -25,12 +25,12 @@ from strandlog.broker.topics.topic_rules import (
     check_topic_name,
 )
 from strandlog.client.choices import Acks, OffsetReset, OnUnreadable
-from strandlog.client.closing import Closing, OpenGuard
 from strandlog.client.consumer import Consumer
-from strandlog.client.embedded_source import EmbeddedSource
-from strandlog.client.group_commit import GroupCommit
-from strandlog.client.membership import Membership
-from strandlog.client.producer import Producer
+from strandlog.client.embedded.group_commit import GroupCommit
+from strandlog.client.embedded.membership import Membership
+from strandlog.client.embedded.producer import Producer
+from strandlog.client.embedded.source import EmbeddedSource
+from strandlog.client.lifecycle import Closing, OpenGuard
 from strandlog.client.record_source import GroupWish
 from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock

@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strandlog.client.arrow import items_of
-from strandlog.client.arrow_sending import RoutedTable, SentTable
+from strandlog.client.arrow.send import RoutedTable, SentTable
+from strandlog.client.arrow.table import items_of
 from strandlog.client.choices import Acks, check_acks, waits_for_disk
-from strandlog.client.closing import Closing, OpenGuard
+from strandlog.client.embedded.sent_batch import SentBatch
+from strandlog.client.lifecycle import Closing, OpenGuard
 from strandlog.client.record_items import (
     BatchItem,
     GivenHeaders,
@@ -30,7 +31,6 @@ from strandlog.client.record_items import (
     checked_timestamp,
     fields_of,
 )
-from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import (
     ClosedError,
     MessageTooLargeError,
@@ -45,7 +45,7 @@ from strandlog.record.partitioner import KeyHash, key_hash
 from strandlog.storage.partition.log import AppendResult, PartitionLog
 
 if TYPE_CHECKING:
-    from strandlog.client.embedded import Log
+    from strandlog.client.embedded.log import Log
 
 __all__ = ["Acks", "BatchItem", "Producer"]
 

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from strandlog.client.remote_errors import confluent, error_of, translated
+from strandlog.client.remote.errors import confluent, error_of, translated
 from strandlog.model import TopicPartition
 
 if TYPE_CHECKING:
-    from strandlog.client.remote import RemoteLog
+    from strandlog.client.remote.log import RemoteLog
 
 
 class RemoteOffsets:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strandlog.client.remote_errors import confluent, translated
+from strandlog.client.remote.errors import confluent, translated
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import SettingError, StrandlogError
 
 if TYPE_CHECKING:
-    from strandlog.client.remote import RemoteLog
+    from strandlog.client.remote.log import RemoteLog
 
 SOURCES = {
     1: "topic",

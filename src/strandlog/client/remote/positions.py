@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from strandlog.client.remote_errors import confluent
+from strandlog.client.remote.errors import confluent
 from strandlog.model import Record, TopicPartition
 
 NO_POSITION = -1

@@ -22,12 +22,12 @@ from weakref import WeakSet
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
 from strandlog.client.choices import Acks, OffsetReset
-from strandlog.client.closing import Closing
-from strandlog.client.remote_consumer import RemoteConsumer
-from strandlog.client.remote_errors import confluent, error_of, translated
-from strandlog.client.remote_groups import RemoteGroups
-from strandlog.client.remote_producer import RemoteProducer
-from strandlog.client.remote_settings import RemoteSetting, RemoteSettings, kafka_text
+from strandlog.client.lifecycle import Closing
+from strandlog.client.remote.consumer import RemoteConsumer
+from strandlog.client.remote.errors import confluent, error_of, translated
+from strandlog.client.remote.groups import RemoteGroups
+from strandlog.client.remote.producer import RemoteProducer
+from strandlog.client.remote.settings import RemoteSetting, RemoteSettings, kafka_text
 from strandlog.client.topic_info import NOT_TOLD, PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from strandlog.broker.broker import Broker
-from strandlog.client.group_commit import GroupCommit
+from strandlog.client.embedded.group_commit import GroupCommit
 from strandlog.client.record_source import FETCH_BYTES, Decode, Fetched
 from strandlog.errors import CorruptSegmentError, StorageError
 from strandlog.model import TimestampOffset, TopicPartition

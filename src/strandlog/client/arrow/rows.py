@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from strandlog.client.arrow import record_at, table_of_batches
+from strandlog.client.arrow.table import record_at, table_of_batches
 from strandlog.client.record_source import Fetched, undecodable
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import Record, TopicPartition

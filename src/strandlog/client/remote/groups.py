@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, MemberDescription
-from strandlog.client.remote_errors import confluent, error_of, translated
+from strandlog.client.remote.errors import confluent, error_of, translated
 from strandlog.errors import GroupNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import (
@@ -16,7 +16,7 @@ from strandlog.protocol.consumer_protocol import (
 )
 
 if TYPE_CHECKING:
-    from strandlog.client.remote import RemoteLog
+    from strandlog.client.remote.log import RemoteLog
 
 # librdkafka's names, and Kafka's words for them.
 STATES = {

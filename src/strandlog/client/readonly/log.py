@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.catalog import CATALOG_FILE, topic_from_document
 from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
+from strandlog.client.api import OpenLog
 from strandlog.client.choices import OffsetReset, OnUnreadable
-from strandlog.client.closing import Closing
 from strandlog.client.consumer import Consumer
-from strandlog.client.folder_groups import FolderGroups
-from strandlog.client.interface import OpenLog
-from strandlog.client.membership import Membership
+from strandlog.client.embedded.membership import Membership
+from strandlog.client.lifecycle import Closing
+from strandlog.client.readonly.groups import FolderGroups
 from strandlog.client.record_source import (
     FETCH_BYTES,
     Decode,

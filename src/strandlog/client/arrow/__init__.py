@@ -1,0 +1,1 @@
+"""Records as Arrow tables, for the consumers and producers of every log."""

@@ -1,0 +1,1 @@
+"""The embedded log: this process owns the data folder."""

@@ -1,0 +1,1 @@
+"""The remote log: a broker, through librdkafka."""

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from strandlog.cli.pipeline_table import QueryTable
+from strandlog.cli.formats.pipeline_table import QueryTable
 from strandlog.spark.progress import QueryReport
 
 START_SECONDS = 180

@@ -34,7 +34,7 @@ def main() -> None:
 
 def _serves(words: list[str]) -> bool:
     """Serve if the call is plain; False when it is not, and nothing was done."""
-    from strandlog.cli.serving import parse_plain, serve  # noqa: PLC0415 - only for this command
+    from strandlog.cli.start_server import parse_plain, serve  # noqa: PLC0415 - only for this command
 
     plain = parse_plain(words)
     if plain is None:
@@ -42,7 +42,7 @@ def _serves(words: list[str]) -> bool:
     try:
         serve(plain)
     except (StrandlogError, OSError) as error:
-        from strandlog.cli.failure import failure_line  # noqa: PLC0415 - only when needed
+        from strandlog.cli.errors import failure_line  # noqa: PLC0415 - only when needed
 
         sys.stderr.write(failure_line(error) + "\n")
         sys.exit(1)

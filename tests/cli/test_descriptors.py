@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandlog.broker.topics.dynamic_settings import DynamicSettings
-from strandlog.cli.descriptors import (
+from strandlog.cli.file_limits import (
     FOR_EVERYTHING_ELSE,
     LEAST,
     TooFewDescriptorsError,

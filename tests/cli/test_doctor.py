@@ -19,21 +19,21 @@ from tests.broker_process import BrokerProcess
 from tests.cli.command_line import CommandLine
 
 from strandlog.broker.topics.catalog import CATALOG_FILE
-from strandlog.cli.descriptors import Limits, needed, wanted
-from strandlog.cli.doctor_folder import (
+from strandlog.cli.doctor.folder import (
     file_system_of,
     judged_file_system,
     judged_space,
     judged_syncs,
 )
-from strandlog.cli.doctor_machine import (
+from strandlog.cli.doctor.machine import (
     EARLIEST_SANE_MS,
     check_clock,
     check_descriptors,
     check_jump,
 )
-from strandlog.cli.doctor_network import advertised_mistake
-from strandlog.cli.lock_owner import listed_owner
+from strandlog.cli.doctor.network import advertised_mistake
+from strandlog.cli.file_limits import Limits, needed, wanted
+from strandlog.cli.folder_owner import listed_owner
 from strandlog.config.tables.broker import broker_settings
 
 NOW_MS = EARLIEST_SANE_MS + 10_000_000

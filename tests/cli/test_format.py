@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.cli.format import RecordFormat, unescaped
+from strandlog.cli.formats.record_format import RecordFormat, unescaped
 from strandlog.model import Record
 
 RECORD = Record("topic", 3, 42, 1_700_000_000_000, b"key", b"value\xff", (("h", b"x"), ("n", None)))

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command_line import CommandLine
 
 import strandlog
-from strandlog.cli import log
+from strandlog.cli.commands import log
 from strandlog.storage.files import Files
 
 

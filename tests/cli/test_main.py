@@ -21,7 +21,7 @@ def test_help_names_every_command_and_imports_none_of_them(cli: CommandLine) -> 
     command = [sys.executable, "-X", "importtime", "-m", "strandlog", "--help"]
     imports = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "strandlog.cli.main" in imports
-    for module in ("strandlog.cli.topic", "strandlog.server", "rich.table", "msgspec"):
+    for module in ("strandlog.cli.commands.topic", "strandlog.server", "rich.table", "msgspec"):
         assert module not in imports
 
 

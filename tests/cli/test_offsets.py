@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 import typer
 
-from strandlog.cli.offsets import Place, parse_place
+from strandlog.cli.formats.offset_argument import Place, parse_place
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.cli.record_json import parse_line, record_line
+from strandlog.cli.formats.record_json import parse_line, record_line
 from strandlog.errors import DataError
 from strandlog.model import Record
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from strandlog.cli.serve import app
-from strandlog.cli.serving import PLAIN_OPTIONS, ServeArguments, parse_plain
+from strandlog.cli.commands.serve import app
+from strandlog.cli.start_server import PLAIN_OPTIONS, ServeArguments, parse_plain
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from strandlog.cli import setting_sources
-from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair
+from strandlog.cli import configuration as setting_sources
+from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair
 from strandlog.config.resolve import Configuration
 
 ConfigFile = Annotated[

@@ -34,21 +34,24 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from strandlog.cli.failure import failure_line
+from strandlog.cli.errors import failure_line
 from strandlog.cli.options import CONTEXT, MARKUP, RunState
 from strandlog.errors import StrandlogError
 
 COMMANDS = {
-    "serve": ("strandlog.cli.serve", "Serve a folder to every Kafka client."),
-    "topic": ("strandlog.cli.topic", "Create, list, describe, alter and delete topics."),
-    "produce": ("strandlog.cli.produce", "Write lines to a topic."),
-    "consume": ("strandlog.cli.consume", "Print the records of a topic."),
-    "group": ("strandlog.cli.group", "List, describe, reset and delete consumer groups."),
-    "log": ("strandlog.cli.log", "Verify, dump and measure the files of a folder."),
-    "config": ("strandlog.cli.config", "Show settings and their origin; check a file of them."),
-    "pipeline": ("strandlog.cli.pipeline", "Run, validate and list Spark pipelines."),
-    "doctor": ("strandlog.cli.doctor", "Find what is wrong with this machine or set-up."),
-    "node": ("strandlog.cli.node", "Serve JSON lines on stdin and stdout."),
+    "serve": ("strandlog.cli.commands.serve", "Serve a folder to every Kafka client."),
+    "topic": ("strandlog.cli.commands.topic", "Create, list, describe, alter and delete topics."),
+    "produce": ("strandlog.cli.commands.produce", "Write lines to a topic."),
+    "consume": ("strandlog.cli.commands.consume", "Print the records of a topic."),
+    "group": ("strandlog.cli.commands.group", "List, describe, reset and delete consumer groups."),
+    "log": ("strandlog.cli.commands.log", "Verify, dump and measure the files of a folder."),
+    "config": (
+        "strandlog.cli.commands.config",
+        "Show settings and their origin; check a file of them.",
+    ),
+    "pipeline": ("strandlog.cli.commands.pipeline", "Run, validate and list Spark pipelines."),
+    "doctor": ("strandlog.cli.commands.doctor", "Find what is wrong with this machine or set-up."),
+    "node": ("strandlog.cli.commands.node", "Serve JSON lines on stdin and stdout."),
 }
 EXAMPLES = """Three to try:
 

@@ -32,7 +32,7 @@ def _said(error: Exception) -> str:
 
 
 def _owned(path: str) -> str:
-    from strandlog.cli.lock_owner import owner_of  # noqa: PLC0415 - only when needed
+    from strandlog.cli.folder_owner import owner_of  # noqa: PLC0415 - only when needed
     from strandlog.storage.files import DiskFiles  # noqa: PLC0415 - the same
 
     owner = owner_of(DiskFiles(), path) or "another process"

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from strandlog.broker.topics.catalog import CATALOG_FILE
-from strandlog.cli.check import Check, fail, ok, warn
-from strandlog.cli.lock_owner import owner_of
+from strandlog.cli.doctor.result import Check, fail, ok, warn
+from strandlog.cli.folder_owner import owner_of
 from strandlog.cli.output import counted, size_text
 from strandlog.errors import FolderError, StorageError, UnknownLayoutError
 from strandlog.storage import paths

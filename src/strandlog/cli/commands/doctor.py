@@ -17,18 +17,18 @@ from typing import Annotated
 
 import typer
 
-from strandlog.cli.check import Check, fail, ok, warn
 from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration
-from strandlog.cli.descriptors import limits
-from strandlog.cli.doctor_folder import check_folder, newest_times_ms
-from strandlog.cli.doctor_machine import (
+from strandlog.cli.doctor.folder import check_folder, newest_times_ms
+from strandlog.cli.doctor.machine import (
     check_clock,
     check_descriptors,
     check_extras,
     check_jump,
     check_python,
 )
-from strandlog.cli.doctor_network import check_bootstrap
+from strandlog.cli.doctor.network import check_bootstrap
+from strandlog.cli.doctor.result import Check, fail, ok, warn
+from strandlog.cli.file_limits import limits
 from strandlog.cli.options import CONTEXT, MARKUP, Json
 from strandlog.cli.output import counted, print_json, talk
 from strandlog.clock import SystemClock

@@ -28,8 +28,9 @@ from strandlog import (
     TopicPartition,
     UndecodableBatchError,
 )
-from strandlog.cli.format import RecordFormat
-from strandlog.cli.offsets import WORDS, go_to, parse_place
+from strandlog.cli.formats.offset_argument import WORDS, go_to, parse_place
+from strandlog.cli.formats.record_format import RecordFormat
+from strandlog.cli.formats.record_json import record_line
 from strandlog.cli.options import (
     Bootstrap,
     ClientSettings,
@@ -41,7 +42,6 @@ from strandlog.cli.options import (
     target_of,
 )
 from strandlog.cli.output import talk
-from strandlog.cli.record_json import record_line
 from strandlog.client.api import AnyConsumer, ReadableLog
 from strandlog.storage.paths import parse_partition_dir
 

@@ -19,7 +19,8 @@ from typing import Annotated, Any, BinaryIO, Literal
 import typer
 
 from strandlog import MessageTooLargeError, StrandlogError
-from strandlog.cli.format import unescaped
+from strandlog.cli.formats.record_format import unescaped
+from strandlog.cli.formats.record_json import parse_line
 from strandlog.cli.options import (
     Bootstrap,
     ClientSettings,
@@ -30,7 +31,6 @@ from strandlog.cli.options import (
     target_of,
 )
 from strandlog.cli.output import counted, print_json, progress, size_text, talk
-from strandlog.cli.record_json import parse_line
 from strandlog.client.api import AnyProducer
 from strandlog.client.choices import Acks
 from strandlog.client.record_items import BatchItem

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandlog.cli.descriptors import fitted, raise_limit, wanted
-from strandlog.cli.setting_sources import CONFIG_FILE_VARIABLE, is_pair, read_configuration
+from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair, read_configuration
+from strandlog.cli.file_limits import fitted, raise_limit, wanted
 from strandlog.config.origin import Origin
 from strandlog.config.resolve import Chosen
 from strandlog.config.setting import Value

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from strandlog.cli.formats.record_json import bytes_field
 from strandlog.cli.output import time_text
-from strandlog.cli.record_json import bytes_field
 from strandlog.errors import DataError, UnknownLayoutError
 from strandlog.model import Record, TopicPartition
 from strandlog.storage.files import Files

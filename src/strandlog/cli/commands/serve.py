@@ -17,8 +17,8 @@ import typer
 
 from strandlog.cli.config_sources import ConfigFile, SetOptions, checked_pairs
 from strandlog.cli.options import CONTEXT, MARKUP
-from strandlog.cli.serving import ServeArguments
-from strandlog.cli.serving import serve as serve_folder
+from strandlog.cli.start_server import ServeArguments
+from strandlog.cli.start_server import serve as serve_folder
 from strandlog.config.tables.server import MAX_PORT
 
 app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=MARKUP)

@@ -7,8 +7,8 @@ import platform
 import re
 
 from strandlog import __version__
-from strandlog.cli.check import Check, fail, ok, warn
-from strandlog.cli.descriptors import Limits, needed, wanted
+from strandlog.cli.doctor.result import Check, fail, ok, warn
+from strandlog.cli.file_limits import Limits, needed, wanted
 from strandlog.cli.output import time_text
 from strandlog.config.tables.broker import BrokerSettings
 

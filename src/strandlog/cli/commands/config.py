@@ -14,6 +14,7 @@ import typer
 
 from strandlog import RemoteLog
 from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration
+from strandlog.cli.configuration import read_file
 from strandlog.cli.options import (
     Bootstrap,
     ClientSettings,
@@ -25,7 +26,6 @@ from strandlog.cli.options import (
     target_of,
 )
 from strandlog.cli.output import counted, print_json, print_table, talk, text
-from strandlog.cli.setting_sources import read_file
 from strandlog.client.api import ReadableLog
 from strandlog.client.remote.settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
 from strandlog.config.origin import Problem

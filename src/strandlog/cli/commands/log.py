@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from strandlog.broker.topics.catalog import CATALOG_FILE, topic_from_document
-from strandlog.cli.log_dump import dump_file
+from strandlog.cli.formats.log_dump import dump_file
 from strandlog.cli.options import Json, command_app
 from strandlog.cli.output import (
     Column,

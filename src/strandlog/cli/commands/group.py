@@ -12,8 +12,8 @@ import typer
 
 from strandlog import PartitionInfo, TopicNotFoundError, TopicPartition
 from strandlog.broker.groups.requests import NO_GENERATION
+from strandlog.cli.formats.offset_argument import Place, go_to, parse_place
 from strandlog.cli.group_table import assigned_partitions, lag_rows
-from strandlog.cli.offsets import Place, go_to, parse_place
 from strandlog.cli.options import (
     Bootstrap,
     ClientSettings,

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strandlog.cli.formats.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.cli.options import Json, command_app, settings_of
 from strandlog.cli.output import counted, print_json, print_table, talk, text
-from strandlog.cli.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.clock import pause
 from strandlog.errors import ConfigurationError, MissingExtraError
 from strandlog.spark.options import client_options

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strandlog.cli.check import Check, fail, ok, warn
+from strandlog.cli.doctor.result import Check, fail, ok, warn
 from strandlog.errors import DataError
 from strandlog.protocol.primitives import Reader
 

@@ -1,0 +1,1 @@
+"""The commands of `strandlog`, one module each."""

@@ -1,0 +1,1 @@
+"""How commands print and parse records, offsets and tables."""

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from strandlog.cli.formats.pipeline_table import QueryTable
-from strandlog.spark.progress import QueryReport
+from strandlog.spark.monitoring.progress import QueryReport
 
 START_SECONDS = 180
 STOP_SECONDS = 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.spark.access import chosen
 from strandlog.spark.options import STREAM, parse_options
+from strandlog.spark.source.access import chosen
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from pyspark.sql.types import (  # noqa: E402
     StructType,
 )
 
-from strandlog.spark.decoding import Decoder  # noqa: E402
+from strandlog.spark.formats.decoder import Decoder  # noqa: E402
 from strandlog.spark.schema import check_schema, record_schema  # noqa: E402
 
 FIVE = datetime.datetime(2013, 1, 1, 5, tzinfo=datetime.UTC)
@@ -353,7 +353,7 @@ def bits(array: Any) -> Any:
 def test_compiled_loops_read_what_the_decoder_reads(
     values: list[bytes | None], prefix: str
 ) -> None:
-    from strandlog.spark.avro_values import AvroValues
+    from strandlog.spark.formats.avro_values import AvroValues
 
     asked = options(FLAT, avroPrefix=prefix)
     names = tuple(field["name"] for field in FLAT["fields"])
@@ -380,7 +380,7 @@ def test_compiled_loops_read_what_the_decoder_reads(
     ],
 )
 def test_compiled_loops_are_for_flat_records(kind: Any, is_flat: bool) -> None:
-    from strandlog.spark.avro_values import AvroValues
+    from strandlog.spark.formats.avro_values import AvroValues
 
     found = AvroValues(options(record(("c", kind), ("d", "string"))), ("c",))
     assert (found._flat is not None) == is_flat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandlog.model import TopicPartition
-from strandlog.spark.continuity import (
+from strandlog.spark.source.continuity import (
     Bounds,
     beyond_end,
     continued,
@@ -15,8 +15,8 @@ from strandlog.spark.continuity import (
     recreated,
     trimmed,
 )
-from strandlog.spark.offsets import StreamOffset
-from strandlog.spark.planning import OffsetRange
+from strandlog.spark.source.offsets import StreamOffset
+from strandlog.spark.source.planning import OffsetRange
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 OLD, NEW = {"a": "old"}, {"a": "new"}

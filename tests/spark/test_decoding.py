@@ -7,7 +7,7 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
-from strandlog.spark.decoding import as_text  # noqa: E402
+from strandlog.spark.formats.decoder import as_text  # noqa: E402
 
 
 def test_what_is_no_text_is_shown_as_well_as_can_be() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.spark.failures import one_line
+from strandlog.spark.errors import one_line
 
 STREAM = """[STREAM_FAILED] Query [id = 4, runId = d] terminated with exception: """
 

@@ -11,9 +11,9 @@ import pytest
 import strandlog
 from strandlog.errors import UnknownLayoutError
 from strandlog.model import TopicPartition
-from strandlog.spark.folder_access import FolderAccess
 from strandlog.spark.options import BATCH, parse_options
-from strandlog.spark.planning import OffsetRange
+from strandlog.spark.source.folder_access import FolderAccess
+from strandlog.spark.source.planning import OffsetRange
 
 TP = TopicPartition("t", 0)
 

@@ -25,10 +25,10 @@ pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from strandlog.spark.decoding import Decoder
+from strandlog.spark.formats.decoder import Decoder
 from strandlog.spark.options import BATCH, STREAM, parse_options
 from strandlog.spark.schema import record_schema
-from strandlog.spark.source import BatchReader, RangeReader, StreamReader
+from strandlog.spark.source.reader import BatchReader, RangeReader, StreamReader
 
 LENIENT = {"failOnDataLoss": "false"}
 EVERYTHING = ReadAllAvailable()

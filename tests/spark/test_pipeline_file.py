@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.spark.pipeline_file import PipelineFile, column_names
+from strandlog.spark.pipeline.file import PipelineFile, column_names
 
 GOOD = """\
 [pipeline]

@@ -15,9 +15,9 @@ from strandlog.client.wire.client import WireClient
 from strandlog.errors import ConfigurationError, TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch
-from strandlog.spark.pipeline_file import PipelineFile
-from strandlog.spark.pipeline_run import PipelineRun
-from strandlog.spark.pipeline_tables import Pipeline
+from strandlog.spark.pipeline.file import PipelineFile
+from strandlog.spark.pipeline.model import Pipeline
+from strandlog.spark.pipeline.queries import PipelineRun
 
 HEAD = """
 [pipeline]

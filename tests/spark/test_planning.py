@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.model import TopicPartition
-from strandlog.spark.planning import (
+from strandlog.spark.source.planning import (
     SMALLEST_TASK_RECORDS,
     OffsetRange,
     limited,

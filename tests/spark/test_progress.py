@@ -19,7 +19,7 @@ from strandlog.model import TopicPartition
 
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
-from strandlog.spark.progress import QueryReport, log_report, watch
+from strandlog.spark.monitoring.progress import QueryReport, log_report, watch
 
 REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 0, None)
 

@@ -9,7 +9,7 @@ from tests.broker_process import BrokerProcess
 from tests.http_client import http_address
 
 from strandlog.errors import InvalidSettingError, UnreachableError
-from strandlog.spark.report_address import address_finder, parse_report
+from strandlog.spark.monitoring.report_address import address_finder, parse_report
 
 
 @pytest.mark.parametrize(

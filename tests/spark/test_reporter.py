@@ -20,10 +20,10 @@ pytest.importorskip("pyspark", reason="reports come out of Spark")
 
 from strandlog.errors import UnreachableError
 from strandlog.server.http import pipeline_reports as taken
-from strandlog.spark import reporter as module
-from strandlog.spark.progress import QueryReport
-from strandlog.spark.report_address import ReportAddress, address_finder, parse_report
-from strandlog.spark.reporter import Reporter
+from strandlog.spark.monitoring import reporter as module
+from strandlog.spark.monitoring.progress import QueryReport
+from strandlog.spark.monitoring.report_address import ReportAddress, address_finder, parse_report
+from strandlog.spark.monitoring.reporter import Reporter
 
 REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 2, "2013-01-01T00:00:00.000Z")
 

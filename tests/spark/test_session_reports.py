@@ -16,7 +16,7 @@ from strandlog.errors import InvalidSettingError
 
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
-from strandlog.spark.progress import watch
+from strandlog.spark.monitoring.progress import watch
 
 
 def shown(broker: BrokerProcess, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tests.spark.conftest import NOW_MS, fill
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch
-from strandlog.spark.commit_log import DECIDED, CommitLog, Decision
+from strandlog.spark.sink.commit_log import DECIDED, CommitLog, Decision
 
 
 def read(spark: Any, broker: BrokerProcess, topic: str) -> list[bytes]:

@@ -17,9 +17,9 @@ from strandlog.record.batch import iter_batches
 pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
-from strandlog.spark.commit_log import CommitLog, Decision  # noqa: E402
 from strandlog.spark.options import SINK, parse_options  # noqa: E402
-from strandlog.spark.sink import BatchSink, BatchWriter, TaskMessage, TaskPlace  # noqa: E402
+from strandlog.spark.sink.commit_log import CommitLog, Decision  # noqa: E402
+from strandlog.spark.sink.writer import BatchSink, BatchWriter, TaskMessage, TaskPlace  # noqa: E402
 
 QUERY = "8c0f7a1e-phases"
 

@@ -17,12 +17,12 @@ from strandlog.record.codecs import Codec
 
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
-from strandlog.spark.access import RawPiece
-from strandlog.spark.decoding import Decoder
+from strandlog.spark.formats.decoder import Decoder
 from strandlog.spark.options import BATCH, parse_options
-from strandlog.spark.planning import OffsetRange
 from strandlog.spark.schema import record_schema
-from strandlog.spark.source import RangeReader
+from strandlog.spark.source.access import RawPiece
+from strandlog.spark.source.planning import OffsetRange
+from strandlog.spark.source.reader import RangeReader
 
 TP = TopicPartition("t", 0)
 POISON = raw_batch(b"no gzip at all", 3, Codec.GZIP)

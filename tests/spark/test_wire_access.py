@@ -19,8 +19,8 @@ from strandlog.client.wire.connection import WireConnection
 from strandlog.errors import UnreachableError
 from strandlog.model import TopicPartition
 from strandlog.spark.options import STREAM, Options, parse_options
-from strandlog.spark.planning import OffsetRange
-from strandlog.spark.wire_access import WireAccess, task_client_options
+from strandlog.spark.source.cluster_access import WireAccess, task_client_options
+from strandlog.spark.source.planning import OffsetRange
 
 METADATA, LIST_OFFSETS = 3, 2
 QUICK = {
@@ -123,9 +123,9 @@ def test_a_micro_batch_asks_for_metadata_once(
     pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from strandlog.spark.decoding import Decoder
+    from strandlog.spark.formats.decoder import Decoder
     from strandlog.spark.schema import record_schema
-    from strandlog.spark.source import RangeReader, StreamReader
+    from strandlog.spark.source.reader import RangeReader, StreamReader
 
     fill(client, topic, 10)
     asked = options(broker.address, subscribe=topic, startingOffsets="earliest")

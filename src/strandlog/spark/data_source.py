@@ -16,14 +16,14 @@ from pyspark.sql.datasource import DataSource
 from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.spark.options import BATCH, SINK, STREAM, parse_options
 from strandlog.spark.schema import check_rows, check_schema, record_schema
-from strandlog.spark.telling import in_one_line
+from strandlog.spark.worker import in_one_line
 from strandlog.spark.worker_memory import settling
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from strandlog.spark.sink import BatchSink, BatchWriter, StreamWriter
-    from strandlog.spark.source import BatchReader, RangeReader, RefusedStream, StreamReader
+    from strandlog.spark.sink.writer import BatchSink, BatchWriter, StreamWriter
+    from strandlog.spark.source.reader import BatchReader, RangeReader, RefusedStream, StreamReader
 
 
 class StrandlogDataSource(DataSource):
@@ -39,12 +39,12 @@ class StrandlogDataSource(DataSource):
 
     @in_one_line()
     def reader(self, schema: StructType) -> BatchReader:
-        from strandlog.spark.source import BatchReader  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.source.reader import BatchReader  # noqa: PLC0415 - where it is needed
 
         return BatchReader(self._range_reader(BATCH, schema))
 
     def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:
-        from strandlog.spark.source import (  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.source.reader import (  # noqa: PLC0415 - where it is needed
             RefusedStream,
             StreamReader,
         )
@@ -57,14 +57,14 @@ class StrandlogDataSource(DataSource):
     @in_one_line()
     @settling()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from strandlog.spark.sink import BatchWriter  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.sink.writer import BatchWriter  # noqa: PLC0415 - where it is needed
 
         return BatchWriter(self._sink(schema, overwrite=overwrite, default="at_least_once"))
 
     @in_one_line()
     @settling()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from strandlog.spark.sink import StreamWriter  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.sink.writer import StreamWriter  # noqa: PLC0415 - where it is needed
 
         sink = self._sink(schema, overwrite=overwrite, default="exactly_once")
         if sink.options["txnAppId"] is not None:
@@ -76,7 +76,7 @@ class StrandlogDataSource(DataSource):
         return StreamWriter(sink)
 
     def _sink(self, schema: StructType, *, overwrite: bool, default: str) -> BatchSink:
-        from strandlog.spark.sink import BatchSink  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.sink.writer import BatchSink  # noqa: PLC0415 - where it is needed
 
         options = parse_options(SINK, self.options)
         if overwrite:
@@ -88,8 +88,8 @@ class StrandlogDataSource(DataSource):
         return BatchSink(options, is_exact=guarantee == "exactly_once")
 
     def _range_reader(self, use: str, schema: StructType) -> RangeReader:
-        from strandlog.spark.decoding import Decoder  # noqa: PLC0415 - where it is needed
-        from strandlog.spark.source import RangeReader  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.formats.decoder import Decoder  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.source.reader import RangeReader  # noqa: PLC0415 - where it is needed
 
         options = parse_options(use, self.options)
         check_schema(schema, options)

@@ -22,7 +22,13 @@ from typing import Any, NamedTuple
 
 from strandlog.config.units import parse_duration_ms
 from strandlog.errors import InvalidSettingError, SettingError, UnknownSettingError
-from strandlog.spark.offsets import EARLIEST, LATEST, Offsets, parse_assignment, parse_offsets
+from strandlog.spark.source.offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    parse_assignment,
+    parse_offsets,
+)
 
 PREFIX = "kafka."
 BATCH, STREAM, SINK = "batch", "stream", "sink"

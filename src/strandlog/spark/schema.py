@@ -45,7 +45,7 @@ from strandlog.errors import InvalidSettingError
 from strandlog.spark.options import Options
 
 if TYPE_CHECKING:
-    from strandlog.spark.avro_schema import AvroColumns
+    from strandlog.spark.formats.avro_schema import AvroColumns
 
 CORRUPT: Final = "_corrupt"
 HEADERS = ArrayType(
@@ -106,7 +106,7 @@ def record_schema(options: Options) -> StructType:
 
 
 def _avro_columns(options: Options) -> AvroColumns:
-    from strandlog.spark.avro_values import columns_of  # noqa: PLC0415 - where it is needed
+    from strandlog.spark.formats.avro_values import columns_of  # noqa: PLC0415 - where it is needed
 
     return columns_of(options)
 

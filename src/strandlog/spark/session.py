@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from strandlog.errors import MissingExtraError
 from strandlog.spark.java import java_home
-from strandlog.spark.report_address import parse_report
+from strandlog.spark.monitoring.report_address import parse_report
 from strandlog.spark.starting import make_starts_patient
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def session(
         take_hang_ups_in_silence(spark.sparkContext)
     register(spark)
     make_starts_patient()
-    from strandlog.spark.progress import watch  # noqa: PLC0415 - needs pyspark
+    from strandlog.spark.monitoring.progress import watch  # noqa: PLC0415 - needs pyspark
 
     watch(spark, report=report)
     if running is None and not quiet:

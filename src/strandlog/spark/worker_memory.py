@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandlog.spark.telling import IN_WORKER
+from strandlog.spark.worker import IN_WORKER
 
 _modules = 0  # that were there when the collector was told last
 

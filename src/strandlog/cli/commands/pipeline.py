@@ -10,7 +10,7 @@ for each micro-batch, on stderr, or on stdout as JSON with --json.
 Ctrl-C and SIGTERM stop the queries after what they are at, and that is no failure: exit code 0.
 When a query fails, one line says why, and all are stopped: exit code 1.
 
-A broker that answers HTTP is told how the pipeline is doing, for its console (spark/reporter.py).
+A broker that answers HTTP is told how the pipeline is doing, for its console (spark/monitoring/reporter.py).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from strandlog.cli.options import Json, command_app, settings_of
 from strandlog.cli.output import counted, print_json, print_table, talk, text
 from strandlog.clock import pause
 from strandlog.errors import ConfigurationError, MissingExtraError
+from strandlog.spark.monitoring.report_address import OFF, address_finder
+from strandlog.spark.monitoring.reporter import Reporter
 from strandlog.spark.options import client_options
-from strandlog.spark.pipeline_file import PipelineFile, Problem
-from strandlog.spark.pipeline_tables import Pipeline
-from strandlog.spark.report_address import OFF, address_finder
-from strandlog.spark.reporter import Reporter
+from strandlog.spark.pipeline.file import PipelineFile, Problem
+from strandlog.spark.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
-    from strandlog.spark.pipeline_run import PipelineRun
-    from strandlog.spark.progress import QueryReport
+    from strandlog.spark.monitoring.progress import QueryReport
+    from strandlog.spark.pipeline.queries import PipelineRun
 
 app = command_app("Run, validate and list Spark pipelines.")
 
@@ -180,8 +180,8 @@ def _run(
         from pyspark.errors import PySparkException  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("spark", error.name or "pyspark") from error
-    from strandlog.spark.failures import one_line  # noqa: PLC0415 - needs Spark, as the next two
-    from strandlog.spark.pipeline_run import PipelineRun  # noqa: PLC0415
+    from strandlog.spark.errors import one_line  # noqa: PLC0415 - needs Spark, as the next two
+    from strandlog.spark.pipeline.queries import PipelineRun  # noqa: PLC0415
     from strandlog.spark.session import session  # noqa: PLC0415
 
     # A query that is stopped in the middle of a batch is told of by py4j, too.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.table import Table
 
-    from strandlog.spark.progress import QueryReport
+    from strandlog.spark.monitoring.progress import QueryReport
 
 GAP = 3  # blanks between two columns
 SHORTEST = 12  # what a name is cut to at most

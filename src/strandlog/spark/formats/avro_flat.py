@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandlog.record.arrow.arrays import bytes_column
-from strandlog.spark import avro_kernels as kernels
-from strandlog.spark.avro_schema import AvroColumns, Document
+from strandlog.spark.formats import avro_kernels as kernels
+from strandlog.spark.formats.avro_schema import AvroColumns, Document
 
 KINDS = {
     "boolean": kernels.BOOLEAN,

@@ -42,8 +42,10 @@ from strandlog.errors import (
     UndecodableBatchError,
 )
 from strandlog.model import TopicPartition
-from strandlog.spark.access import LogAccess
-from strandlog.spark.continuity import (
+from strandlog.spark.formats.decoder import Decoder
+from strandlog.spark.options import Options
+from strandlog.spark.source.access import LogAccess
+from strandlog.spark.source.continuity import (
     Bounds,
     Loss,
     Plan,
@@ -56,19 +58,17 @@ from strandlog.spark.continuity import (
     recreated,
     trimmed,
 )
-from strandlog.spark.decoding import Decoder
-from strandlog.spark.offsets import (
+from strandlog.spark.source.offsets import (
     TOPIC_IDS,
     Offsets,
     StreamOffset,
     as_document,
     stream_offset,
 )
-from strandlog.spark.opening import open_access
-from strandlog.spark.options import Options
-from strandlog.spark.places import check_order, ending, starting
-from strandlog.spark.planning import OffsetRange, limited, split
-from strandlog.spark.telling import in_one_line
+from strandlog.spark.source.opening import open_access
+from strandlog.spark.source.places import check_order, ending, starting
+from strandlog.spark.source.planning import OffsetRange, limited, split
+from strandlog.spark.worker import in_one_line
 from strandlog.spark.worker_memory import settling
 
 if TYPE_CHECKING:

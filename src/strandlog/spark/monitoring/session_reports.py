@@ -23,15 +23,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from strandlog.spark.failures import one_line
+from strandlog.spark.errors import one_line
+from strandlog.spark.monitoring.report_address import address_finder
+from strandlog.spark.monitoring.reporter import Reporter
 from strandlog.spark.options import SINK, Options, parse_options
-from strandlog.spark.report_address import address_finder
-from strandlog.spark.reporter import Reporter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from strandlog.spark.progress import QueryReport
+    from strandlog.spark.monitoring.progress import QueryReport
 
 logger = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from typing import NamedTuple, Protocol
 from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
 from strandlog.errors import TopicNotFoundError
 from strandlog.model import TopicPartition
-from strandlog.spark.continuity import Bounds
 from strandlog.spark.options import Options
-from strandlog.spark.planning import OffsetRange
+from strandlog.spark.source.continuity import Bounds
+from strandlog.spark.source.planning import OffsetRange
 from strandlog.storage.files import Buffer
 
 Aborted = Sequence[tuple[int, int]]

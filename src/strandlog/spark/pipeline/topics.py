@@ -8,7 +8,7 @@ from __future__ import annotations
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import TopicExistsError, TopicNotFoundError
 from strandlog.spark.options import client_options
-from strandlog.spark.pipeline_tables import Pipeline
+from strandlog.spark.pipeline.model import Pipeline
 
 
 def prepare_topics(pipeline: Pipeline) -> list[str]:

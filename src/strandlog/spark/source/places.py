@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from strandlog.errors import InvalidSettingError
 from strandlog.model import TopicPartition
-from strandlog.spark.access import LogAccess
-from strandlog.spark.continuity import Bounds
-from strandlog.spark.offsets import EARLIEST, LATEST, Offsets, check_complete
 from strandlog.spark.options import BATCH, Options
+from strandlog.spark.source.access import LogAccess
+from strandlog.spark.source.continuity import Bounds
+from strandlog.spark.source.offsets import EARLIEST, LATEST, Offsets, check_complete
 
 
 def starting(

@@ -16,7 +16,7 @@ from strandlog.errors import DataError, MessageTooLargeError
 from strandlog.model import TopicPartition
 from strandlog.record.arrow.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.record.codecs import Codec
-from strandlog.spark.commit_log import StagedTransaction
+from strandlog.spark.sink.commit_log import StagedTransaction
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from strandlog.model import TopicPartition
-from strandlog.spark.offsets import Offsets, StreamOffset
-from strandlog.spark.planning import OffsetRange
+from strandlog.spark.source.offsets import Offsets, StreamOffset
+from strandlog.spark.source.planning import OffsetRange
 
 
 class Bounds(NamedTuple):

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from strandlog.errors import SettingError
+from strandlog.spark.monitoring.report_address import parse_report
 from strandlog.spark.options import BATCH, PREFIX, SINK, STREAM, option_named, parse_options
-from strandlog.spark.pipeline_loops import loops
-from strandlog.spark.pipeline_tables import (
+from strandlog.spark.pipeline.loops import loops
+from strandlog.spark.pipeline.model import (
     FORMATS,
     KEYS,
     MODES,
@@ -26,7 +27,6 @@ from strandlog.spark.pipeline_tables import (
     SourceTable,
     ViewTable,
 )
-from strandlog.spark.report_address import parse_report
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Of a stream alone: a source that is static has none of them, and why.

@@ -36,10 +36,10 @@ from pyspark.sql.datasource import (
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import DataError, StrandlogError
 from strandlog.record.codecs import codec_named
-from strandlog.spark.commit_log import DONE, CommitLog, Decision, StagedTransaction
 from strandlog.spark.options import TRANSACTION_TIMEOUT, Options, transaction_timeout_ms
-from strandlog.spark.task_writer import BATCH_BYTES, TaskWriter
-from strandlog.spark.telling import in_one_line
+from strandlog.spark.sink.commit_log import DONE, CommitLog, Decision, StagedTransaction
+from strandlog.spark.sink.task import BATCH_BYTES, TaskWriter
+from strandlog.spark.worker import in_one_line
 from strandlog.spark.worker_memory import settling
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from strandlog.spark.pipeline_tables import Pipeline, SourceTable
+from strandlog.spark.pipeline.model import Pipeline, SourceTable
 
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _NAME = r"`?\w+`?(?:\s+(?:as\s+)?(?!on\b|where\b|join\b|group\b|using\b)\w+)?"

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from strandlog.errors import StrandlogError
-from strandlog.spark.report_address import FindAddress, ReportAddress
+from strandlog.spark.monitoring.report_address import FindAddress, ReportAddress
 
 if TYPE_CHECKING:
-    from strandlog.spark.progress import QueryReport
+    from strandlog.spark.monitoring.progress import QueryReport
 
 logger = logging.getLogger(__name__)
 

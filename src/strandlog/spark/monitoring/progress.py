@@ -28,16 +28,16 @@ from weakref import WeakKeyDictionary, ref
 from pyspark.sql.streaming import StreamingQueryListener
 
 from strandlog.errors import StrandlogError
-from strandlog.spark.offsets import Offsets, from_document
-from strandlog.spark.opening import open_access
+from strandlog.spark.monitoring.report_address import parse_report
+from strandlog.spark.monitoring.session_reports import SessionReports
 from strandlog.spark.options import STREAM, Options, parse_options
-from strandlog.spark.report_address import parse_report
-from strandlog.spark.session_reports import SessionReports
+from strandlog.spark.source.offsets import Offsets, from_document
+from strandlog.spark.source.opening import open_access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from strandlog.spark.access import LogAccess
+    from strandlog.spark.source.access import LogAccess
 
 logger = logging.getLogger(__name__)
 

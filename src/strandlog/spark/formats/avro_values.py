@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandlog.spark.avro_depth import DepthCheck, holds_itself
-from strandlog.spark.avro_flat import FlatReader, Skip, flat_reader
-from strandlog.spark.avro_schema import (
+from strandlog.spark.formats.avro_depth import DepthCheck, holds_itself
+from strandlog.spark.formats.avro_flat import FlatReader, Skip, flat_reader
+from strandlog.spark.formats.avro_schema import (
     AvroColumns,
     Document,
     check_costs,

@@ -15,10 +15,10 @@ from strandlog.errors import (
     UnreachableError,
 )
 from strandlog.model import TopicPartition
-from strandlog.spark.access import RawPiece, chosen
-from strandlog.spark.continuity import Bounds
 from strandlog.spark.options import Options
-from strandlog.spark.planning import OffsetRange, evenly
+from strandlog.spark.source.access import RawPiece, chosen
+from strandlog.spark.source.continuity import Bounds
+from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.transaction_index import AbortedTransaction

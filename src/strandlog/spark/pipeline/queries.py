@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from strandlog.clock import SystemClock, pause
 from strandlog.errors import ConfigurationError, StrandlogError
-from strandlog.spark.failures import one_line
+from strandlog.spark.errors import one_line
+from strandlog.spark.monitoring.progress import QueryReport, report_of
 from strandlog.spark.options import SINK, parse_options
-from strandlog.spark.pipeline_tables import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
-from strandlog.spark.pipeline_topics import prepare_topics
-from strandlog.spark.progress import QueryReport, report_of
+from strandlog.spark.pipeline.model import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
+from strandlog.spark.pipeline.topics import prepare_topics
 from strandlog.spark.schema import CORRUPT, CORRUPT_RECORD_FIELD, CORRUPT_TEXT_FIELD
 from strandlog.spark.starting import start_once, start_patiently
 

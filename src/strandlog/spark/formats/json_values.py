@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
-from strandlog.spark.json_rows import MisfitError, RowParser, Rows, base64_bytes
-from strandlog.spark.json_text import MAX_DEPTH, may_nest_too_deeply
-from strandlog.spark.json_times import SystemZone, named_zone
+from strandlog.spark.formats.json_rows import MisfitError, RowParser, Rows, base64_bytes
+from strandlog.spark.formats.json_text import MAX_DEPTH, may_nest_too_deeply
+from strandlog.spark.formats.json_times import SystemZone, named_zone
 
 JSON_ROWS = 16 * 1024
 RETRY_ROWS = 128

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.record.arrow.columns import decode_columns
 from strandlog.record.batch import BatchView, iter_batches
-from strandlog.spark.access import RawPiece
 from strandlog.spark.options import Options
-from strandlog.spark.planning import OffsetRange
 from strandlog.spark.schema import CORRUPT, record_columns
+from strandlog.spark.source.access import RawPiece
+from strandlog.spark.source.planning import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,12 +65,12 @@ class Decoder:
             self._read += tuple(sorted(wanted))
 
     def _json_parser(self) -> Parse:
-        from strandlog.spark.json_values import JsonValues  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.formats.json_values import JsonValues  # noqa: PLC0415 - where it is needed
 
         return JsonValues().parse
 
     def _avro_parser(self, options: Options) -> Parse:
-        from strandlog.spark.avro_values import AvroValues  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.formats.avro_values import AvroValues  # noqa: PLC0415 - where it is needed
 
         others = {*self._columns, CORRUPT}
         names = [field.name for field in self._schema if field.name not in others]

@@ -19,10 +19,10 @@ from strandlog.clock import SystemClock, pause
 from strandlog.config.units import parse_duration_ms
 from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
-from strandlog.spark.access import RawPiece, chosen
-from strandlog.spark.continuity import Bounds
 from strandlog.spark.options import Options
-from strandlog.spark.planning import OffsetRange, evenly
+from strandlog.spark.source.access import RawPiece, chosen
+from strandlog.spark.source.continuity import Bounds
+from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.folder.identity import base64_id
 
 # What a record takes when nothing was read yet; corrected as soon as something was.

@@ -1,0 +1,1 @@
+"""Typed values: JSON and Avro bytes to Arrow columns."""

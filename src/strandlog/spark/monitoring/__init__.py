@@ -1,0 +1,1 @@
+"""Progress of streaming queries: committed offsets and reports to a broker."""

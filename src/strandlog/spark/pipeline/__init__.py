@@ -1,0 +1,1 @@
+"""Pipelines: TOML files that describe sources, views and sinks."""

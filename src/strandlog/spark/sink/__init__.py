@@ -1,0 +1,1 @@
+"""The sink of `format("strandlog")`: batch and streaming writes, exactly once."""

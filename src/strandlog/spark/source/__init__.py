@@ -1,0 +1,1 @@
+"""The source of `format("strandlog")`: batch and streaming reads."""

@@ -30,7 +30,7 @@ from strandlog.protocol.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from strandlog.testing.fake_clock import FakeClock
+from strandlog.testing.clock import FakeClock
 
 
 class MemoryLog:

@@ -23,7 +23,7 @@ from strandlog.model import TopicPartition
 from strandlog.record.builder import build_single
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.testing import FakeClock, PowerCut, SimulatedFiles
-from strandlog.testing.script import Operation
+from strandlog.testing.disk.faults import Operation
 
 TOPICS_FILE = "data/topics.json"
 

@@ -16,7 +16,7 @@ from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.record.control import ControlType
 from strandlog.storage.folder.log_dir import UNSEEN_OFFSETS
 from strandlog.testing import FakeClock, SimulatedFiles
-from strandlog.testing.crash_choice import CrashChoice
+from strandlog.testing.disk.crash_outcome import CrashChoice
 
 CATALOG = ("data/topics.json", "data/topics.json.previous")
 LOG_STARTS = ("data/log-start-offset-checkpoint", "data/log-start-offset-checkpoint.previous")

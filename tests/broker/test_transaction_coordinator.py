@@ -36,7 +36,7 @@ from strandlog.model import ProducerIdentity
 from strandlog.protocol.transaction_records import TransactionState as S
 from strandlog.protocol.transaction_records import encode_key, encode_value
 from strandlog.testing import SimulatedFiles
-from strandlog.testing.script import Operation
+from strandlog.testing.disk.faults import Operation
 
 TABLE = "__transaction_state"
 OFFSETS = "__consumer_offsets"

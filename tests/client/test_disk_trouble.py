@@ -9,7 +9,7 @@ from tests.client.desk import Desk, drain, member, numbered
 
 from strandlog import StorageError, TopicPartition
 from strandlog.errors import DiskFullError
-from strandlog.testing.script import Operation
+from strandlog.testing.disk.faults import Operation
 
 MIB = 1024 * 1024
 

@@ -19,7 +19,7 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.segment import batch_walk
 from strandlog.storage.segment.transaction_index import AbortedTransactions
 from strandlog.testing import SimulatedFiles
-from strandlog.testing.simulated_handles import SimulatedLogFile
+from strandlog.testing.disk.handles import SimulatedLogFile
 
 QUICK = Thoroughness(
     states_per_step=3, random_per_step=2, nested_every=10, torn_every=25, operations=30

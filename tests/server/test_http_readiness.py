@@ -20,7 +20,7 @@ from strandlog.server.http.exposition import take_picture
 from strandlog.server.http.health import readiness
 from strandlog.storage.files import DiskFiles
 from strandlog.testing import FakeClock
-from strandlog.testing.simulated_files import SimulatedFiles
+from strandlog.testing.disk.files import SimulatedFiles
 
 
 def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works() -> None:

@@ -39,7 +39,7 @@ from strandlog.storage.cleaning.compaction import plan_compaction
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import find_timestamp
 from strandlog.testing import FakeClock, SimulatedFiles
-from strandlog.testing.crash_choice import ALL_LOST
+from strandlog.testing.disk.crash_outcome import ALL_LOST
 
 COMPACT = small_settings(cleanup_policy=("compact",), delete_retention_ms=1000)
 NO_ROOM = 0  # the smallest map: fourteen keys

@@ -10,7 +10,7 @@ import pytest
 from strandlog.errors import DiskFullError
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.disk_reserve import DiskReserve
-from strandlog.testing.simulated_files import SimulatedFiles
+from strandlog.testing.disk.files import SimulatedFiles
 
 SIZE = 1000
 

@@ -27,7 +27,7 @@ from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.recovery_point import write_recovery_point
 from strandlog.testing import FakeClock, SimulatedFiles, Step
-from strandlog.testing.crash_choice import ALL_LOST
+from strandlog.testing.disk.crash_outcome import ALL_LOST
 
 
 def after_power_cut(files: SimulatedFiles) -> PartitionLog:

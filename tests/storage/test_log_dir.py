@@ -36,7 +36,7 @@ from strandlog.storage.folder.identity import base64_id, parent_of, parse_proper
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.work import do_here
 from strandlog.testing import FakeClock, SimulatedFiles
-from strandlog.testing.crash_choice import ALL_LOST
+from strandlog.testing.disk.crash_outcome import ALL_LOST
 
 OTHER = TopicPartition("other-topic", 12)
 

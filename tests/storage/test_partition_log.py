@@ -35,7 +35,7 @@ from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import find_timestamp, read
 from strandlog.testing import FakeClock, SimulatedFiles
-from strandlog.testing.crash_choice import ALL_LOST
+from strandlog.testing.disk.crash_outcome import ALL_LOST
 
 
 def keyed(log: PartitionLog, count: int, keys: int = 3) -> None:

@@ -27,7 +27,7 @@ from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
-from strandlog.testing.crash_choice import ALL_LOST
+from strandlog.testing.disk.crash_outcome import ALL_LOST
 
 COMPACT = small_settings(cleanup_policy=("compact",))
 

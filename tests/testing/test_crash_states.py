@@ -6,7 +6,7 @@ import random
 from itertools import islice
 
 from strandlog.testing import CrashChoice, SimulatedFiles
-from strandlog.testing.crash_choice import ALL_KEPT, ALL_LOST
+from strandlog.testing.disk.crash_outcome import ALL_KEPT, ALL_LOST
 
 
 def busy_disk(files_count: int = 3, appends: int = 4, size: int = 100) -> SimulatedFiles:

@@ -8,8 +8,8 @@ import pytest
 
 from strandlog.storage.files import Files
 from strandlog.testing import CrashChoice, FileFate, PowerCut, SimulatedFiles, Step
-from strandlog.testing.crash_choice import ALL_KEPT, ALL_LOST
-from strandlog.testing.script import Moment
+from strandlog.testing.disk.crash_outcome import ALL_KEPT, ALL_LOST
+from strandlog.testing.disk.faults import Moment
 
 LOG = "p-0/0.log"
 

@@ -11,8 +11,8 @@ import pytest
 from strandlog.errors import DiskFullError, StorageError
 from strandlog.storage.files import DIRECTORY, Files
 from strandlog.testing import SimulatedFiles
-from strandlog.testing.crash_choice import ALL_KEPT, ALL_LOST
-from strandlog.testing.script import Operation
+from strandlog.testing.disk.crash_outcome import ALL_KEPT, ALL_LOST
+from strandlog.testing.disk.faults import Operation
 
 
 def durable(files: SimulatedFiles, path: str = "log") -> bytes:

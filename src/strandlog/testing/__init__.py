@@ -7,9 +7,9 @@ PowerCut          how a simulated disk stops whoever is using it
 
 from __future__ import annotations
 
-from strandlog.testing.crash_choice import CrashChoice, FileFate
-from strandlog.testing.fake_clock import FakeClock
-from strandlog.testing.script import PowerCut, Step
-from strandlog.testing.simulated_files import SimulatedFiles
+from strandlog.testing.clock import FakeClock
+from strandlog.testing.disk.crash_outcome import CrashChoice, FileFate
+from strandlog.testing.disk.faults import PowerCut, Step
+from strandlog.testing.disk.files import SimulatedFiles
 
 __all__ = ["FakeClock", "SimulatedFiles", "PowerCut", "Step", "CrashChoice", "FileFate"]

@@ -12,8 +12,8 @@ import errno
 from collections.abc import Iterator, Sequence
 
 from strandlog.storage.files import Buffer, disk_error
-from strandlog.testing.simulated_disk import SimulatedDisk, os_error
-from strandlog.testing.simulated_nodes import FileNode, FolderNode
+from strandlog.testing.disk.disk import SimulatedDisk, os_error
+from strandlog.testing.disk.nodes import FileNode, FolderNode
 
 
 @contextlib.contextmanager

@@ -44,17 +44,17 @@ from strandlog.storage.files import (
     LogFile,
     MappedFile,
 )
-from strandlog.testing import crash_states
-from strandlog.testing.crash_choice import CrashChoice, crashed_tree, describe
-from strandlog.testing.script import Fault, Moment, Operation, Script, Step
-from strandlog.testing.simulated_disk import SimulatedDisk, os_error, split_path
-from strandlog.testing.simulated_handles import (
+from strandlog.testing.disk import crash_states
+from strandlog.testing.disk.crash_outcome import CrashChoice, crashed_tree, describe
+from strandlog.testing.disk.disk import SimulatedDisk, os_error, split_path
+from strandlog.testing.disk.faults import Fault, Moment, Operation, Script, Step
+from strandlog.testing.disk.handles import (
     SimulatedLock,
     SimulatedLogFile,
     SimulatedMap,
     disk_errors,
 )
-from strandlog.testing.simulated_nodes import (
+from strandlog.testing.disk.nodes import (
     FolderNode,
     NameChange,
     Node,

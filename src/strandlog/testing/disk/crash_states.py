@@ -26,14 +26,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from strandlog.testing.crash_choice import (
+from strandlog.testing.disk.crash_outcome import (
     ALL_KEPT,
     ALL_LOST,
     CrashChoice,
     FileFate,
     written_ranges,
 )
-from strandlog.testing.simulated_nodes import (
+from strandlog.testing.disk.nodes import (
     Cut,
     FileNode,
     FolderNode,

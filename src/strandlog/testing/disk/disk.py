@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
 
-from strandlog.testing.script import Operation, Script, no_space
-from strandlog.testing.simulated_nodes import (
+from strandlog.testing.disk.faults import Operation, Script, no_space
+from strandlog.testing.disk.nodes import (
     Cut,
     FileNode,
     FolderNode,

@@ -24,7 +24,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from strandlog.testing.simulated_nodes import Cut, FileNode, FolderNode, Node, Range, Write
+from strandlog.testing.disk.nodes import Cut, FileNode, FolderNode, Node, Range, Write
 
 
 class FileFate(NamedTuple):

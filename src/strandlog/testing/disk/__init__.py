@@ -1,0 +1,1 @@
+"""A simulated disk that can lose power, fill up and fail."""

@@ -22,7 +22,7 @@ from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.server import SERVER_SETTINGS
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.protocol.kafka.versions import APIS, GIVES, NOTES
-from strandlog.server.http.metric_families import FAMILIES
+from strandlog.server.http.metrics.families import FAMILIES
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 CLI_HEAD = """# Commands
@@ -178,7 +178,7 @@ def metrics_page() -> str:
     limits = ", ".join(f"{limit:g}" for limit in LIMITS_SECONDS)
     parts = [
         "# Metrics\n",
-        "Generated from `broker/metrics.py` and `server/http/metric_families.py`, as `/metrics` "
+        "Generated from `broker/metrics.py` and `server/http/metrics/families.py`, as `/metrics` "
         "tells them; the process itself is there, too (`process_*`). Counters only grow, gauges go "
         "up and down, histograms tell how often something took how long; their limits are "
         f"{limits} seconds.\n",

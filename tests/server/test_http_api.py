@@ -18,8 +18,7 @@ from tests.http_client import PATIENCE_S, client_of, http_address, http_broker, 
 
 from strandlog import RemoteLog, connect
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.server.http.bodies import MOST_BODY_BYTES, MOST_HELD_BYTES
-from strandlog.server.http.pipeline_reports import (
+from strandlog.server.http.api.pipeline_reports import (
     MOST_PIPELINES,
     MOST_POINTS,
     MOST_QUERIES,
@@ -29,7 +28,8 @@ from strandlog.server.http.pipeline_reports import (
     Pipelines,
     QueryProgress,
 )
-from strandlog.server.http.routes import PREFIX, ROUTES
+from strandlog.server.http.api.routes import PREFIX, ROUTES
+from strandlog.server.http.body_limit import MOST_BODY_BYTES, MOST_HELD_BYTES
 from strandlog.testing import FakeClock
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.http_client import client_of, http_broker, problem
 
 import strandlog.server.http
-from strandlog.server.http.console import POLICY
+from strandlog.server.http.console.assets import POLICY
 
 STATIC = Path(strandlog.server.http.__file__).parent / "static"
 FILES = sorted(str(path.relative_to(STATIC)) for path in STATIC.rglob("*") if path.is_file())

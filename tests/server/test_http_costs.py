@@ -20,13 +20,14 @@ from strandlog.clock import stopwatch
 from strandlog.config.tables.broker import broker_settings
 from strandlog.model import Record, TopicPartition
 from strandlog.record.builder import build_batch
-from strandlog.server.http.bodies import (
+from strandlog.server.http.body_limit import (
     LARGE_ANSWER_BYTES,
     MOST_HELD_BYTES,
     SMALL_BODY_BYTES,
     Bodies,
 )
-from strandlog.server.http.payloads import (
+from strandlog.server.http.records.filter import RecordFilter
+from strandlog.server.http.records.payload import (
     MOST_JSON_BYTES,
     MOST_PARSED_ITEMS,
     TooLargeToParseError,
@@ -34,8 +35,7 @@ from strandlog.server.http.payloads import (
     parsed,
     shown_records,
 )
-from strandlog.server.http.pieces import Bounds, sift
-from strandlog.server.http.record_filter import RecordFilter
+from strandlog.server.http.records.scan import Bounds, sift
 
 MANY_ITEMS = b'{"a":[' + b"[]," * MOST_PARSED_ITEMS + b"0]}"
 

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from tests.broker_process import BrokerProcess
 from tests.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
 
-from strandlog.server.http.door import STALL_SECONDS
+from strandlog.server.http.listener import STALL_SECONDS
 from strandlog.server.http.live import MOST_CLIENTS
 
 LIVE = "/api/v1/live"

@@ -24,8 +24,8 @@ from tests.broker_process import BrokerProcess
 from tests.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
 
 from strandlog.broker.metrics import table
-from strandlog.server.http.guards import is_known_host
-from strandlog.server.http.metric_families import FAMILIES
+from strandlog.server.http.metrics.families import FAMILIES
+from strandlog.server.http.security import is_known_host
 
 ROOT = Path(__file__).parent.parent.parent
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"

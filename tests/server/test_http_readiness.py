@@ -14,10 +14,10 @@ from strandlog.broker.broker import Broker
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.core import ServerCore
-from strandlog.server.http.context import Context
-from strandlog.server.http.door import HttpOptions
-from strandlog.server.http.exposition import take_picture
 from strandlog.server.http.health import readiness
+from strandlog.server.http.listener import HttpOptions
+from strandlog.server.http.metrics.exposition import take_picture
+from strandlog.server.http.state import Context
 from strandlog.storage.files import DiskFiles
 from strandlog.testing import FakeClock
 from strandlog.testing.disk.files import SimulatedFiles

@@ -16,8 +16,8 @@ from tests.broker_process import BrokerProcess
 from tests.http_client import PATIENCE_S, client_of, http_broker, ok
 
 from strandlog.model import Record
-from strandlog.server.http.payloads import Show, shown
-from strandlog.server.http.record_filter import RecordFilter, at_path, parse_path
+from strandlog.server.http.records.filter import RecordFilter, at_path, parse_path
+from strandlog.server.http.records.payload import Show, shown
 
 
 @pytest.fixture(scope="module")

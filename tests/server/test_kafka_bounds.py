@@ -17,8 +17,8 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.record.builder import build_batch
 from strandlog.server import turns as turns_module
 from strandlog.server.app import Server, ServerOptions
+from strandlog.server.background import SlowWork
 from strandlog.server.memory import ByteBudget
-from strandlog.server.slow_work import SlowWork
 from strandlog.server.turns import Turns
 from strandlog.storage.work import Steps, breathe
 

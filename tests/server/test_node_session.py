@@ -16,8 +16,8 @@ from strandlog.errors import DiskFullError
 from strandlog.model import TopicPartition
 from strandlog.protocol.node import ErrorCode
 from strandlog.record.builder import build_single
-from strandlog.server.node.session import NodeSession, topic_of_key
-from strandlog.server.node.stdio import MAX_PARTITIONS, open_broker
+from strandlog.server.node.listener import MAX_PARTITIONS, open_broker
+from strandlog.server.node.peer import NodeSession, topic_of_key
 
 Ask = Callable[..., dict[str, Any]]
 

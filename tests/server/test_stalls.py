@@ -16,7 +16,7 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.kafka.encoder import warm_up
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
-from strandlog.server.heartbeat import BEAT_SECONDS
+from strandlog.server.loop_monitor import BEAT_SECONDS
 from strandlog.storage.files import DiskFiles
 
 SYNC_SECONDS = 0.05

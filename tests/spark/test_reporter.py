@@ -19,7 +19,7 @@ from tests.spark.report_server import hang_up_on, listening
 pytest.importorskip("pyspark", reason="reports come out of Spark")
 
 from strandlog.errors import UnreachableError
-from strandlog.server.http import pipeline_reports as taken
+from strandlog.server.http.api import pipeline_reports as taken
 from strandlog.spark.monitoring import reporter as module
 from strandlog.spark.monitoring.progress import QueryReport
 from strandlog.spark.monitoring.report_address import ReportAddress, address_finder, parse_report

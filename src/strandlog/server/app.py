@@ -38,12 +38,12 @@ from strandlog.config.resolve import Chosen
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.protocol.kafka.encoder import warm_up
+from strandlog.server.background import SlowWork
 from strandlog.server.core import ServerCore
-from strandlog.server.doors import DoorWish, SideDoor, SideDoors
-from strandlog.server.heartbeat import Heartbeat
 from strandlog.server.kafka.connection import Connection
-from strandlog.server.kafka.door import KafkaDoor
-from strandlog.server.slow_work import SlowWork
+from strandlog.server.kafka.listener import KafkaDoor
+from strandlog.server.listeners import DoorWish, SideDoor, SideDoors
+from strandlog.server.loop_monitor import Heartbeat
 from strandlog.storage.files import DiskFiles, Files
 
 logger = logging.getLogger(__name__)
@@ -161,12 +161,12 @@ class Server:
         options = self._options
 
         def grpc(port: int) -> SideDoor:
-            from strandlog.server.grpc.door import GrpcDoor  # noqa: PLC0415 - an extra
+            from strandlog.server.grpc.listener import GrpcDoor  # noqa: PLC0415 - an extra
 
             return GrpcDoor(self.core, options.host, port)
 
         def http(port: int) -> SideDoor:
-            from strandlog.server.http.door import HttpDoor, HttpOptions  # noqa: PLC0415 - the same
+            from strandlog.server.http.listener import HttpDoor, HttpOptions  # noqa: PLC0415 - the same
 
             told = HttpOptions(
                 options.host, port, options.http_hosts, options.chosen, kafka, options.data

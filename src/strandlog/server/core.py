@@ -23,9 +23,9 @@ from strandlog.broker.transactions.coordinator import TransactionCoordinator, Tr
 from strandlog.broker.visibility import Visibility
 from strandlog.config.setting import Value
 from strandlog.errors import StorageError
+from strandlog.server.background import SlowWork
 from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 from strandlog.server.memory import ByteBudget
-from strandlog.server.slow_work import SlowWork
 from strandlog.server.turns import Turns
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import AppendResult, PartitionLog

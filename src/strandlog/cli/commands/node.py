@@ -8,7 +8,7 @@ import typer
 
 from strandlog.cli.options import Json, command_app
 from strandlog.cli.output import talk
-from strandlog.server.node.stdio import run_node
+from strandlog.server.node.listener import run_node
 
 app = command_app("Serve JSON lines on stdin and stdout.")
 

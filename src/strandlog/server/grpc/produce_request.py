@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from strandlog.errors import DataError
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.grpc.calls import BadMessageError, parsed
-from strandlog.server.verbs import NewRecord
+from strandlog.server.record_io import NewRecord
 
 RECORDS_FIELD = 3  # of ProduceRequest, and the headers of Record
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5

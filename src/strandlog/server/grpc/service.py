@@ -18,19 +18,19 @@ from strandlog.broker.topics.catalog import Topic
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2
+from strandlog.server.awaiting import done_in_steps, group_durable, visible
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import Calls, encoded, small
-from strandlog.server.grpc.consuming import messages_of
+from strandlog.server.grpc.consume import messages_of
 from strandlog.server.grpc.produce_request import read_produce
 from strandlog.server.peer_budget import Hold, PeerBudget
-from strandlog.server.verbs import (
+from strandlog.server.record_io import (
     ACKS_NONE,
     IN_LOOP_RECORDS,
     Place,
     Writing,
     fetch,
 )
-from strandlog.server.waiting import done_in_steps, group_durable, visible
 
 FOLLOW_WAIT_MS = 10_000  # how long one look at the end waits; then the next one
 LARGEST_OFFSET = 2**63 - 1

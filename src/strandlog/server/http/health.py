@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandlog.errors import StorageError
-from strandlog.server.http.context import Context
+from strandlog.server.http.state import Context
 from strandlog.storage.files import Files
 from strandlog.storage.paths import join
 

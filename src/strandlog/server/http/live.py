@@ -28,15 +28,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from strandlog.clock import stopwatch
-from strandlog.server.http.calls import read_query
-from strandlog.server.http.context import Context
-from strandlog.server.http.facts import group_facts
-from strandlog.server.http.payloads import Show
+from strandlog.server.awaiting import all_visible
+from strandlog.server.http.metrics.rates import BrokerRates
+from strandlog.server.http.metrics.snapshot import group_facts
 from strandlog.server.http.problems import RequestError, bad_request, problem_of
-from strandlog.server.http.rates import BrokerRates
-from strandlog.server.http.record_filter import RecordFilter
-from strandlog.server.http.tail import Tail, TailOptions, begin_tail
-from strandlog.server.waiting import all_visible
+from strandlog.server.http.records.filter import RecordFilter
+from strandlog.server.http.records.payload import Show
+from strandlog.server.http.records.tail import Tail, TailOptions, begin_tail
+from strandlog.server.http.routing import read_query
+from strandlog.server.http.state import Context
 
 MOST_CLIENTS = 100
 MOST_GROUPS = 200

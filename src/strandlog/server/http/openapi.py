@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from strandlog.server.http.calls import JSON, ApiRoute
 from strandlog.server.http.problems import PROBLEM_TYPE, Problem
+from strandlog.server.http.routing import JSON, ApiRoute
 
 VERSION = "3.1.0"
 REFERENCE = "#/components/schemas/{name}"

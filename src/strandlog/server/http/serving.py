@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import uvicorn
 
 from strandlog.server.core import ServerCore
-from strandlog.server.http.application import Application
+from strandlog.server.http.app import Application
 from strandlog.server.http.connections import Connections
-from strandlog.server.http.door import HttpOptions
+from strandlog.server.http.listener import HttpOptions
 
 
 class _Uvicorn(uvicorn.Server):

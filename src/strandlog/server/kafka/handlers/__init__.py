@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from strandlog.server.kafka.door import Handler
 from strandlog.server.kafka.handlers import (
     cluster,
     configs,
     groups,
-    offsets,
     partitions,
     reassignments,
     records,
@@ -15,6 +13,8 @@ from strandlog.server.kafka.handlers import (
     topics,
     transactions,
 )
+from strandlog.server.kafka.handlers import group_offsets as offsets
+from strandlog.server.kafka.listener import Handler
 
 HANDLERS: dict[int, Handler] = {
     0: records.produce,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from strandlog.errors import StrandlogError
-from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Steps, breathe
 

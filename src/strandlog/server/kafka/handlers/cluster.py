@@ -20,7 +20,7 @@ from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
 from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.protocol.kafka.versions import APIS, METADATA
-from strandlog.server.kafka.door import NODE_ID, KafkaDoor
+from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import InvalidRequestError, NotCreatedYetError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.folder.identity import uuid_of

@@ -34,7 +34,7 @@ from strandlog.config.tables.server import SERVER_SETTINGS
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.protocol.kafka.encoder import array_encoder
-from strandlog.server.kafka.door import NODE_ID, KafkaDoor
+from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import (
     MAX_SETTINGS,
     InvalidRequestError,

@@ -19,7 +19,7 @@ from strandlog.errors import (
     StorageError,
     StrandlogError,
 )
-from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request
 from strandlog.storage.work import Steps, breathe
 

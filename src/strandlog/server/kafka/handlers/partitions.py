@@ -20,12 +20,12 @@ from typing import Any
 
 from strandlog.broker.topics.catalog import Topic
 from strandlog.errors import StrandlogError
-from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs
 from strandlog.server.kafka.handlers.cluster import (
     ALL_OPERATIONS_ON_TOPIC,
     partition_row,
 )
+from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import (
     FencedLeaderEpochError,
     InvalidRequestError,

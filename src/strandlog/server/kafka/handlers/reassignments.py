@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from strandlog.errors import StrandlogError, TopicNotFoundError
-from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.handlers.asked import asked_once
+from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,

@@ -47,9 +47,9 @@ from strandlog.record.batch_header import (
     read_header,
 )
 from strandlog.server.decoding import SlowPart, Verdict, Verdicts, checking, parts_to_decode
-from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
+from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import (
     InvalidRequestError,
     PolicyViolationError,

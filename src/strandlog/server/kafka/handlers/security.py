@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandlog.errors import StrandlogError
-from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import ResourceNotFoundError, SecurityDisabledError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.work import Steps, breathe

@@ -30,8 +30,8 @@ from strandlog.errors import (
     TopicExistsError,
 )
 from strandlog.protocol.kafka.encoder import array_encoder
-from strandlog.server.kafka.door import NODE_ID, KafkaDoor
 from strandlog.server.kafka.handlers.configs import topic_rows
+from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import (
     MAX_SETTINGS,
     InvalidReplicaAssignmentError,

@@ -24,9 +24,9 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.protocol.transaction_records import TransactionState
-from strandlog.server.kafka.door import KafkaDoor
 from strandlog.server.kafka.handlers.asked import asked_once
-from strandlog.server.kafka.handlers.offsets import pieces
+from strandlog.server.kafka.handlers.group_offsets import pieces
+from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import InvalidRequestError, code_of
 from strandlog.server.kafka.request import Request
 from strandlog.storage.partition.log import PartitionLog

@@ -20,8 +20,8 @@ from strandlog.model import Record
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import encoded
+from strandlog.server.record_io import DEFAULT_READ_BYTES, MOST_READ_BYTES
 from strandlog.server.unpacking import Unpacked, is_quick, size_of, unpacked
-from strandlog.server.verbs import DEFAULT_READ_BYTES, MOST_READ_BYTES
 
 ENTRY_BYTES = 32  # what an entry takes beside what its record holds, about
 

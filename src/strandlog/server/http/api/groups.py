@@ -15,12 +15,12 @@ from strandlog.broker.groups.requests import CommitRequest, MemberDescription
 from strandlog.errors import DataError, GroupNotEmptyError, GroupNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from strandlog.server.http.calls import Call, Nothing
-from strandlog.server.http.context import Context
-from strandlog.server.http.facts import GroupFacts, group_facts, group_offsets
-from strandlog.server.http.payloads import printable
+from strandlog.server.awaiting import all_visible, decoded, group_durable, visible
+from strandlog.server.http.metrics.snapshot import GroupFacts, group_facts, group_offsets
 from strandlog.server.http.problems import bad_request
-from strandlog.server.waiting import all_visible, decoded, group_durable, visible
+from strandlog.server.http.records.payload import printable
+from strandlog.server.http.routing import Call, Nothing
+from strandlog.server.http.state import Context
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import finding_timestamp
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from strandlog.server.http import browse, cluster, groups, pipelines, produce, topics
-from strandlog.server.http.bodies import MOST_BODY_BYTES
-from strandlog.server.http.calls import ApiRoute
-from strandlog.server.http.pipeline_reports import PipelineProgress, PipelineShown
+from strandlog.server.http.api import cluster, groups, pipelines, topics
+from strandlog.server.http.api.pipeline_reports import PipelineProgress, PipelineShown
+from strandlog.server.http.body_limit import MOST_BODY_BYTES
+from strandlog.server.http.records import produce
+from strandlog.server.http.records import read as browse
+from strandlog.server.http.routing import ApiRoute
 
 PREFIX = "/api/v1"
 

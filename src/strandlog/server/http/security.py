@@ -25,7 +25,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strandlog.server.http.bodies import MOST_BODY_BYTES, too_large
+from strandlog.server.http.body_limit import MOST_BODY_BYTES, too_large
 from strandlog.server.http.problems import RequestError, refusal
 
 ANY_HOST = "*"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from strandlog.server.http.calls import Call, Nothing
-from strandlog.server.http.context import Context
-from strandlog.server.http.pipeline_reports import (
+from strandlog.server.http.api.pipeline_reports import (
     MOST_NAME_CHARACTERS,
     PipelineProgress,
     PipelineShown,
 )
 from strandlog.server.http.problems import RequestError, bad_request
+from strandlog.server.http.routing import Call, Nothing
+from strandlog.server.http.state import Context
 
 
 class PipelineList(Struct):

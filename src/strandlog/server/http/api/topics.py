@@ -12,17 +12,17 @@ from strandlog.broker.topics.catalog import Topic
 from strandlog.config.setting import Setting
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.server.http.calls import Call, Nothing
-from strandlog.server.http.context import Context
-from strandlog.server.http.facts import (
+from strandlog.server.awaiting import all_visible, done_in_steps, visible
+from strandlog.server.http.metrics.rates import TopicRate
+from strandlog.server.http.metrics.snapshot import (
     PARTITIONS_AT_ONCE,
     PartitionFacts,
     facts_of,
     group_facts,
     partition_facts,
 )
-from strandlog.server.http.rates import TopicRate
-from strandlog.server.waiting import all_visible, done_in_steps, visible
+from strandlog.server.http.routing import Call, Nothing
+from strandlog.server.http.state import Context
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Steps, breathe
 

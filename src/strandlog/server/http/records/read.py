@@ -23,21 +23,21 @@ from msgspec import Meta, Struct
 from strandlog.clock import stopwatch
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError
 from strandlog.model import Record
+from strandlog.server.awaiting import decoded, visible
 from strandlog.server.core import ServerCore
-from strandlog.server.http.calls import Call
-from strandlog.server.http.context import Context
-from strandlog.server.http.payloads import (
+from strandlog.server.http.problems import bad_request
+from strandlog.server.http.records.filter import RecordFilter, Test
+from strandlog.server.http.records.payload import (
     MOST_PARSED_BYTES,
     MOST_PARSED_ITEMS,
     RecordShown,
     Show,
     shown_records,
 )
-from strandlog.server.http.pieces import Bounds, sift
-from strandlog.server.http.problems import bad_request
-from strandlog.server.http.record_filter import RecordFilter, Test
-from strandlog.server.verbs import fetch
-from strandlog.server.waiting import decoded, visible
+from strandlog.server.http.records.scan import Bounds, sift
+from strandlog.server.http.routing import Call
+from strandlog.server.http.state import Context
+from strandlog.server.record_io import fetch
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import finding_timestamp
 

@@ -17,7 +17,7 @@ from strandlog.errors import (
     UnstableOffsetError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
-from strandlog.server.kafka.door import KafkaDoor
+from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import code_of
 from strandlog.server.kafka.request import Request
 from strandlog.storage.folder.identity import uuid_of

@@ -28,7 +28,7 @@ from strandlog.broker.broker import Broker
 from strandlog.clock import SystemClock
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.node import LineSplitter
-from strandlog.server.node.session import NodeSession
+from strandlog.server.node.peer import NodeSession
 from strandlog.storage.files import DiskFiles
 
 CHUNK_BYTES = 64 * 1024

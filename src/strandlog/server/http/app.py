@@ -18,17 +18,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from strandlog.server.core import ServerCore
-from strandlog.server.http.calls import JSON, endpoint
-from strandlog.server.http.console import Console
-from strandlog.server.http.context import Context
-from strandlog.server.http.door import HttpOptions
-from strandlog.server.http.exposition import Exposition
-from strandlog.server.http.guards import Guards
+from strandlog.server.http.api.routes import PREFIX, ROUTES
+from strandlog.server.http.console.assets import Console
 from strandlog.server.http.health import Health
+from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.live import Live, LiveQuery
+from strandlog.server.http.metrics.exposition import Exposition
 from strandlog.server.http.openapi import Stream, document
 from strandlog.server.http.problems import RequestError, refusal
-from strandlog.server.http.routes import PREFIX, ROUTES
+from strandlog.server.http.routing import JSON, endpoint
+from strandlog.server.http.security import Guards
+from strandlog.server.http.state import Context
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

@@ -19,8 +19,8 @@ from collections.abc import Callable
 import msgspec
 
 from strandlog.model import Record
-from strandlog.server.http.payloads import parsed
 from strandlog.server.http.problems import bad_request
+from strandlog.server.http.records.payload import parsed
 
 Step = str | int
 Test = Callable[[Record], bool]

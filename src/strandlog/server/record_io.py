@@ -19,9 +19,9 @@ from strandlog.errors import InvalidRecordError, TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.partitioner import key_hash
+from strandlog.server.awaiting import durable, result_of
 from strandlog.server.core import ServerCore
 from strandlog.server.decoding import parts_to_decode
-from strandlog.server.waiting import durable, result_of
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import PartitionLog
 

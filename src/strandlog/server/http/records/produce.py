@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from strandlog.server.http.calls import Call, Nothing
-from strandlog.server.http.context import Context
-from strandlog.server.http.payloads import NewHeader, header_pairs, taken
-from strandlog.server.verbs import (
+from strandlog.server.http.records.payload import NewHeader, header_pairs, taken
+from strandlog.server.http.routing import Call, Nothing
+from strandlog.server.http.state import Context
+from strandlog.server.record_io import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,

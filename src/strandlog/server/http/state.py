@@ -6,11 +6,11 @@ import asyncio
 from importlib.metadata import version
 
 from strandlog.server.core import ServerCore
-from strandlog.server.http.bodies import Bodies
-from strandlog.server.http.door import HttpOptions
-from strandlog.server.http.pipeline_reports import Pipelines
-from strandlog.server.http.rates import Rates
-from strandlog.server.verbs import Writing
+from strandlog.server.http.api.pipeline_reports import Pipelines
+from strandlog.server.http.body_limit import Bodies
+from strandlog.server.http.listener import HttpOptions
+from strandlog.server.http.metrics.rates import Rates
+from strandlog.server.record_io import Writing
 
 LOOKS_AT_ONCE = 2  # through records
 TAILS_AT_ONCE = 1  # that decode; each thread competes with the event loop for the interpreter

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from strandlog.server.http.facts import GroupFacts, GroupOffset, PartitionFacts
+from strandlog.server.http.metrics.snapshot import GroupFacts, GroupOffset, PartitionFacts
 
 NODE_ID = 0
 Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the figure

@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandlog.clock import stopwatch
-from strandlog.server.http.bodies import SMALL_BODY_BYTES
-from strandlog.server.http.context import Context
-from strandlog.server.http.guards import check_is_json
+from strandlog.server.http.body_limit import SMALL_BODY_BYTES
 from strandlog.server.http.problems import RequestError, bad_request
+from strandlog.server.http.security import check_is_json
+from strandlog.server.http.state import Context
 
 IN_LOOP_BYTES = 64 * 1024  # a body up to here is read quicker than a thread is told to
 JSON = "application/json"

@@ -14,8 +14,8 @@ from strandlog.broker.fetch import FetchAnswer
 from strandlog.clock import stopwatch
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
-from strandlog.server.http.payloads import TooLargeToParseError
-from strandlog.server.http.record_filter import Test
+from strandlog.server.http.records.filter import Test
+from strandlog.server.http.records.payload import TooLargeToParseError
 from strandlog.server.unpacking import size_of, unpacked
 
 

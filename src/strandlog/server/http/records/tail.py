@@ -16,12 +16,12 @@ from msgspec import Struct
 from strandlog.clock import stopwatch
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import Record
-from strandlog.server.http.context import Context
-from strandlog.server.http.payloads import RecordShown, Show, shown_records
-from strandlog.server.http.pieces import Bounds, Piece, sift
-from strandlog.server.http.record_filter import Test
-from strandlog.server.verbs import fetch
-from strandlog.server.waiting import visible
+from strandlog.server.awaiting import visible
+from strandlog.server.http.records.filter import Test
+from strandlog.server.http.records.payload import RecordShown, Show, shown_records
+from strandlog.server.http.records.scan import Bounds, Piece, sift
+from strandlog.server.http.state import Context
+from strandlog.server.record_io import fetch
 from strandlog.storage.partition.log import PartitionLog
 
 MOST_PARTITIONS = 20  # that one look reads from; the others have their turn at the next

@@ -9,12 +9,12 @@ from strandlog.config.origin import DEFAULT, DYNAMIC, Origin, OriginKind
 from strandlog.config.resolve import all_rows
 from strandlog.config.setting import Setting, Value
 from strandlog.config.tables.broker import BROKER_SETTINGS
-from strandlog.server.http.calls import Call, Nothing
-from strandlog.server.http.context import Context
-from strandlog.server.http.facts import partition_facts
 from strandlog.server.http.health import disk_space, readiness
-from strandlog.server.http.metric_families import NODE_ID
-from strandlog.server.http.rates import BrokerRates
+from strandlog.server.http.metrics.families import NODE_ID
+from strandlog.server.http.metrics.rates import BrokerRates
+from strandlog.server.http.metrics.snapshot import partition_facts
+from strandlog.server.http.routing import Call, Nothing
+from strandlog.server.http.state import Context
 
 MOST_PROBLEMS = 200
 

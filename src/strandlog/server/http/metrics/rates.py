@@ -19,7 +19,7 @@ import msgspec
 
 from strandlog.clock import stopwatch
 from strandlog.server.core import ServerCore
-from strandlog.server.http.facts import PARTITIONS_AT_ONCE
+from strandlog.server.http.metrics.snapshot import PARTITIONS_AT_ONCE
 from strandlog.storage.partition.log import PartitionLog
 
 LOOK_SECONDS = 1.0

@@ -22,10 +22,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandlog.broker.metrics import LIMITS_SECONDS, Metric, table
-from strandlog.server.http.context import Context
-from strandlog.server.http.facts import group_facts, partition_facts
 from strandlog.server.http.health import disk_space
-from strandlog.server.http.metric_families import FAMILIES, Family, Picture
+from strandlog.server.http.metrics.families import FAMILIES, Family, Picture
+from strandlog.server.http.metrics.snapshot import group_facts, partition_facts
+from strandlog.server.http.state import Context
 
 BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
 

@@ -1,0 +1,1 @@
+"""The console: a web page made of static files."""

@@ -1,0 +1,1 @@
+"""Snapshots, rates and the metrics page."""

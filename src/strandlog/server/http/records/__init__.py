@@ -1,0 +1,1 @@
+"""Reading, searching and producing records over HTTP."""

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from tests.http_client import client_of, http_broker, problem
 
-import strandlog.server.http
+import strandlog.server.http.console
 from strandlog.server.http.console.assets import POLICY
 
-STATIC = Path(strandlog.server.http.__file__).parent / "static"
+STATIC = Path(strandlog.server.http.console.__file__).parent / "static"
 FILES = sorted(str(path.relative_to(STATIC)) for path in STATIC.rglob("*") if path.is_file())
 MAX_FILE_LINES = 450
 

@@ -18,7 +18,7 @@ from pyspark.sql import types as spark_types  # noqa: E402
 from tests.spark import json_cases  # noqa: E402
 
 from strandlog.errors import InvalidSettingError  # noqa: E402
-from strandlog.spark.formats import json_values
+from strandlog.spark.formats import json_values  # noqa: E402
 from strandlog.spark.formats.json_rows import RowParser  # noqa: E402
 from strandlog.spark.formats.json_values import JsonParser, zone_of  # noqa: E402
 from strandlog.spark.options import BATCH, parse_options  # noqa: E402

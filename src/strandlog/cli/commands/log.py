@@ -1,7 +1,7 @@
 """`strandlog log …`: verify, dump, stats. Reads files only; safe beside an owner.
 
-`verify` holds everything against everything (see storage/readonly/dump.py) and fails on damage. A last batch
-that is not finished is no damage: an owner is appending, or died doing so.
+`verify` checks all files against each other (see storage/readonly/dump.py) and fails on damage. A
+last batch that is not finished is no damage: an owner is appending, or died doing so.
 """
 
 from __future__ import annotations

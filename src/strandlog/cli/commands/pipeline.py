@@ -10,7 +10,8 @@ for each micro-batch, on stderr, or on stdout as JSON with --json.
 Ctrl-C and SIGTERM stop the queries after what they are at, and that is no failure: exit code 0.
 When a query fails, one line says why, and all are stopped: exit code 1.
 
-A broker that answers HTTP is told how the pipeline is doing, for its console (spark/monitoring/reporter.py).
+The run reports its progress to a broker with an HTTP listener, for its console
+(spark/monitoring/reporter.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The rows of an Arrow table as one batch per partition: what is behind `send_arrow`.
 
-No row becomes a Python object: rows are routed, grouped and encoded by columns (record/arrow/columns.py).
+No row becomes a Python object: rows are routed, grouped and encoded by columns
+(record/arrow/columns.py).
 Where each went is worked out only when somebody looks, as for `send_batch`.
 """
 

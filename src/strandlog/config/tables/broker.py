@@ -2,8 +2,8 @@
 
 `BROKER_SETTINGS` is the table; `BrokerSettings` is the same as typed attributes. A row is `dynamic`
 when the broker reads it each time that it needs it, so that clients can change it while the broker
-runs (`broker/topics/dynamic_settings.py`). Where strandlog departs from Kafka's default, the help says
-why.
+runs (`broker/topics/dynamic_settings.py`). Where strandlog departs from Kafka's default, the help
+says why.
 
 The defaults of topics (log.retention.ms and the like) are rows of the table too, made from the
 topics' own rows; `topic_defaults` has those that were set, under the topics' names.

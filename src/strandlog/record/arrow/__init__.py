@@ -1,1 +1,1 @@
-"""Records as Arrow columns: decoding and encoding whole batches without a Python object per record."""
+"""Records as Arrow columns: whole batches decoded and encoded, no Python object per record."""

@@ -78,11 +78,11 @@ def decode_columns(
     RecordBatch has at most `target_rows` rows, and about `target_bytes` bytes: more only where one
     batch has more. `data` must not change before the iteration is over.
     """
-    return _module("column_decoding").DecodedColumns(  # type: ignore[no-any-return]
+    return _module("decode").DecodedColumns(  # type: ignore[no-any-return]
         data,
         start_offset,
         end_offset,
-        _module("column_schema").ColumnLayout(topic, partition, columns, timestamp_unit),
+        _module("schema").ColumnLayout(topic, partition, columns, timestamp_unit),
         aborted=aborted,
         limit_bytes=limit_bytes,
         target_rows=target_rows,
@@ -112,7 +112,7 @@ def encode_columns(
     What readers could not unpack, because it is over `limit_bytes`, is not packed.
     Sequences count on from batch to batch. The bytes are those that `build_batch` makes.
     """
-    encoding = _module("column_encoding")
+    encoding = _module("encode")
     is_ready = isinstance(records, encoding.ReadyRows)
     return encoding.encode_rows(  # type: ignore[no-any-return]
         records if is_ready else encoding.ready_rows(records, timestamp_ms),
@@ -131,7 +131,7 @@ def encode_columns(
 
 def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:
     """The columns of an Arrow RecordBatch or Table, checked, for calls of `encode_columns`."""
-    return _module("column_encoding").ready_rows(records, timestamp_ms)  # type: ignore[no-any-return]
+    return _module("encode").ready_rows(records, timestamp_ms)  # type: ignore[no-any-return]
 
 
 def route_rows(
@@ -150,7 +150,7 @@ def route_rows(
     `start` modulo the count, and so do all others if `is_sticky`; else each goes to the next one.
     `Routed` has the partitions (int32) and how many turns were taken.
     """
-    return _module("column_encoding").route(  # type: ignore[no-any-return]
+    return _module("encode").route(  # type: ignore[no-any-return]
         keys, partition_count, start, given, row_count, is_sticky
     )
 
@@ -162,14 +162,14 @@ def partition_rows(keys: Any, partition_count: int, start: int = 0) -> Any:
 
 def group_rows(partitions: Any, partition_count: int) -> Grouped:
     """The row numbers of each partition, in the order of the rows: `Grouped.rows_of(number)`."""
-    return _module("column_encoding").group(partitions, partition_count)  # type: ignore[no-any-return]
+    return _module("encode").group(partitions, partition_count)  # type: ignore[no-any-return]
 
 
 def are_available() -> bool:
     """Whether everything that columns need is installed."""
     try:
-        _module("column_encoding")
-        _module("column_decoding")
+        _module("encode")
+        _module("decode")
     except MissingExtraError:
         return False
     return True
@@ -177,6 +177,6 @@ def are_available() -> bool:
 
 def _module(name: str) -> Any:
     try:
-        return import_module(f"strandlog.record.{name}")
+        return import_module(f"strandlog.record.arrow.{name}")
     except ImportError as error:
         raise MissingExtraError("spark", error.name or "numba") from error

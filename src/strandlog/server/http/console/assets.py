@@ -33,7 +33,7 @@ from starlette.responses import Response, StreamingResponse
 
 from strandlog.server.http.problems import RequestError
 
-STATIC = "strandlog.server.http"
+STATIC = "strandlog.server.http.console"
 PLOTLY = "plotly.min.js"
 GZIP_FORMAT = 31  # of zlib
 PIECE_BYTES = 16 * 1024  # compressed

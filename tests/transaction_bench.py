@@ -16,7 +16,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Pending
 from strandlog.broker.durability import SyncJob
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.topics.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.topics.topic import OFFSETS_TOPIC
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError, StrandlogError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition

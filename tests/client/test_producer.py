@@ -504,7 +504,7 @@ def test_the_logs_own_topics_are_not_for_programs(desk: Desk) -> None:
         lambda: desk.log.delete_topic("__consumer_offsets"),
         lambda: desk.log.alter_topic("__consumer_offsets", partitions=5),
     ):
-        with pytest.raises(InvalidTopicError, match="it is the log's own"):
+        with pytest.raises(InvalidTopicError, match="it is an internal topic"):
             call()
     assert desk.log.topics() == ["t"]
 

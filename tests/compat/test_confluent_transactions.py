@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from tests.broker_process import BrokerProcess
 from tests.kafka_requests import Wire
 
-from strandlog.broker.topics.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.topics.topic import OFFSETS_TOPIC
 
 PATIENCE_S = 20
 

@@ -19,7 +19,7 @@ from tests.corrupt.specimen import Truth, open_broker, readable, visible
 from tests.log_builders import batch
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.topics.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.topics.topic import OFFSETS_TOPIC
 from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.model import Record, TopicPartition

@@ -19,11 +19,11 @@ from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.maintenance import Upkeep
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.topics.catalog import Catalog, Topic
-from strandlog.broker.topics.topic_rules import (
+from strandlog.broker.topics.topic import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
-    check_not_internal,
     check_topic_name,
+    forbid_internal,
 )
 from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.clock import Clock
@@ -165,7 +165,7 @@ class Broker:
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Steps[Topic]:
         """The same in steps."""
-        check_not_internal(check_topic_name(name))
+        forbid_internal(check_topic_name(name))
         if name not in self.catalog:
             # A crash or a full disk may have kept `delete_topic` from it.
             yield from self.groups.forgetting_topic(name)
@@ -177,7 +177,7 @@ class Broker:
 
     def deleting_topic(self, name: str) -> Steps[None]:
         """The same in steps; it is gone after the first."""
-        check_not_internal(check_topic_name(name))
+        forbid_internal(check_topic_name(name))
         with self.log_dir.reserve.spending():
             yield from self.catalog.deleting(name)
             try:
@@ -194,7 +194,7 @@ class Broker:
 
     def adding_partitions(self, name: str, count: int) -> Steps[Topic]:
         """The same in steps."""
-        check_not_internal(name)  # the partition of a group follows from their number
+        forbid_internal(name)  # the partition of a group follows from their number
         return (yield from self.catalog.adding_partitions(name, count))
 
     # -- records -------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from strandlog.broker.durability import Durability, Waiter
 from strandlog.broker.fetch import Fetches
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.timers import Timers
-from strandlog.broker.topics.topic_rules import check_not_internal
+from strandlog.broker.topics.topic import forbid_internal
 from strandlog.broker.transactions.coordinator import TransactionCoordinator, TransactionEffects
 from strandlog.broker.visibility import Visibility
 from strandlog.config.setting import Value
@@ -120,7 +120,7 @@ class ServerCore:
         self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
     ) -> AppendResult:
         """Append batches of a client; written when this returns, on disk some time later."""
-        check_not_internal(log.tp.topic)
+        forbid_internal(log.tp.topic)
         try:
             result = self.broker.append(log, data, records_checked=records_checked)
         except StorageError as error:
@@ -134,7 +134,7 @@ class ServerCore:
     ) -> list[AppendResult]:
         """The same for several partitions; when one refuses its part, nothing is written."""
         for log, _ in parts:
-            check_not_internal(log.tp.topic)
+            forbid_internal(log.tp.topic)
         try:
             results = self.broker.append_all(parts, records_checked=records_checked)
         except StorageError as error:

@@ -31,8 +31,12 @@ from uuid import UUID
 
 from strandlog.broker.topics.catalog_recovery import Reconciled, Reconciliation
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
-from strandlog.broker.topics.topic import Topic, topic_from_document
-from strandlog.broker.topics.topic_rules import check_partition_count, check_topic_name
+from strandlog.broker.topics.topic import (
+    Topic,
+    check_partition_count,
+    check_topic_name,
+    topic_from_document,
+)
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings

@@ -1,19 +1,28 @@
-"""One topic as the catalog knows it, and as `topics.json` describes it."""
+"""One topic, its entry in `topics.json`, the rules for names and partition counts, and the internal
+topics."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
+from strandlog.errors import InvalidPartitionsError, InvalidTopicError
+
+MAX_TOPIC_NAME_LENGTH = 249  # with a partition number and a suffix it still fits a file name
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+
+_LEGAL = re.compile(r"^[a-zA-Z0-9._-]+$")
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic as the catalog knows it."""
+    """One topic of the catalog."""
 
     name: str
     topic_id: str
@@ -27,7 +36,7 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     def as_document(self) -> dict[str, Any]:
-        """What the file says about it."""
+        """The topic's entry in `topics.json`."""
         config = {name: TOPIC_SETTINGS[name].format(value) for name, value in self.config.items()}
         document: dict[str, Any] = {
             "topic_id": self.topic_id,
@@ -42,7 +51,7 @@ class Topic:
 def topic_from_document(
     name: str, document: Mapping[str, Any], defaults: Mapping[str, Value] | None = None
 ) -> Topic:
-    """The topic that a part of the file describes; `defaults` are those of the broker."""
+    """Reads a topic's entry in `topics.json`; `defaults` are the broker's topic defaults."""
     config = TOPIC_SETTINGS.parse(document["config"])
     return Topic(
         name=name,
@@ -52,3 +61,38 @@ def topic_from_document(
         settings=log_settings({**(defaults or {}), **config}),
         is_deleting=document.get("deleting", False),
     )
+
+
+def check_topic_name(name: object) -> str:
+    """Returns the name if it is valid. It becomes part of a directory name, hence the rules."""
+    if not isinstance(name, str):
+        raise InvalidTopicError(name, "a name is a str")
+    if not name:
+        raise InvalidTopicError(name, "it is empty")
+    if name in (".", ".."):
+        raise InvalidTopicError(name, "it names a folder")
+    if len(name) > MAX_TOPIC_NAME_LENGTH:
+        raise InvalidTopicError(
+            name[:20] + "…",
+            f"it has {len(name)} characters; the maximum is {MAX_TOPIC_NAME_LENGTH}",
+        )
+    if not _LEGAL.match(name) or name.endswith("\n"):
+        raise InvalidTopicError(name, "letters, digits, '.', '_' and '-' are allowed")
+    return name
+
+
+def forbid_internal(name: str) -> None:
+    """Raises for an internal topic: clients that wrote to it could damage their groups."""
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(name, "it is an internal topic; choose another name")
+
+
+def check_partition_count(count: object, limit: int) -> int:
+    """Returns the count if a topic may have that many partitions."""
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise InvalidPartitionsError(f"{count!r} is not a number of partitions")
+    if not 1 <= count <= limit:
+        raise InvalidPartitionsError(
+            f"partition count must be between 1 and {limit} (max.partitions.per.topic), got {count}"
+        )
+    return count

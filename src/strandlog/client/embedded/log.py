@@ -19,10 +19,10 @@ from weakref import WeakSet
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.groups.requests import CommitRequest, GroupDescription
-from strandlog.broker.topics.topic_rules import (
+from strandlog.broker.topics.topic import (
     INTERNAL_TOPICS,
-    check_not_internal,
     check_topic_name,
+    forbid_internal,
 )
 from strandlog.client.choices import Acks, OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
@@ -167,7 +167,7 @@ class Log(Closing):
     def delete_topic(self, name: str) -> None:
         """Remove a topic with its records; `TopicInUseError` while a group reads it."""
         with self._guard:
-            check_not_internal(check_topic_name(name))
+            forbid_internal(check_topic_name(name))
             self._idle_logs(name)
             groups = self.broker.groups.groups_subscribed_to(name)
             if groups:
@@ -370,7 +370,7 @@ class Log(Closing):
             self.waiters -= 1
 
     def logs_for_append(self, topic: str) -> list[PartitionLog]:
-        check_not_internal(topic)
+        forbid_internal(topic)
         return self.broker.catalog.logs(topic)
 
     def partition_count_or_zero(self, topic: str) -> int:

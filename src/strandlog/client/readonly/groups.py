@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, MemberDescription
-from strandlog.broker.topics.topic_rules import OFFSETS_TOPIC
+from strandlog.broker.topics.topic import OFFSETS_TOPIC
 from strandlog.client.consumer import Consumer
 from strandlog.errors import DataError, GroupNotFoundError, TopicNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.catalog import CATALOG_FILE, topic_from_document
-from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.client.api import OpenLog
 from strandlog.client.choices import OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer

@@ -20,7 +20,7 @@ from typing import Any
 from weakref import WeakSet
 
 from strandlog.broker.groups.requests import GroupDescription
-from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.client.choices import Acks, OffsetReset
 from strandlog.client.lifecycle import Closing
 from strandlog.client.remote.consumer import RemoteConsumer

@@ -36,7 +36,7 @@ from typing import Any
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS, check_topic_name
+from strandlog.broker.topics.topic import INTERNAL_TOPICS, check_topic_name
 from strandlog.errors import (
     DataError,
     InvalidGroupError,

@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.errors import TopicNotFoundError
 from strandlog.model import TopicPartition
 from strandlog.spark.options import Options

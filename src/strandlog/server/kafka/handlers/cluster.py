@@ -16,7 +16,7 @@ from uuid import UUID
 
 from strandlog.broker.compacted_table import TableTopic
 from strandlog.broker.topics.catalog import Topic
-from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.protocol.kafka.versions import APIS, METADATA

@@ -12,7 +12,7 @@ from strandlog.broker.deferred import Pending
 from strandlog.broker.durability import BULK_PARTITIONS
 from strandlog.broker.fetch import FetchAnswer, FetchPart, FetchWish, refused_fetch
 from strandlog.broker.maintenance import RETENTION
-from strandlog.broker.topics.topic_rules import check_not_internal
+from strandlog.broker.topics.topic import forbid_internal
 from strandlog.errors import (
     InvalidRecordError,
     LogError,
@@ -512,7 +512,7 @@ def _delete_records(door: KafkaDoor, request: Request, asked: Asked) -> Steps[No
     def answer(topic: str, number: int, part: Any) -> dict[str, Any]:
         try:
             log = _log(door, topic, number)
-            check_not_internal(topic)
+            forbid_internal(topic)
             if log.settings.compacts and not log.settings.deletes:
                 raise PolicyViolationError(f"{log.tp} is compacted only; nothing is deleted")
             log.raise_log_start(log.high_watermark if part.offset == EVERYTHING else part.offset)

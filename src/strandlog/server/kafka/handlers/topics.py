@@ -17,10 +17,10 @@ from uuid import UUID
 
 from strandlog.broker.topics.catalog import Topic
 from strandlog.broker.topics.dynamic_settings import DynamicSettings
-from strandlog.broker.topics.topic_rules import (
-    check_not_internal,
+from strandlog.broker.topics.topic import (
     check_partition_count,
     check_topic_name,
+    forbid_internal,
 )
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
@@ -152,7 +152,7 @@ def _check_nodes(assigned: Iterable[Iterable[int]]) -> None:
 def _would_be(door: KafkaDoor, name: str, count: int, config: dict[str, object]) -> Topic:
     """The topic that would be made; raises what would keep it from being made."""
     settings = door.broker.settings
-    check_not_internal(check_topic_name(name))
+    forbid_internal(check_topic_name(name))
     if name in door.broker.catalog:
         raise TopicExistsError(name)
     check_partition_count(count, settings.max_partitions_per_topic)
@@ -170,7 +170,7 @@ def create_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
 def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, Any]]:
     broker = door.broker
     topic = broker.catalog.topic(wanted.name)
-    check_not_internal(topic.name)
+    forbid_internal(topic.name)
     check_partition_count(wanted.count, broker.settings.max_partitions_per_topic)
     if wanted.count <= topic.partitions:
         raise InvalidPartitionsError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from strandlog.broker.deferred import Pending
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.topics.topic_rules import INTERNAL_TOPICS
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.broker.transactions.transaction import Transaction
 from strandlog.errors import (
     InvalidTopicError,

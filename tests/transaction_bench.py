@@ -13,7 +13,7 @@ from typing import TypeVar
 from tests.log_builders import START_MS, batch, uuids
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import SyncJob
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import OFFSETS_TOPIC
@@ -130,17 +130,17 @@ class TransactionBench:
 
     def init(
         self, name: str = "tx", given: ProducerIdentity = NEW, timeout_ms: int = TIMEOUT_MS
-    ) -> Pending[ProducerIdentity]:
+    ) -> Deferred[ProducerIdentity]:
         return self.transactions.init_producer(name, timeout_ms, given)
 
     def add(
         self, producer: ProducerIdentity, *partitions: TopicPartition, name: str = "tx"
-    ) -> Pending[None]:
+    ) -> Deferred[None]:
         return self.transactions.add_partitions(name, producer, partitions)
 
     def end(
         self, producer: ProducerIdentity, *, commit: bool = True, name: str = "tx"
-    ) -> Pending[None]:
+    ) -> Deferred[None]:
         return self.transactions.end(name, producer, commit=commit)
 
     def send(self, producer: ProducerIdentity, tp: TopicPartition, *texts: bytes) -> None:
@@ -167,18 +167,18 @@ class TransactionBench:
         """Commit offsets inside the transaction; not yet on disk."""
         self.transactions.check_write(producer, self.offsets_partition(group))
         request = self._commit_request(group, offsets)
-        assert not self.broker.groups.try_commit_in_transaction(request, producer)
+        assert not self.broker.group_coordinator.try_commit_in_transaction(request, producer)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str = "g") -> None:
         """Commit offsets outside of any transaction."""
-        self.broker.groups.commit_offsets(self._commit_request(group, offsets))
+        self.broker.group_coordinator.commit_offsets(self._commit_request(group, offsets))
 
     @staticmethod
     def _commit_request(group: str, offsets: Mapping[TopicPartition, int]) -> CommitRequest:
         kept = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
         return CommitRequest(group_id=group, offsets=kept)
 
-    def done(self, ask: Callable[[], Pending[R]]) -> R:
+    def done(self, ask: Callable[[], Deferred[R]]) -> R:
         """Ask, and ask again as clients do, until there is an answer."""
         for _ in range(30):
             try:
@@ -215,7 +215,7 @@ class TransactionBench:
         return committed_values(self.log(tp))
 
     def committed(self, group: str = "g") -> dict[TopicPartition, int]:
-        found = self.broker.groups.fetch_offsets(group)
+        found = self.broker.group_coordinator.fetch_offsets(group)
         return {tp: value.offset for tp, value in found.items() if value}
 
     def held_back(self) -> list[TopicPartition]:

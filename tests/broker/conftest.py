@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.assignors import Assignments, assign, member_subscription
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.groups.requests import (
@@ -118,12 +118,12 @@ class Bench:
             supports_skip_assignment=skip,
         )
 
-    def join(self, request: JoinRequest | None = None) -> Pending[JoinResult]:
+    def join(self, request: JoinRequest | None = None) -> Deferred[JoinResult]:
         return self.coordinator.join(request or self.request())
 
     def sync(
         self, joined: JoinResult, assignments: Assignments | None = None, group: str = "g"
-    ) -> Pending[SyncResult]:
+    ) -> Deferred[SyncResult]:
         """What a member does after its join; the leader computes the assignment unless given."""
         if assignments is None and joined.members:
             assignments = self.honest_assignment(joined)

@@ -38,11 +38,11 @@ def open_broker(disk: SimulatedFiles, **settings: object) -> Broker:
 
 def commit(broker: Broker, topic: str, offset: int, group: str = "g") -> None:
     offsets = {TopicPartition(topic, 0): OffsetAndMetadata(offset)}
-    broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+    broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
 
 
 def committed(broker: Broker, group: str = "g") -> dict[TopicPartition, int]:
-    found = broker.groups.fetch_offsets(group)
+    found = broker.group_coordinator.fetch_offsets(group)
     return {tp: value.offset for tp, value in found.items() if value}
 
 
@@ -54,7 +54,7 @@ def test_a_program_without_groups_has_no_folder_for_them() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic("t")
-    assert broker.groups.fetch_offsets("g") == {}
+    assert broker.group_coordinator.fetch_offsets("g") == {}
     broker.close()
     assert not [path for path in disk.contents() if "__consumer_offsets" in path]
 
@@ -260,7 +260,7 @@ def commit_all(broker: Broker, topic: str, partitions: int, group: str = LONG_GR
     offsets = {
         TopicPartition(topic, n): OffsetAndMetadata(n, metadata="m" * 50) for n in range(partitions)
     }
-    broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+    broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
 
 
 def test_a_deleted_topics_name_is_not_blocked_by_the_offsets_of_its_groups() -> None:

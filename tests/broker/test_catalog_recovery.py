@@ -174,7 +174,7 @@ def test_old_offsets_in_a_swapped_log_do_not_replace_newer_ones() -> None:
     def commit(offset: int) -> None:
         for group in groups:
             offsets = {tp: OffsetAndMetadata(offset)}
-            broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+            broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
 
     commit(1)
     for log in broker.catalog.logs("__consumer_offsets"):
@@ -186,7 +186,7 @@ def test_old_offsets_in_a_swapped_log_do_not_replace_newer_ones() -> None:
     disk.replace(first, its)
     disk.replace(last, mine)
     again = open_broker(disk)
-    found = {group: again.groups.fetch_offsets(group).get(tp) for group in groups}
+    found = {group: again.group_coordinator.fetch_offsets(group).get(tp) for group in groups}
     assert {value.offset for value in found.values() if value} == {2}
     assert any("in partitions that are not theirs" in problem for problem in again.problems)
 
@@ -195,7 +195,9 @@ def test_offsets_of_a_group_are_found_in_a_wrong_partition_when_the_right_one_ha
     disk = SimulatedFiles()
     broker = open_broker(disk)
     tp = TopicPartition("orders", 0)
-    broker.groups.commit_offsets(CommitRequest(group_id="g", offsets={tp: OffsetAndMetadata(5)}))
+    broker.group_coordinator.commit_offsets(
+        CommitRequest(group_id="g", offsets={tp: OffsetAndMetadata(5)})
+    )
     home = next(log for log in broker.catalog.logs("__consumer_offsets") if log.log_end_offset)
     other = (home.tp.partition + 1) % 7
     broker.close()
@@ -203,7 +205,7 @@ def test_offsets_of_a_group_are_found_in_a_wrong_partition_when_the_right_one_ha
         f"data/__consumer_offsets-{other}/{0:020d}.log", disk.read(home.segments.active.log_path)
     )
     disk.truncate(home.segments.active.log_path, 0)
-    found = open_broker(disk).groups.fetch_offsets("g").get(tp)
+    found = open_broker(disk).group_coordinator.fetch_offsets("g").get(tp)
     assert found is not None
     assert found.offset == 5
 

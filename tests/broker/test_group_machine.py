@@ -6,7 +6,7 @@ disk may fail and the broker may restart between any two steps. Checked all the 
 - a generation has one leader, and generations never go down while the broker runs;
 - in Stable, after honest assignments, every partition of a subscribed topic has exactly one owner,
   and nobody owns a partition of a topic that it did not subscribe to;
-- every open `Pending` has a deadline that the timers know of, and time alone settles all of them;
+- every open `Deferred` has a deadline that the timers know of, and time alone settles all of them;
 - committed offsets are what the last accepted commit said, also after a restart, and nobody but an
   owner got one accepted.
 """
@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.group import Group
 from strandlog.broker.groups.requests import JoinResult, SyncResult
 from strandlog.errors import (
@@ -59,9 +59,9 @@ class Client:
     instance: str | None = None
     member_id: str = ""
     topics: tuple[str, ...] = ("t",)
-    join: Pending[JoinResult] | None = None
+    join: Deferred[JoinResult] | None = None
     joined: JoinResult | None = None
-    sync: Pending[SyncResult] | None = None
+    sync: Deferred[SyncResult] | None = None
     owned: frozenset[TopicPartition] = field(default_factory=frozenset)
 
     def forget(self) -> None:
@@ -88,7 +88,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.clients = [
             Client(f"c{number}", f"i{number}" if number < 2 else None) for number in range(6)
         ]
-        self.open: list[Pending[JoinResult] | Pending[SyncResult]] = []
+        self.open: list[Deferred[JoinResult] | Deferred[SyncResult]] = []
         self.group: Group | None = None
         self.generation = 0
         self.leaders: dict[int, set[str]] = {}

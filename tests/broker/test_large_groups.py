@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.broker.conftest import Bench
 
-from strandlog.broker.deferred import ANSWERS_AT_ONCE, Pending
+from strandlog.broker.deferred import COMPLETED_AT_ONCE, Deferred
 from strandlog.broker.groups.coordinator import GROUPS_AT_ONCE
 from strandlog.broker.groups.requests import (
     MEMBER_BYTES,
@@ -38,7 +38,7 @@ def _gathering() -> Bench:
     return Bench({"group.initial.rebalance.delay.ms": GATHERING_MS, "group.max.size": 10_000})
 
 
-def _join_all(bench: Bench, count: int) -> list[Pending[JoinResult]]:
+def _join_all(bench: Bench, count: int) -> list[Deferred[JoinResult]]:
     return [bench.join(bench.request()) for _ in range(count)]
 
 
@@ -126,16 +126,16 @@ def test_static_members_that_come_back_cost_the_same_for_each_member() -> None:
 
 def test_the_answers_of_a_rebalance_leave_some_at_a_time() -> None:
     bench = _gathering()
-    count = 3 * ANSWERS_AT_ONCE
+    count = 3 * COMPLETED_AT_ONCE
     pendings = _join_all(bench, count)
     bench.advance(2 * GATHERING_MS - 1)
     bench.clock.advance(1)
     done = []
-    for _ in range(count // ANSWERS_AT_ONCE + 1):
+    for _ in range(count // COMPLETED_AT_ONCE + 1):
         bench.coordinator.tick(bench.clock.monotonic_ms())
         done.append(sum(pending.is_done for pending in pendings))
     steps = [after - before for before, after in zip([0, *done], done, strict=False)]
-    assert max(steps) == ANSWERS_AT_ONCE
+    assert max(steps) == COMPLETED_AT_ONCE
     assert done[-1] == count
 
 
@@ -143,7 +143,7 @@ def test_static_members_that_stay_away_are_not_looked_at_a_thousand_times_a_seco
     """The rebalance began anew after its time-out, which may be one millisecond."""
     bench = Bench()
 
-    def join(instance: str, member_id: str = "") -> Pending[JoinResult]:
+    def join(instance: str, member_id: str = "") -> Deferred[JoinResult]:
         return bench.join(
             bench.request(member_id, instance=instance, rebalance_ms=1, session_ms=600_000)
         )

@@ -46,11 +46,11 @@ def check(bench: TransactionBench, expected: dict[TopicPartition, int], group: s
 def test_they_count_when_the_transaction_commits(bench: TransactionBench) -> None:
     producer = sent(bench, "a", 5)
     check(bench, {})
-    assert bench.broker.groups.is_unstable("g", T1)
-    assert not bench.broker.groups.is_unstable("g", T0)
-    assert not bench.broker.groups.is_unstable("h", T1)
+    assert bench.broker.group_coordinator.is_unstable("g", T1)
+    assert not bench.broker.group_coordinator.is_unstable("g", T0)
+    assert not bench.broker.group_coordinator.is_unstable("h", T1)
     end(bench, producer, "a")
-    assert not bench.broker.groups.is_unstable("g", T1)
+    assert not bench.broker.group_coordinator.is_unstable("g", T1)
     check(bench, {T1: 5})
 
 
@@ -58,7 +58,7 @@ def test_they_never_count_when_it_aborts(bench: TransactionBench) -> None:
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
     end(bench, producer, "a", commit=False)
-    assert not bench.broker.groups.is_unstable("g", T1)
+    assert not bench.broker.group_coordinator.is_unstable("g", T1)
     check(bench, {T1: 1})
 
 
@@ -67,7 +67,7 @@ def test_they_never_count_when_it_runs_into_its_time_out(bench: TransactionBench
     bench.advance(TIMEOUT_MS)
     bench.settle()
     assert bench.state("a") is S.COMPLETE_ABORT
-    assert not bench.broker.groups.is_unstable("g", T1)
+    assert not bench.broker.group_coordinator.is_unstable("g", T1)
     check(bench, {})
 
 
@@ -76,7 +76,7 @@ def test_those_of_an_open_transaction_survive_a_restart(bench: TransactionBench)
     producer = sent(bench, "a", 5)
     for again in (bench.after_kill(), bench.after_crash()):
         assert again.committed() == {T1: 1}
-        assert again.broker.groups.is_unstable("g", T1)
+        assert again.broker.group_coordinator.is_unstable("g", T1)
         end(again, producer, "a")
         check(again, {T1: 5})
 
@@ -159,8 +159,8 @@ def test_groups_in_several_partitions_of_the_table(bench: TransactionBench) -> N
 def test_offsets_that_are_deleted_do_not_come_back_at_the_end(bench: TransactionBench) -> None:
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
-    bench.broker.groups.delete_offsets("g", [T1])
-    assert not bench.broker.groups.is_unstable("g", T1)
+    bench.broker.group_coordinator.delete_offsets("g", [T1])
+    assert not bench.broker.group_coordinator.is_unstable("g", T1)
     end(bench, producer, "a")
     check(bench, {})
 
@@ -168,10 +168,10 @@ def test_offsets_that_are_deleted_do_not_come_back_at_the_end(bench: Transaction
 def test_a_group_that_is_deleted_does_not_come_back_at_the_end(bench: TransactionBench) -> None:
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
-    bench.broker.groups.delete("g")
+    bench.broker.group_coordinator.delete("g")
     end(bench, producer, "a")
     check(bench, {})
-    assert bench.broker.groups.list_groups() == []
+    assert bench.broker.group_coordinator.list_groups() == []
 
 
 def test_a_topic_that_is_deleted_and_made_anew_has_no_old_offsets(bench: TransactionBench) -> None:
@@ -200,7 +200,7 @@ def test_a_refused_offset_leaves_the_others_in_peace(bench: TransactionBench) ->
     request = CommitRequest(
         group_id="g", offsets={T0: OffsetAndMetadata(-5), T1: OffsetAndMetadata(5)}
     )
-    refused = bench.broker.groups.try_commit_in_transaction(request, producer)
+    refused = bench.broker.group_coordinator.try_commit_in_transaction(request, producer)
     assert list(refused) == [T0]
     end(bench, producer, "a")
     check(bench, {T1: 5})
@@ -212,7 +212,7 @@ def test_who_is_no_member_of_the_generation_commits_nothing(bench: TransactionBe
         group_id="g", offsets={T1: OffsetAndMetadata(5)}, member_id="gone", generation=3
     )
     with pytest.raises(StrandlogError):
-        bench.broker.groups.try_commit_in_transaction(request, producer)
+        bench.broker.group_coordinator.try_commit_in_transaction(request, producer)
     end(bench, producer, "a")
     check(bench, {})
 

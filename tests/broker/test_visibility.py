@@ -8,7 +8,7 @@ import pytest
 from tests.log_builders import batch, open_dir, small_settings
 
 from strandlog.broker import fetch as fetches
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import Durability, SyncJob
 from strandlog.broker.fetch import FetchAnswer, Fetches, FetchPart, FetchWish
 from strandlog.broker.timers import Timers
@@ -212,7 +212,7 @@ class ManyPartitions:
         log.flush()
         self.fetches.visible(log)
 
-    def fetch(self, min_bytes: int = 1) -> Pending[list[FetchAnswer]]:
+    def fetch(self, min_bytes: int = 1) -> Deferred[list[FetchAnswer]]:
         logs = [self.bench.log(number) for number in range(self.count)]
         parts = [FetchPart(log.tp, log, 0, 10_000) for log in logs]
         return self.fetches.fetch(FetchWish(parts, min_bytes, 10**6, 60_000), 0)

@@ -128,7 +128,7 @@ class _Check:
     def _groups(self) -> Iterator[Failure]:
         is_in_log = self._damage.path.startswith(OFFSETS_TOPIC) and ".log" in self._damage.kind
         for (group, tp), offset in self._truth.committed.items():
-            found = self._broker.groups.fetch_offsets(group).get(tp)
+            found = self._broker.group_coordinator.fetch_offsets(group).get(tp)
             if found is not None and found.offset == offset:
                 continue
             lost = any(self._lost[each] for each in self._lost if each.topic == OFFSETS_TOPIC)

@@ -226,7 +226,7 @@ class _Maker:
                     group_id=f"group-{number}",
                     offsets={tp: OffsetAndMetadata(offset, metadata="m" * 20)},
                 )
-                self.broker.groups.commit_offsets(request)
+                self.broker.group_coordinator.commit_offsets(request)
                 self._truth.committed[request.group_id, tp] = offset
 
     def truth(self) -> Truth:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from tests.transaction_bench import NEW, T0, T1, TIMEOUT_MS, U0, TransactionBench
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import SyncJob
 from strandlog.errors import ConcurrentTransactionsError, ProducerError, TransactionError
 from strandlog.model import ProducerIdentity, TopicPartition
@@ -240,7 +240,7 @@ class Workload:
     def _end(self, attempt: Attempt, identity: ProducerIdentity, *, commit: bool) -> Life:
         answer = Outcome.COMMITTED if commit else Outcome.ABORTED
 
-        def ask() -> Pending[None]:
+        def ask() -> Deferred[None]:
             if commit:
                 self.ledger.note(attempt, Outcome.COMMITTING)
             try:
@@ -252,7 +252,7 @@ class Workload:
         yield from self._ask(ask, lambda _: self.ledger.note(attempt, answer))
 
     def _ask(
-        self, request: Callable[[], Pending[R]], told: Callable[[R], None] = lambda _: None
+        self, request: Callable[[], Deferred[R]], told: Callable[[R], None] = lambda _: None
     ) -> Generator[None, None, R]:
         """Ask until there is an answer; it is noted when it is given, not when it is heard."""
         while True:

@@ -250,7 +250,7 @@ def test_acks_decide_what_a_reply_promises(tmp_path: Path, acks: Literal["1", "a
     broker.log_dir.abandon()  # as kill -9 does
     again = open_broker(str(tmp_path), acks)
     assert asker(NodeSession(again))("partition_read", topic="t", partition=0, offset=0)
-    held = again.groups.fetch_offsets("g")
+    held = again.group_coordinator.fetch_offsets("g")
     assert held[TopicPartition("t", 0)] is not None
     again.close()
 

@@ -116,10 +116,10 @@ class Broker:
             self.settings.transaction_state_log_segment_bytes,
             _transactional_id_of,
         )
-        self.groups = GroupCoordinator(
+        self.group_coordinator = GroupCoordinator(
             self.settings, self.clock, self.offsets_table, lambda: str(new_uuid())
         )
-        self.groups.load()
+        self.group_coordinator.load()
         self._forget_members_of_old_processes()
         self.upkeep = Upkeep(self.log_dir, self.catalog, self.settings, self.clock, self.metrics)
 
@@ -137,10 +137,10 @@ class Broker:
 
     def _forget_members_of_old_processes(self) -> None:
         """Members that lived inside the last owner died with it; nobody need wait for them."""
-        for listing in self.groups.list_groups():
-            for member in self.groups.describe(listing.group_id).members:
+        for listing in self.group_coordinator.list_groups():
+            for member in self.group_coordinator.describe(listing.group_id).members:
                 if member.client_host == IN_PROCESS_HOST:
-                    self.groups.leave(listing.group_id, member.member_id)
+                    self.group_coordinator.leave(listing.group_id, member.member_id)
 
     @property
     def problems(self) -> list[str]:
@@ -168,7 +168,7 @@ class Broker:
         forbid_internal(check_topic_name(name))
         if name not in self.catalog:
             # A crash or a full disk may have kept `delete_topic` from it.
-            yield from self.groups.forgetting_topic(name)
+            yield from self.group_coordinator.forgetting_topic(name)
         return (yield from self.catalog.creating(name, partitions, config))
 
     def delete_topic(self, name: str) -> None:
@@ -181,7 +181,7 @@ class Broker:
         with self.log_dir.reserve.spending():
             yield from self.catalog.deleting(name)
             try:
-                yield from self.groups.forgetting_topic(name)
+                yield from self.group_coordinator.forgetting_topic(name)
             except StrandlogError as error:  # the topic is gone; `create_topic` tries again
                 self.log_dir.report(
                     "groups still have offsets of deleted topics",
@@ -280,7 +280,9 @@ class Broker:
             log.append(marker, is_control=True)
             self._written(log)
         if tp.topic == OFFSETS_TOPIC:
-            self.groups.end_transaction(producer.producer_id, commit=kind is ControlType.COMMIT)
+            self.group_coordinator.end_transaction(
+                producer.producer_id, commit=kind is ControlType.COMMIT
+            )
         return log
 
     def open_transactions(self) -> Iterator[tuple[PartitionLog, ProducerIdentity]]:
@@ -300,11 +302,11 @@ class Broker:
 
     def tick_groups(self) -> None:
         """Do what is due, but for the chores: those are in the hands of somebody else."""
-        self.groups.tick(self.clock.monotonic_ms())
+        self.group_coordinator.tick(self.clock.monotonic_ms())
 
     def next_due_ms(self) -> int:
         """When `tick` has something to do, on the monotonic clock."""
-        group_ms = self.groups.next_deadline_ms()
+        group_ms = self.group_coordinator.next_deadline_ms()
         chores_ms = self.upkeep.next_due_ms()
         return chores_ms if group_ms is None else min(group_ms, chores_ms)
 

@@ -1,18 +1,18 @@
-"""A result that may come later, without waiting for it.
+"""`Deferred`, a result that may come later, and the queue that completes several after one step.
 
     open ──complete(value)──▶ done: result() returns the value
       └────fail(error)──────▶ done: result() raises the error
 
-Done once: the first completion counts, a later one changes nothing and answers False. It is not
-an assertion, because the one who waits may give up (a client hung up) while the broker is about
-to answer.
+The first completion counts; a later one changes nothing and returns False. That is not an
+assertion, because a client may disconnect while the broker is about to answer it.
 
-`deadline_ms` is on the monotonic clock: by then the owner will have looked at it again, because a
-timer is set. The owner may move it, and None means that no time was promised.
+`deadline_ms` is on the monotonic clock: a timer of the broker looks at the result again by then.
+None means that no time was promised.
 
-Callbacks run inside `complete`, each exactly once, in the order in which they were given. The
-broker is in the middle of a step then, so a state machine collects its answers in an `Outbox` and
-gives them when the step is over and its state is consistent: a callback may call it again.
+Callbacks run inside `complete`, each exactly once, in the order in which they were added. The
+broker is in the middle of a step then, so a state machine collects its results in a
+`CompletionQueue`, which completes them when the step is over and the state is consistent: a
+callback may call the state machine again.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from typing import Any, Generic, TypeVar, cast
 T = TypeVar("T")
 
 
-class Pending(Generic[T]):
-    """A value that is there now or will be there later."""
+class Deferred(Generic[T]):
+    """A value that is available now or later."""
 
     __slots__ = ("_callbacks", "_error", "_is_done", "_value", "deadline_ms")
 
     def __init__(self, deadline_ms: int | None = None) -> None:
         self.deadline_ms = deadline_ms
-        self._callbacks: list[Callable[[Pending[T]], None]] = []
+        self._callbacks: list[Callable[[Deferred[T]], None]] = []
         self._value: T | None = None
         self._error: Exception | None = None
         self._is_done = False
 
     @classmethod
-    def of(cls, value: T) -> Pending[T]:
-        """A result that is there already."""
-        pending = cls()
-        pending.complete(value)
-        return pending
+    def done(cls, value: T) -> Deferred[T]:
+        """A deferred result that is already complete."""
+        result = cls()
+        result.complete(value)
+        return result
 
     @property
     def is_done(self) -> bool:
@@ -50,18 +50,18 @@ class Pending(Generic[T]):
 
     @property
     def error(self) -> Exception | None:
-        """Why it failed; None while it is open and when it succeeded."""
+        """Why it failed; None while it is open and after it succeeded."""
         return self._error
 
     def result(self) -> T:
-        """The value, or the error raised; asking too early is a mistake of the caller."""
-        assert self._is_done, "this result is not there yet; see is_done"
+        """Return the value or raise the error; the result must be done."""
+        assert self._is_done, "the result is not available yet; see is_done"
         if self._error is not None:
             raise self._error
         return cast(T, self._value)
 
     def complete(self, value: T) -> bool:
-        """True when this was the completion that counts."""
+        """Return True if this was the first completion."""
         if self._is_done:
             return False
         self._value = value
@@ -69,15 +69,15 @@ class Pending(Generic[T]):
         return True
 
     def fail(self, error: Exception) -> bool:
-        """True when this was the completion that counts."""
+        """Return True if this was the first completion."""
         if self._is_done:
             return False
         self._error = error
         self._finish()
         return True
 
-    def on_done(self, callback: Callable[[Pending[T]], None]) -> None:
-        """Calls back once: at once when the result is there, else when it comes."""
+    def on_done(self, callback: Callable[[Deferred[T]], None]) -> None:
+        """Call back once: immediately if the result is done, else when it completes."""
         if self._is_done:
             callback(self)
         else:
@@ -91,30 +91,30 @@ class Pending(Generic[T]):
             callback(self)
 
 
-ANSWERS_AT_ONCE = 64
+COMPLETED_AT_ONCE = 64
 
 
-class Outbox:
-    """Answers that are given when the step is over: `with outbox: …`.
+class CompletionQueue:
+    """Results to complete when the current step is over: `with queue: …`.
 
-    An answer may cost a reply on a socket, and a step may answer thousands. At most
-    `ANSWERS_AT_ONCE` are given with the step; `deliver_later` sees to it that `deliver` is called
-    for the others, in their order, when other work had its turn.
+    Completing a result may send a response, and one step may complete thousands. At most
+    `COMPLETED_AT_ONCE` complete with the step; `deliver_later` schedules `deliver` for the others,
+    in their order, after other work had its turn.
     """
 
-    __slots__ = ("_answers", "_deliver_later", "_depth", "_is_later_due")
+    __slots__ = ("_deliver_later", "_depth", "_is_later_due", "_results")
 
     def __init__(self, deliver_later: Callable[[], None]) -> None:
-        self._answers: deque[tuple[Pending[Any], object, Exception | None]] = deque()
+        self._results: deque[tuple[Deferred[Any], object, Exception | None]] = deque()
         self._depth = 0
         self._deliver_later = deliver_later
         self._is_later_due = False
 
-    def complete(self, pending: Pending[T], value: T) -> None:
-        self._answers.append((pending, value, None))
+    def complete(self, result: Deferred[T], value: T) -> None:
+        self._results.append((result, value, None))
 
-    def fail(self, pending: Pending[T], error: Exception) -> None:
-        self._answers.append((pending, None, error))
+    def fail(self, result: Deferred[T], error: Exception) -> None:
+        self._results.append((result, None, error))
 
     def __enter__(self) -> None:
         self._depth += 1
@@ -127,22 +127,22 @@ class Outbox:
     ) -> None:
         self._depth -= 1
         if self._depth == 0 and not self._is_later_due:
-            self._give()
+            self._complete_some()
 
     def deliver(self) -> None:
-        """Give the next answers of those that were left."""
+        """Complete the next of the results that were left."""
         self._is_later_due = False
-        self._give()
+        self._complete_some()
 
-    def _give(self) -> None:
-        given = 0
-        while self._answers and given < ANSWERS_AT_ONCE:
-            given += 1
-            pending, value, failure = self._answers.popleft()
-            if failure is None:
-                pending.complete(value)
+    def _complete_some(self) -> None:
+        count = 0
+        while self._results and count < COMPLETED_AT_ONCE:
+            count += 1
+            result, value, error = self._results.popleft()
+            if error is None:
+                result.complete(value)
             else:
-                pending.fail(failure)
-        if self._answers and not self._is_later_due:
+                result.fail(error)
+        if self._results and not self._is_later_due:
             self._is_later_due = True
             self._deliver_later()

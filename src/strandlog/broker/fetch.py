@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.visibility import has_more_to_show
 from strandlog.clock import stopwatch
@@ -96,7 +96,7 @@ class _Parked:
         "wish",
     )
 
-    def __init__(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
+    def __init__(self, wish: FetchWish, pending: Deferred[list[FetchAnswer]]) -> None:
         self.wish = wish
         self.pending = pending
         self._parts = {part.log: part for part in wish.parts}
@@ -145,9 +145,9 @@ class Fetches:
         self._when_visible = when_visible
         self._room = room
         self._parked: dict[PartitionLog, dict[_Parked, None]] = {}
-        self._by_pending: dict[Pending[list[FetchAnswer]], _Parked] = {}
+        self._by_pending: dict[Deferred[list[FetchAnswer]], _Parked] = {}
         # Fetches of many partitions that are to be answered; the first one is being read.
-        self._large: dict[Pending[list[FetchAnswer]], FetchWish] = {}
+        self._large: dict[Deferred[list[FetchAnswer]], FetchWish] = {}
         self._is_reading = False
         self.read_bytes = 0
 
@@ -156,9 +156,9 @@ class Fetches:
         """How many fetches wait."""
         return len(self._by_pending)
 
-    def fetch(self, wish: FetchWish, now_ms: int) -> Pending[list[FetchAnswer]]:
+    def fetch(self, wish: FetchWish, now_ms: int) -> Deferred[list[FetchAnswer]]:
         """The answer, now or later."""
-        pending: Pending[list[FetchAnswer]] = Pending(wish.deadline_ms)
+        pending: Deferred[list[FetchAnswer]] = Deferred(wish.deadline_ms)
         if _is_enough(wish):
             self._answer(wish, pending)
             return pending
@@ -237,7 +237,7 @@ class Fetches:
         for parked in list(self._by_pending.values()):
             self._finish(parked)
 
-    def cancel(self, pending: Pending[list[FetchAnswer]]) -> None:
+    def cancel(self, pending: Deferred[list[FetchAnswer]]) -> None:
         """The consumer hung up."""
         self._large.pop(pending, None)
         parked = self._by_pending.get(pending)
@@ -250,7 +250,7 @@ class Fetches:
         if is_wanted and not parked.pending.is_done:
             self._answer(parked.wish, parked.pending)
 
-    def _answer(self, wish: FetchWish, pending: Pending[list[FetchAnswer]]) -> None:
+    def _answer(self, wish: FetchWish, pending: Deferred[list[FetchAnswer]]) -> None:
         if len(wish.parts) > FEW_PARTITIONS:
             self._large[pending] = wish
             if not self._is_reading:
@@ -260,7 +260,7 @@ class Fetches:
             max_bytes = min(wish.max_bytes, self._room())
             self._complete(pending, answer(wish, max_bytes, self._on_damage))
 
-    def _complete(self, pending: Pending[list[FetchAnswer]], answers: list[FetchAnswer]) -> None:
+    def _complete(self, pending: Deferred[list[FetchAnswer]], answers: list[FetchAnswer]) -> None:
         self.read_bytes += sum([len(each.data) for each in answers])
         pending.complete(answers)
 
@@ -275,7 +275,7 @@ class Fetches:
 
     def _read_slice(
         self,
-        pending: Pending[list[FetchAnswer]],
+        pending: Deferred[list[FetchAnswer]],
         steps: Generator[None, None, list[FetchAnswer]],
     ) -> None:
         began = stopwatch()

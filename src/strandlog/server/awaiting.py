@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.errors import StorageError
 from strandlog.server.core import ServerCore
 from strandlog.storage.partition.log import PartitionLog
@@ -19,12 +19,12 @@ from strandlog.storage.work import Steps
 T = TypeVar("T")
 
 
-async def result_of(pending: Pending[T]) -> T:
-    """The result of a `Pending`, or its error raised."""
+async def result_of(pending: Deferred[T]) -> T:
+    """The result of a `Deferred`, or its error raised."""
     if not pending.is_done:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def done(_: Pending[T]) -> None:
+        def done(_: Deferred[T]) -> None:
             if not future.done():
                 future.set_result(None)
 

@@ -5,7 +5,7 @@
     app          starts and stops all of it, and gives it a thread and an alarm clock
 
 Everything here belongs to the event loop's thread and returns at once: a result that comes later is
-a `Pending`, or a call back. A door that has coroutines waits for them with `waiting.py`.
+a `Deferred`, or a call back. A door that has coroutines waits for them with `waiting.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Finds, creates, keeps and expires consumer groups and their offsets.
 
-    join ─▶ Group ─▶ Pending          one `Group` per name, made by the first join or commit
+    join ─▶ Group ─▶ Deferred          one `Group` per name, made by the first join or commit
     commit ─▶ rules ─▶ log ─▶ store   the log first, so that memory never promises more than it
     load ◀─ log                       groups and offsets as of the last completed write
     tick ─▶ timers                    sessions, rebalances, and every
                                       offsets.retention.check.interval.ms a look for what expired
 
-Errors come at once as exceptions; a `Pending` fails only with what happened while it was open.
+Errors come at once as exceptions; a `Deferred` fails only with what happened while it was open.
 
 Names are checked when they come in (group_rules.py); names in the log are taken as they are.
 
@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.checks import (
     check_group_name,
     check_join,
@@ -162,7 +162,7 @@ class GroupCoordinator:
 
     # Members.
 
-    def join(self, request: JoinRequest) -> Pending[JoinResult]:
+    def join(self, request: JoinRequest) -> Deferred[JoinResult]:
         self._check_name(request.group_id)
         check_join(request, self._settings)
         group = self._groups.get(request.group_id)
@@ -175,7 +175,7 @@ class GroupCoordinator:
         finally:
             self._drop_if_blank(group)
 
-    def sync(self, request: SyncRequest) -> Pending[SyncResult]:
+    def sync(self, request: SyncRequest) -> Deferred[SyncResult]:
         return self._group_of_member(request.group_id, request.member_id).sync(request)
 
     def heartbeat(

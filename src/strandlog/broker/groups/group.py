@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.members import fenced
 from strandlog.broker.groups.rebalance import (
     COMPLETING,
@@ -64,9 +64,9 @@ class Group(RebalancingGroup):
 
     # What members ask for.
 
-    def join(self, request: JoinRequest) -> Pending[JoinResult]:
+    def join(self, request: JoinRequest) -> Deferred[JoinResult]:
         """A place in the next generation, or in this one when nothing changed."""
-        with self._outbox:
+        with self._completions:
             self._check_joiner(request)
             if request.member_id == NO_MEMBER_ID:
                 pending = self._join_first(request)
@@ -75,9 +75,9 @@ class Group(RebalancingGroup):
             self._end_join_if_all_are_here()
             return pending
 
-    def sync(self, request: SyncRequest) -> Pending[SyncResult]:
+    def sync(self, request: SyncRequest) -> Deferred[SyncResult]:
         """The member's assignment, as soon as the leader has brought it."""
-        with self._outbox:
+        with self._completions:
             member = self._member_of_generation(
                 request.member_id, request.group_instance_id, request.generation
             )
@@ -90,10 +90,10 @@ class Group(RebalancingGroup):
             if self.state is STABLE:
                 self._restart_session(member)
                 self._stop_phase_timer_if_all_synced()
-                return Pending.of(self._sync_result(member))
+                return Deferred.done(self._sync_result(member))
             if member.sync is None:
                 assert self._phase_timer is not None
-                member.sync = Pending(self._phase_timer.deadline_ms)
+                member.sync = Deferred(self._phase_timer.deadline_ms)
                 self._syncing[member] = None
             pending = member.sync
             if member.member_id == self.roster.leader_id:
@@ -109,7 +109,7 @@ class Group(RebalancingGroup):
 
     def leave(self, member_id: str, instance_id: str | None = None) -> None:
         """The member goes now. A static one may be named by its instance id alone."""
-        with self._outbox:
+        with self._completions:
             if member_id in self._promised and instance_id is None:
                 self._end_promise(member_id)
                 self._end_join_if_all_are_here()
@@ -178,7 +178,7 @@ class Group(RebalancingGroup):
                     f"{limit}; use fewer members or topics, or raise {name}.max.bytes"
                 )
 
-    def _join_first(self, request: JoinRequest) -> Pending[JoinResult]:
+    def _join_first(self, request: JoinRequest) -> Deferred[JoinResult]:
         new_id = f"{request.group_instance_id or request.client_id}-{self._context.new_id()}"
         returning = self.roster.static_member(request.group_instance_id)
         if returning is not None:
@@ -192,7 +192,7 @@ class Group(RebalancingGroup):
             raise MemberIdRequiredError(new_id)
         return self._add(new_id, request)
 
-    def _join_again(self, request: JoinRequest) -> Pending[JoinResult]:
+    def _join_again(self, request: JoinRequest) -> Deferred[JoinResult]:
         if request.member_id in self._promised and request.group_instance_id is None:
             self._end_promise(request.member_id)
             return self._add(request.member_id, request)
@@ -204,9 +204,9 @@ class Group(RebalancingGroup):
             self.roster.update(member, request)
             return self._wait_for_join(member)
         self._restart_session(member)
-        return Pending.of(self._join_result(member))
+        return Deferred.done(self._join_result(member))
 
-    def _add(self, member_id: str, request: JoinRequest) -> Pending[JoinResult]:
+    def _add(self, member_id: str, request: JoinRequest) -> Deferred[JoinResult]:
         member = Member.joining(member_id, request)
         if not len(self.roster):
             self.protocol_type = request.protocol_type
@@ -215,7 +215,7 @@ class Group(RebalancingGroup):
         self._restart_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         return self._wait_for_join(member)
 
-    def _take_over(self, member: Member, new_id: str, request: JoinRequest) -> Pending[JoinResult]:
+    def _take_over(self, member: Member, new_id: str, request: JoinRequest) -> Deferred[JoinResult]:
         """A static member came back without its id: fence the old id, keep the place."""
         old_leader = self.roster.leader_id
         old_topics = member.topics_for(self.protocol_name)
@@ -233,12 +233,12 @@ class Group(RebalancingGroup):
             return self._wait_for_join(member)
         result = self._join_result(member)
         if request.supports_skip_assignment:
-            return Pending.of(result._replace(skip_assignment=result.is_leader))
+            return Deferred.done(result._replace(skip_assignment=result.is_leader))
         # Older clients would assign when told that they lead, so they are told of the old id.
-        return Pending.of(result._replace(leader=old_leader or "", members=()))
+        return Deferred.done(result._replace(leader=old_leader or "", members=()))
 
     def _on_promise_expired(self, member_id: str) -> None:
-        with self._outbox:
+        with self._completions:
             self._end_promise(member_id)
             self._end_join_if_all_are_here()
 

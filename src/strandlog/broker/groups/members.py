@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.partition_index import PartitionIndex
 from strandlog.broker.groups.requests import JoiningMember, JoinRequest, JoinResult, Member
 from strandlog.errors import (
@@ -123,15 +123,15 @@ class Roster:
         """Those that have to go when the rebalance ends without them; static ones may be back."""
         return list(self._absent)
 
-    def wait_for_join(self, member: Member) -> Pending[JoinResult]:
+    def wait_for_join(self, member: Member) -> Deferred[JoinResult]:
         """The member waits for the rebalance to end."""
         if member.join is None:
-            member.join = Pending()
+            member.join = Deferred()
             self._joined[member] = None
             self._absent.pop(member, None)
         return member.join
 
-    def stop_waiting(self, member: Member) -> Pending[JoinResult] | None:
+    def stop_waiting(self, member: Member) -> Deferred[JoinResult] | None:
         """The member is answered; gives what it waited for."""
         pending, member.join = member.join, None
         if pending is not None:

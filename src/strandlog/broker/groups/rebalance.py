@@ -26,9 +26,9 @@ Rules, as Kafka has them:
 - A rebalance waits for newcomers that were promised an id.
 - Whoever has not asked for its assignment when the rebalance time-out is over has to go.
 
-Every open `Pending` has a timer behind it: a join the end of the rebalance, a sync the end of the
-sync phase. Answers leave when the step is over (`Outbox`), those of a large group some at a time:
-a rebalance of thousands does not hold other clients up. The group is saved, through
+Every open `Deferred` has a timer behind it: a join the end of the rebalance, a sync the end of the
+sync phase. Results complete when the step is over (`CompletionQueue`), those of a large group some
+at a time: a rebalance of thousands does not delay other clients. The group is saved, through
 `context.save`, before the first member hears of an assignment; if that fails all hear the error
 and a new rebalance begins.
 """
@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from strandlog.broker.deferred import Outbox, Pending
+from strandlog.broker.deferred import CompletionQueue, Deferred
 from strandlog.broker.groups.members import Meter, Roster
 from strandlog.broker.groups.requests import (
     PROMISE_BYTES,
@@ -102,7 +102,7 @@ class RebalancingGroup:
         self.has_assignment = False
         self.is_saved = True
         self._context = context
-        self._outbox = Outbox(self._deliver_later)
+        self._completions = CompletionQueue(self._deliver_later)
         self._promised: dict[str, Timer] = {}
         self._unsynced: dict[Member, None] = {}  # those that have not asked for their share
         self._syncing: dict[Member, None] = {}  # those that wait for it
@@ -131,7 +131,7 @@ class RebalancingGroup:
         self.roster.weigh(-PROMISE_BYTES * len(self._promised))
         self._promised.clear()
 
-    def _wait_for_join(self, member: Member) -> Pending[JoinResult]:
+    def _wait_for_join(self, member: Member) -> Deferred[JoinResult]:
         pending = self.roster.wait_for_join(member)
         if self.state is not PREPARING:
             self._prepare_rebalance()
@@ -145,7 +145,7 @@ class RebalancingGroup:
         was_empty = self.state is EMPTY
         self._enter(PREPARING)
         for member, pending in self._stop_syncing():
-            self._outbox.fail(pending, self._rebalancing())
+            self._completions.fail(pending, self._rebalancing())
             self._restart_session(member)
         delay_ms = self._context.settings.group_initial_rebalance_delay_ms
         timeout_ms = self.roster.rebalance_timeout_ms
@@ -178,7 +178,7 @@ class RebalancingGroup:
 
     def _end_join(self) -> None:
         """Begins a generation with those who are here."""
-        with self._outbox:
+        with self._completions:
             self._gathering_left_ms = None
             for member in self.roster.absent_dynamic:
                 self._forget(member, f"member {member.member_id!r} missed the rebalance")
@@ -210,7 +210,7 @@ class RebalancingGroup:
             self._restart_session(member)
             pending = self.roster.stop_waiting(member)
             if pending is not None:
-                self._outbox.complete(pending, self._join_result(member))
+                self._completions.complete(pending, self._join_result(member))
 
     def _adopt(self, request: SyncRequest) -> None:
         """The leader has assigned: keep it, then tell everybody."""
@@ -222,7 +222,7 @@ class RebalancingGroup:
             for member in self.roster:
                 self.roster.assign(member, b"")
             for _, pending in self._stop_syncing():
-                self._outbox.fail(pending, error)
+                self._completions.fail(pending, error)
             self._prepare_rebalance()
             return
         self.has_assignment = True
@@ -231,18 +231,18 @@ class RebalancingGroup:
         for member in self.roster:
             self._restart_session(member)
         for member, pending in self._stop_syncing():
-            self._outbox.complete(pending, self._sync_result(member))
+            self._completions.complete(pending, self._sync_result(member))
 
     # What time does.
 
     def _on_sync_timeout(self) -> None:
-        with self._outbox:
+        with self._completions:
             for member in list(self._unsynced):
                 self._forget(member, f"member {member.member_id!r} did not ask for its share")
             self._prepare_rebalance()
 
     def _on_session_end(self, member: Member) -> None:
-        with self._outbox:
+        with self._completions:
             if member.is_waiting and not member.is_new:
                 self._restart_session(member)
             else:
@@ -260,7 +260,7 @@ class RebalancingGroup:
 
     def _deliver_later(self) -> None:
         """Answer further members when others had their turn."""
-        self._context.timers.schedule(self._now(), self._outbox.deliver)
+        self._context.timers.schedule(self._now(), self._completions.deliver)
 
     def _rebalancing(self) -> RebalanceInProgressError:
         return RebalanceInProgressError(f"group {self.group_id!r} is rebalancing; join it again")
@@ -294,13 +294,13 @@ class RebalancingGroup:
         """Answers whatever the member waits for with an error."""
         joining, syncing = self.roster.stop_waiting(member), member.sync
         if joining is not None:
-            self._outbox.fail(joining, error)
+            self._completions.fail(joining, error)
         if syncing is not None:
-            self._outbox.fail(syncing, error)
+            self._completions.fail(syncing, error)
             member.sync = None
             del self._syncing[member]
 
-    def _stop_syncing(self) -> list[tuple[Member, Pending[SyncResult]]]:
+    def _stop_syncing(self) -> list[tuple[Member, Deferred[SyncResult]]]:
         """Those that wait for their share, and what they wait for; they are answered next."""
         waiting = [(member, member.sync) for member in self._syncing if member.sync is not None]
         for member, _ in waiting:

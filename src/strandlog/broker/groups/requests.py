@@ -6,7 +6,7 @@ answer, so that a member in this process and one on a socket are served by the s
 of a static member) and a random part that is handed in.
 
 A member waits in at most one place: `join` while the others rejoin, `sync` while the leader
-assigns. A second call while the first is still open gets the same `Pending`: one wait, one
+assigns. A second call while the first is still open gets the same `Deferred`: one wait, one
 answer. While it waits, its session does not end, for it cannot send heartbeats; `is_new` members
 are the exception, because a client that gave up during its first join has no id to come back
 with.
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.partition_index import PartitionIndex
 from strandlog.broker.timers import Timer
 from strandlog.errors import DataError
@@ -166,8 +166,8 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     is_new: bool = True
-    join: Pending[JoinResult] | None = None
-    sync: Pending[SyncResult] | None = None
+    join: Deferred[JoinResult] | None = None
+    sync: Deferred[SyncResult] | None = None
     session_timer: Timer | None = None
     assignment: bytes = b""
     _assigned: PartitionIndex | None = None

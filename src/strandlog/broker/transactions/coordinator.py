@@ -24,7 +24,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from strandlog.broker.compacted_table import TableTopic
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import Waiter
 from strandlog.broker.internal_topic import latest_values
 from strandlog.broker.timers import Timer, Timers
@@ -155,7 +155,7 @@ class TransactionCoordinator:
 
     def init_producer(
         self, name: str, timeout_ms: int, given: ProducerIdentity
-    ) -> Pending[ProducerIdentity]:
+    ) -> Deferred[ProducerIdentity]:
         """A producer starts, or wants a new epoch: whatever it left open is aborted first."""
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError(
@@ -164,7 +164,7 @@ class TransactionCoordinator:
             )
         if not name:
             raise DataError("a transactional id has at least one character")
-        pending: Pending[ProducerIdentity] = Pending()
+        pending: Deferred[ProducerIdentity] = Deferred()
         self._init(name, timeout_ms, given, pending)
         return pending
 
@@ -173,7 +173,7 @@ class TransactionCoordinator:
         name: str,
         timeout_ms: int,
         given: ProducerIdentity,
-        pending: Pending[ProducerIdentity],
+        pending: Deferred[ProducerIdentity],
     ) -> None:
         self._check_idle(name)
         now_ms = self._clock.now_ms()
@@ -205,7 +205,7 @@ class TransactionCoordinator:
                 f"use fewer or raise transactional.ids.max.bytes (now {limit})"
             )
 
-    def _init_again(self, name: str, timeout_ms: int, pending: Pending[ProducerIdentity]) -> None:
+    def _init_again(self, name: str, timeout_ms: int, pending: Deferred[ProducerIdentity]) -> None:
         try:
             self._init(name, timeout_ms, ProducerIdentity(), pending)
         except StrandlogError as error:
@@ -213,23 +213,23 @@ class TransactionCoordinator:
 
     def add_partitions(
         self, name: str, given: ProducerIdentity, partitions: Iterable[TopicPartition]
-    ) -> Pending[None]:
+    ) -> Deferred[None]:
         """The producer is about to write to these partitions."""
         transaction = self._owned(name, given)
         wanted = frozenset(partitions)
         if transaction.state is ONGOING and wanted <= transaction.partitions:
-            return Pending.of(None)
-        pending: Pending[None] = Pending()
+            return Deferred.done(None)
+        pending: Deferred[None] = Deferred()
         changed = with_partitions(transaction, wanted, self._clock.now_ms())
         self._keep(changed, lambda: pending.complete(None), pending.fail)
         return pending
 
-    def end(self, name: str, given: ProducerIdentity, *, commit: bool) -> Pending[None]:
+    def end(self, name: str, given: ProducerIdentity, *, commit: bool) -> Deferred[None]:
         """Commit or abort; done when every marker is on disk."""
         transaction = self._owned(name, given)
         if is_ended(transaction, commit=commit):
-            return Pending.of(None)
-        pending: Pending[None] = Pending()
+            return Deferred.done(None)
+        pending: Deferred[None] = Deferred()
         decided = prepared(transaction, commit=commit, now_ms=self._clock.now_ms())
         self._end(decided, lambda: pending.complete(None), pending.fail)
         return pending

@@ -169,7 +169,7 @@ class Log(Closing):
         with self._guard:
             forbid_internal(check_topic_name(name))
             self._idle_logs(name)
-            groups = self.broker.groups.groups_subscribed_to(name)
+            groups = self.broker.group_coordinator.groups_subscribed_to(name)
             if groups:
                 raise TopicInUseError(name, "consumers of group " + ", ".join(groups))
             self.broker.delete_topic(name)
@@ -260,17 +260,17 @@ class Log(Closing):
     def groups(self) -> list[str]:
         """The names of all groups."""
         with self._guard:
-            return [listing.group_id for listing in self.broker.groups.list_groups()]
+            return [listing.group_id for listing in self.broker.group_coordinator.list_groups()]
 
     def describe_group(self, group: str) -> GroupDescription:
         """State and members of a group."""
         with self._guard:
-            return self.broker.groups.describe(group)
+            return self.broker.group_coordinator.describe(group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Everything that a group has committed."""
         with self._guard:
-            found = self.broker.groups.fetch_offsets(group)
+            found = self.broker.group_coordinator.fetch_offsets(group)
             return {tp: value for tp, value in found.items() if value is not None}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -279,12 +279,14 @@ class Log(Closing):
             values = {TopicPartition(*tp): OffsetAndMetadata(at) for tp, at in offsets.items()}
             for tp in values:
                 self.broker.catalog.log(tp.topic, tp.partition)
-            self.broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=values))
+            self.broker.group_coordinator.commit_offsets(
+                CommitRequest(group_id=group, offsets=values)
+            )
 
     def delete_group(self, group: str) -> None:
         """Forget a group without members, and its offsets."""
         with self._guard:
-            self.broker.groups.delete(group)
+            self.broker.group_coordinator.delete(group)
 
     # -- upkeep and the end --------------------------------------------------------------------
 
@@ -391,7 +393,7 @@ class Log(Closing):
         membership.leave()
 
     def committed_offset(self, group: str, tp: TopicPartition) -> int | None:
-        found = self.broker.groups.fetch_offsets(group, [tp])[tp]
+        found = self.broker.group_coordinator.fetch_offsets(group, [tp])[tp]
         return None if found is None else found.offset
 
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from strandlog.broker.broker import IN_PROCESS_HOST
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.assignors import assign, member_subscription
 from strandlog.broker.groups.requests import (
     CommitRequest,
@@ -72,8 +72,8 @@ class Membership:
         self._member_id = ""
         self._generation = -1
         self._wants_to_join = True
-        self._join: Pending[JoinResult] | None = None
-        self._sync: Pending[SyncResult] | None = None
+        self._join: Deferred[JoinResult] | None = None
+        self._sync: Deferred[SyncResult] | None = None
         self._partition_counts: dict[str, int] = {}
 
     @property
@@ -120,7 +120,9 @@ class Membership:
             self._wants_to_join = True
             return
         try:
-            self._log.broker.groups.heartbeat(self.group, self._generation, self._member_id)
+            self._log.broker.group_coordinator.heartbeat(
+                self.group, self._generation, self._member_id
+            )
         except RebalanceInProgressError:
             self._wants_to_join = True
         except (UnknownMemberError, IllegalGenerationError):
@@ -159,7 +161,7 @@ class Membership:
         try:
             self._member_id = self._member_id or self._ask_for_id(request)
             request = replace(request, member_id=self._member_id)
-            self._join = self._log.broker.groups.join(request)
+            self._join = self._log.broker.group_coordinator.join(request)
         except UnknownMemberError:
             self._forget_place()
             return
@@ -167,7 +169,7 @@ class Membership:
 
     def _ask_for_id(self, request: JoinRequest) -> str:
         try:
-            self._log.broker.groups.join(replace(request, require_member_id=True))
+            self._log.broker.group_coordinator.join(replace(request, require_member_id=True))
         except MemberIdRequiredError as promise:
             return promise.member_id
         raise AssertionError("a newcomer is promised an id before it is let in")
@@ -189,7 +191,7 @@ class Membership:
             assignments=self._assignments(result) if result.is_leader else {},
         )
         try:
-            self._sync = self._log.broker.groups.sync(request)
+            self._sync = self._log.broker.group_coordinator.sync(request)
         except RebalanceInProgressError:
             self._wants_to_join = True
         except (UnknownMemberError, IllegalGenerationError):
@@ -236,7 +238,7 @@ class Membership:
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Keep the group's positions; only what this member owns in the current generation."""
-        self._log.broker.groups.commit_offsets(
+        self._log.broker.group_coordinator.commit_offsets(
             CommitRequest(
                 group_id=self.group,
                 offsets=offsets,
@@ -250,5 +252,5 @@ class Membership:
         # When the group went on without us, that is what leaving means.
         with contextlib.suppress(UnknownMemberError):
             if self._member_id:
-                self._log.broker.groups.leave(self.group, self._member_id)
+                self._log.broker.group_coordinator.leave(self.group, self._member_id)
         self._own([])

@@ -196,7 +196,7 @@ class LogService:
         tp = TopicPartition(request.topic, request.partition)
         self._broker.catalog.log(*tp)  # an unknown partition is an error, not a new offset
         offset = OffsetAndMetadata(min(request.offset, LARGEST_OFFSET), metadata=request.metadata)
-        self._broker.groups.commit_offsets(
+        self._broker.group_coordinator.commit_offsets(
             CommitRequest(group_id=request.group, offsets={tp: offset})
         )
         await group_durable(self._core, request.group)
@@ -206,7 +206,7 @@ class LogService:
         request = small(log_pb2.FetchOffsetRequest, data)
         tp = TopicPartition(request.topic, request.partition)
         self._broker.catalog.log(*tp)
-        found = self._broker.groups.fetch_offsets(request.group, [tp])[tp]
+        found = self._broker.group_coordinator.fetch_offsets(request.group, [tp])[tp]
         if found is None:
             return encoded(log_pb2.FetchOffsetResponse())
         response = log_pb2.FetchOffsetResponse(offset=found.offset, metadata=found.metadata)

@@ -1,7 +1,7 @@
 """The Kafka door: which handler answers which request, and what every handler needs.
 
 Handlers are plain functions in `handlers/`: they parse, ask the broker, and reply, now or when a
-Pending is done. An error of the tree that a handler lets through is a mistake of the request as a
+Deferred is done. An error of the tree that a handler lets through is a mistake of the request as a
 whole (`DataError`): the connection is closed, as Kafka does. Anything else is a mistake of ours:
 logged, and the connection is closed, the broker lives on.
 """
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
 from strandlog.protocol.kafka.encoder import encoder
@@ -229,13 +229,13 @@ class KafkaDoor:
 
     def answer_when_done(
         self,
-        pending: Pending[Any],
+        pending: Deferred[Any],
         reply: Callable[[Any], None],
         refuse: Callable[[StrandlogError], None],
     ) -> None:
-        """Reply with the result of a Pending, or with its error."""
+        """Reply with the result of a Deferred, or with its error."""
 
-        def done(finished: Pending[Any]) -> None:
+        def done(finished: Deferred[Any]) -> None:
             try:
                 result = finished.result()
             except StrandlogError as error:

@@ -229,10 +229,10 @@ class NodeSession:
 
     def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
-        self._broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=values))
+        self._broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=values))
 
     def _committed(self, group: str, partitions: Any) -> dict[TopicPartition, int]:
-        found = self._broker.groups.fetch_offsets(group, partitions)
+        found = self._broker.group_coordinator.fetch_offsets(group, partitions)
         return {tp: held.offset for tp, held in found.items() if held is not None}
 
 

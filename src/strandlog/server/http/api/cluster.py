@@ -103,7 +103,7 @@ async def cluster(context: Context, call: Call[Nothing, None]) -> ClusterFacts:
         len({each.topic for each in partitions}),
         len(partitions),
         sum(each.segments for each in partitions),
-        len(broker.groups.list_groups()),
+        len(broker.group_coordinator.list_groups()),
         sum(each.size_bytes for each in partitions),
         *await disk_space(context),
         ready.is_ready,

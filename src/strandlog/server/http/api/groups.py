@@ -136,7 +136,7 @@ def _summary(facts: GroupFacts) -> GroupSummary:
 
 async def describe_group(context: Context, call: Call[Nothing, None]) -> GroupShown:
     await all_visible(context.core)
-    found = context.broker.groups.describe(call.path["group"])
+    found = context.broker.group_coordinator.describe(call.path["group"])
     # A large group has millions of partitions; decoding them must not hold other clients up.
     members = await asyncio.to_thread(
         lambda: [_member(each, found.protocol_type) for each in found.members]
@@ -190,9 +190,9 @@ def _member(member: MemberDescription, protocol_type: str) -> MemberShown:
 async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> OffsetChanges:
     group, reset = call.path["group"], call.body
     broker = context.broker
-    before = broker.groups.fetch_offsets(group)
+    before = broker.group_coordinator.fetch_offsets(group)
     try:
-        members = broker.groups.member_count(group)
+        members = broker.group_coordinator.member_count(group)
     except GroupNotFoundError:
         if reset.topic is None:
             raise
@@ -209,7 +209,7 @@ async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> O
         if members:
             raise GroupNotEmptyError(group, members)
         offsets = {tp: OffsetAndMetadata(offset) for tp, offset in after.items()}
-        broker.groups.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+        broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
         await group_durable(context.core, group)
     return OffsetChanges(reset.is_dry_run, members, changes)
 
@@ -248,5 +248,5 @@ async def _target(context: Context, log: PartitionLog, reset: OffsetReset) -> in
 
 async def delete_group(context: Context, call: Call[Nothing, None]) -> None:
     group = call.path["group"]
-    context.broker.groups.delete(group)
+    context.broker.group_coordinator.delete(group)
     await group_durable(context.core, group)

@@ -74,7 +74,7 @@ async def take_picture(context: Context) -> Picture:
         await group_facts(broker),
         *await disk_space(context),
         (cache.hits, cache.misses, cache.evictions, len(cache)),
-        broker.groups.failed_writes,
+        broker.group_coordinator.failed_writes,
         context.live_clients,
     )
 

@@ -89,9 +89,9 @@ def facts_of(log: PartitionLog) -> PartitionFacts:
 async def group_facts(broker: Broker) -> list[GroupFacts]:
     """Every group, by name."""
     found: list[GroupFacts] = []
-    for number, listing in enumerate(broker.groups.list_groups(), 1):
+    for number, listing in enumerate(broker.group_coordinator.list_groups(), 1):
         try:
-            members = broker.groups.member_count(listing.group_id)
+            members = broker.group_coordinator.member_count(listing.group_id)
         except GroupNotFoundError:
             continue
         offsets = await group_offsets(broker, listing.group_id)
@@ -105,7 +105,7 @@ async def group_facts(broker: Broker) -> list[GroupFacts]:
 
 async def group_offsets(broker: Broker, group: str) -> list[GroupOffset]:
     """Where a group stands, by topic and partition; topics that are gone are left out."""
-    committed = broker.groups.fetch_offsets(group)
+    committed = broker.group_coordinator.fetch_offsets(group)
     found = []
     for number, tp in enumerate(sorted(committed), 1):
         if not number % PARTITIONS_AT_ONCE:

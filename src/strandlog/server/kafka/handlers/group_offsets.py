@@ -102,7 +102,7 @@ def _commit(
         group_instance_id=getattr(body, "group_instance_id", None),
     )
     try:
-        refused = door.broker.groups.try_commit_offsets(commit)
+        refused = door.broker.group_coordinator.try_commit_offsets(commit)
     except StrandlogError as error:
         refused = dict.fromkeys(offsets, error)
     for tp, reason in refused.items():
@@ -159,7 +159,7 @@ def _hide_unstable(door: KafkaDoor, group: str, topics: list[dict[str, Any]]) ->
         name = topic["name"] or _name_by_id(door, topic["topic_id"])
         for row in topic["partitions"]:
             tp = TopicPartition(name, row["partition_index"])
-            if door.broker.groups.is_unstable(group, tp):
+            if door.broker.group_coordinator.is_unstable(group, tp):
                 row.update(_offset_row(tp.partition, None, UnstableOffsetError.kafka_code))
 
 
@@ -173,7 +173,7 @@ def _name_by_id(door: KafkaDoor, topic_id: Any) -> str:
 def _all_offsets(door: KafkaDoor, group: str, by_id: bool) -> list[dict[str, Any]]:
     catalog = door.broker.catalog
     rows: dict[str, list[dict[str, Any]]] = {}
-    for tp, value in door.broker.groups.fetch_offsets(group).items():
+    for tp, value in door.broker.group_coordinator.fetch_offsets(group).items():
         if not by_id or tp.topic in catalog:
             rows.setdefault(tp.topic, []).append(_offset_row(tp.partition, value))
     return [
@@ -196,7 +196,7 @@ def _offsets_in(door: KafkaDoor, group: str, topic: Any) -> dict[str, Any]:
         code = error.kafka_code
     else:
         wanted = [TopicPartition(name, number) for number in topic.partition_indexes]
-        found = door.broker.groups.fetch_offsets(group, wanted)
+        found = door.broker.group_coordinator.fetch_offsets(group, wanted)
     rows = [
         _offset_row(number, found.get(TopicPartition(name, number)), code)
         for number in topic.partition_indexes
@@ -231,7 +231,7 @@ def offset_delete(door: KafkaDoor, request: Request) -> Steps[None]:
             except StrandlogError as error:
                 codes[tp] = error.kafka_code
     try:
-        refused = door.broker.groups.delete_offsets(body.group_id, wanted)
+        refused = door.broker.group_coordinator.delete_offsets(body.group_id, wanted)
     except StrandlogError as error:
         request.reply({"error_code": error.kafka_code, "topics": []})
         return

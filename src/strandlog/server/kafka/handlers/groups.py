@@ -56,7 +56,7 @@ def join_group(door: KafkaDoor, request: Request) -> Steps[None]:
         )
 
     try:
-        pending = door.broker.groups.join(_join_request(request, body))
+        pending = door.broker.group_coordinator.join(_join_request(request, body))
     except StrandlogError as error:
         refuse(error)
         return
@@ -139,7 +139,7 @@ def sync_group(door: KafkaDoor, request: Request) -> Steps[None]:
         )
 
     try:
-        pending = door.broker.groups.sync(sync)
+        pending = door.broker.group_coordinator.sync(sync)
     except StrandlogError as error:
         refuse(error)
         return
@@ -151,7 +151,7 @@ def heartbeat(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     code = 0
     try:
-        door.broker.groups.heartbeat(
+        door.broker.group_coordinator.heartbeat(
             body.group_id,
             body.generation_id,
             body.member_id,
@@ -178,7 +178,7 @@ def leave_group(door: KafkaDoor, request: Request) -> Steps[None]:
 
 def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None) -> int:
     try:
-        door.broker.groups.leave(group, member_id, instance_id)
+        door.broker.group_coordinator.leave(group, member_id, instance_id)
     except StrandlogError as error:
         return error.kafka_code
     return 0
@@ -206,7 +206,7 @@ def _member_row_bytes(row: dict[str, Any]) -> int:
 
 def _described(door: KafkaDoor, name: str, version: int, left_bytes: int) -> dict[str, Any]:
     try:
-        group = door.broker.groups.describe(name)
+        group = door.broker.group_coordinator.describe(name)
         if group.size_bytes > left_bytes and left_bytes < DESCRIBED_MAX_BYTES:
             raise GroupMetadataTooLargeError(f"group {name!r} does not fit into the reply")
     except GroupNotFoundError as error:
@@ -247,7 +247,7 @@ def list_groups(door: KafkaDoor, request: Request) -> Steps[None]:
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
     groups = []
     try:
-        listings = door.broker.groups.list_groups()
+        listings = door.broker.group_coordinator.list_groups()
     except StrandlogError as error:
         request.reply({"error_code": error.kafka_code, "groups": []})
         return
@@ -271,7 +271,7 @@ def delete_groups(door: KafkaDoor, request: Request) -> Steps[None]:
     for name in dict.fromkeys(body.groups_names):
         code = 0
         try:
-            door.broker.groups.delete(name)
+            door.broker.group_coordinator.delete(name)
         except StrandlogError as error:
             code = error.kafka_code
         rows.append({"group_id": name, "error_code": code})

@@ -8,7 +8,7 @@ from threading import Event
 from typing import Any
 from uuid import UUID
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import BULK_PARTITIONS
 from strandlog.broker.fetch import FetchAnswer, FetchPart, FetchWish, refused_fetch
 from strandlog.broker.maintenance import RETENTION
@@ -331,7 +331,7 @@ def fetch(door: KafkaDoor, request: Request) -> Steps[None]:
         request.slot.leave_gate()  # it may wait long; `Fetches` bounds what waits
         request.slot.on_abandoned = lambda: door.core.fetches.cancel(pending)
 
-    def reply(done: Pending[list[FetchAnswer]]) -> None:
+    def reply(done: Deferred[list[FetchAnswer]]) -> None:
         request.connection.release_line()  # the next request begins after this call
         door.in_slices(request, _answer_fetch(request, asked, done.result()))
 

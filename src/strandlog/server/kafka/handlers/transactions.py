@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from strandlog.broker.deferred import Pending
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.broker.transactions.transaction import Transaction
@@ -64,11 +64,11 @@ def _identity(body: Any) -> ProducerIdentity:
 
 
 def _answer(
-    request: Request, ask: Callable[[], Pending[Any]], reply: Callable[[int, Any], None]
+    request: Request, ask: Callable[[], Deferred[Any]], reply: Callable[[int, Any], None]
 ) -> None:
     """Reply with (code, result) when what was asked is done."""
 
-    def done(pending: Pending[Any]) -> None:
+    def done(pending: Deferred[Any]) -> None:
         if pending.error is not None:
             reply(_code(request, pending.error), None)
         else:
@@ -90,11 +90,11 @@ def init_producer_id(door: KafkaDoor, request: Request) -> None:
     name = body.transactional_id
     given = _identity(body)
 
-    def ask() -> Pending[ProducerIdentity]:
+    def ask() -> Deferred[ProducerIdentity]:
         if name == "" or (given.producer_id < 0) is not (given.epoch < 0):
             raise InvalidRequestError("an id without letters, or half of an identity")
         if name is None:
-            return Pending.of(ProducerIdentity(door.core.producer_ids.next(), 0))
+            return Deferred.done(ProducerIdentity(door.core.producer_ids.next(), 0))
         timeout_ms = body.transaction_timeout // timedelta(milliseconds=1)
         return door.core.transactions.init_producer(name, timeout_ms, given)
 
@@ -137,9 +137,9 @@ def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Steps[None]:
         ]
         door.in_slices(request, request.replying({"results_by_topic_v3_and_below": results}))
 
-    def ask() -> Pending[None]:
+    def ask() -> Deferred[None]:
         if refused:
-            return Pending.of(None)
+            return Deferred.done(None)
         name = body.v3_and_below_transactional_id
         return door.core.transactions.add_partitions(name, identity, wanted)
 
@@ -154,7 +154,7 @@ def _cannot_be_written(door: KafkaDoor, tp: TopicPartition) -> int:
 def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
     body = request.body()
 
-    def ask() -> Pending[None]:
+    def ask() -> Deferred[None]:
         tp = door.broker.offsets_table.log_of(body.group_id).tp
         return door.core.transactions.add_partitions(body.transactional_id, _identity(body), [tp])
 
@@ -226,7 +226,7 @@ def _commit_in_transaction(
     try:
         log = door.broker.offsets_table.existing_log_of(body.group_id)
         door.core.transactions.check_write(identity, log.tp)
-        refused = door.broker.groups.try_commit_in_transaction(commit, identity)
+        refused = door.broker.group_coordinator.try_commit_in_transaction(commit, identity)
     except StrandlogError as error:
         return dict.fromkeys(offsets, _code(request, error))
     return {tp: _code(request, error) for tp, error in refused.items()}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.broker.deferred import Outbox, Pending
+from strandlog.broker.deferred import CompletionQueue, Deferred
 
 
 def test_a_value_is_there_after_completion() -> None:
-    pending: Pending[int] = Pending(deadline_ms=5)
+    pending: Deferred[int] = Deferred(deadline_ms=5)
     states = [pending.is_done]
     assert pending.deadline_ms == 5
     assert pending.complete(1)
@@ -19,7 +19,7 @@ def test_a_value_is_there_after_completion() -> None:
 
 
 def test_an_error_is_raised_each_time() -> None:
-    pending: Pending[int] = Pending()
+    pending: Deferred[int] = Deferred()
     assert pending.fail(KeyError("x"))
     for _ in range(2):
         with pytest.raises(KeyError):
@@ -27,7 +27,7 @@ def test_an_error_is_raised_each_time() -> None:
 
 
 def test_the_first_completion_counts() -> None:
-    pending = Pending.of(1)
+    pending = Deferred.done(1)
     assert not pending.complete(2)
     assert not pending.fail(KeyError("late"))
     assert pending.result() == 1
@@ -35,12 +35,12 @@ def test_the_first_completion_counts() -> None:
 
 def test_asking_too_early_is_a_mistake() -> None:
     with pytest.raises(AssertionError):
-        Pending[int]().result()
+        Deferred[int]().result()
 
 
 def test_callbacks_run_once_in_order_before_and_after() -> None:
     heard: list[str] = []
-    pending: Pending[int] = Pending()
+    pending: Deferred[int] = Deferred()
     pending.on_done(lambda done: heard.append(f"first {done.result()}"))
     pending.on_done(lambda done: heard.append(f"second {done.result()}"))
     pending.complete(7)
@@ -49,38 +49,38 @@ def test_callbacks_run_once_in_order_before_and_after() -> None:
     assert heard == ["first 7", "second 7", "late 7"]
 
 
-def test_an_outbox_answers_when_the_outermost_step_is_over() -> None:
-    outbox = Outbox(lambda: None)
-    first: Pending[int] = Pending()
-    second: Pending[int] = Pending()
-    with outbox:
-        with outbox:
-            outbox.complete(first, 1)
-            outbox.fail(second, KeyError("x"))
+def test_a_completion_queue_answers_when_the_outermost_step_is_over() -> None:
+    queue = CompletionQueue(lambda: None)
+    first: Deferred[int] = Deferred()
+    second: Deferred[int] = Deferred()
+    with queue:
+        with queue:
+            queue.complete(first, 1)
+            queue.fail(second, KeyError("x"))
         assert not first.is_done
     assert first.result() == 1
     assert isinstance(second.error, KeyError)
 
 
 def test_a_callback_may_start_another_step() -> None:
-    outbox = Outbox(lambda: None)
-    first: Pending[int] = Pending()
-    second: Pending[int] = Pending()
+    queue = CompletionQueue(lambda: None)
+    first: Deferred[int] = Deferred()
+    second: Deferred[int] = Deferred()
 
-    def next_step(_: Pending[int]) -> None:
-        with outbox:
-            outbox.complete(second, 2)
+    def next_step(_: Deferred[int]) -> None:
+        with queue:
+            queue.complete(second, 2)
 
     first.on_done(next_step)
-    with outbox:
-        outbox.complete(first, 1)
+    with queue:
+        queue.complete(first, 1)
     assert second.result() == 2
 
 
-def test_an_outbox_answers_even_if_the_step_fails() -> None:
-    outbox = Outbox(lambda: None)
-    pending: Pending[int] = Pending()
-    with pytest.raises(KeyError), outbox:
-        outbox.complete(pending, 1)
+def test_a_completion_queue_answers_even_if_the_step_fails() -> None:
+    queue = CompletionQueue(lambda: None)
+    pending: Deferred[int] = Deferred()
+    with pytest.raises(KeyError), queue:
+        queue.complete(pending, 1)
         raise KeyError("the caller hears this")
     assert pending.result() == 1

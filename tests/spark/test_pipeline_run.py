@@ -17,7 +17,7 @@ from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.spark.pipeline.file import PipelineFile
 from strandlog.spark.pipeline.model import Pipeline
-from strandlog.spark.pipeline.queries import PipelineRun
+from strandlog.spark.pipeline.queries import PipelineQueries
 
 HEAD = """
 [pipeline]
@@ -45,7 +45,7 @@ def send(client: WireClient, topic: str, *values: bytes) -> None:
 
 
 def run_to_end(spark: Any, wanted: Pipeline) -> None:
-    running = PipelineRun(spark, wanted)
+    running = PipelineQueries(spark, wanted)
     running.start(available_now=True)
     try:
         for query in running.queries:
@@ -203,7 +203,7 @@ def test_a_mistake_that_spark_sees_is_one_line_with_its_place(
     place = f'bootstrap = "{broker.address}"'
     wanted = pipeline(TO_TOPIC, place=place, folder=tmp_path, topic=topic, sql=sql, mode=mode)
     with pytest.raises(ConfigurationError, match=words) as error:
-        PipelineRun(spark, wanted).start(available_now=True)
+        PipelineQueries(spark, wanted).start(available_now=True)
     assert "\n" not in str(error.value)
 
 
@@ -216,7 +216,7 @@ def test_a_source_without_a_topic_is_told_before_anything_starts(
         TO_TOPIC, place=place, folder=tmp_path, topic="nowhere", sql=sql, mode="append"
     )
     with pytest.raises(TopicNotFoundError, match="'nowhere' does not exist"):
-        PipelineRun(spark, wanted).start(available_now=True)
+        PipelineQueries(spark, wanted).start(available_now=True)
     assert "nowhere-out" not in client.topics(), "nothing is made for a pipeline that cannot run"
 
 
@@ -227,7 +227,7 @@ def test_a_query_that_fails_is_told_in_one_line(
     sql = "SELECT raise_error('so much delay') AS delay FROM flights"
     wanted = pipeline(TO_TOPIC, place=place, folder=tmp_path, topic=topic, sql=sql, mode="append")
     send(client, topic, b'{"carrier": "AA", "delay": 1}')
-    running = PipelineRun(spark, wanted)
+    running = PipelineQueries(spark, wanted)
     running.start(available_now=True)
     while running.is_active:
         with pytest.raises(Exception, match="so much delay"):

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
 from strandlog.spark.options import SINK, parse_options  # noqa: E402
 from strandlog.spark.sink.commit_log import CommitLog, Decision  # noqa: E402
-from strandlog.spark.sink.writer import BatchSink, BatchWriter, TaskMessage, TaskPlace  # noqa: E402
+from strandlog.spark.sink.writer import BatchSink, BatchWriter, TaskId, TaskMessage  # noqa: E402
 
 QUERY = "8c0f7a1e-phases"
 
@@ -34,8 +34,8 @@ def rows(*values: bytes) -> Iterator[Any]:
     return iter([pa.record_batch({"value": pa.array(values, pa.binary())})])
 
 
-def place(topic: str, batch_id: int, partition: int = 0, attempt: int = 0) -> TaskPlace:
-    return TaskPlace(f"{QUERY}-{topic}", batch_id, partition, attempt)
+def place(topic: str, batch_id: int, partition: int = 0, attempt: int = 0) -> TaskId:
+    return TaskId(f"{QUERY}-{topic}", batch_id, partition, attempt)
 
 
 def committed(client: WireClient, topic: str) -> list[bytes]:

@@ -16,14 +16,13 @@ from pyspark.sql.datasource import DataSource
 from strandlog.errors import InvalidSettingError, StrandlogError
 from strandlog.spark.options import BATCH, SINK, STREAM, parse_options
 from strandlog.spark.schema import check_rows, check_schema, record_schema
-from strandlog.spark.worker import in_one_line
-from strandlog.spark.worker_memory import settling
+from strandlog.spark.worker import freeze_imports, hide_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from strandlog.spark.sink.writer import BatchSink, BatchWriter, StreamWriter
-    from strandlog.spark.source.reader import BatchReader, RangeReader, RefusedStream, StreamReader
+    from strandlog.spark.source.reader import BatchReader, InvalidStream, RangeReader, StreamReader
 
 
 class StrandlogDataSource(DataSource):
@@ -33,36 +32,36 @@ class StrandlogDataSource(DataSource):
     def name(cls) -> str:
         return "strandlog"
 
-    @in_one_line()
+    @hide_traceback()
     def schema(self) -> StructType:
         return record_schema(parse_options(_use_for_schema(self.options), self.options))
 
-    @in_one_line()
+    @hide_traceback()
     def reader(self, schema: StructType) -> BatchReader:
         from strandlog.spark.source.reader import BatchReader  # noqa: PLC0415 - where it is needed
 
         return BatchReader(self._range_reader(BATCH, schema))
 
-    def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:
+    def streamReader(self, schema: StructType) -> StreamReader | InvalidStream:
         from strandlog.spark.source.reader import (  # noqa: PLC0415 - where it is needed
-            RefusedStream,
+            InvalidStream,
             StreamReader,
         )
 
         try:
             return StreamReader(self._range_reader(STREAM, schema))
         except StrandlogError as error:
-            return RefusedStream(error)
+            return InvalidStream(error)
 
-    @in_one_line()
-    @settling()
+    @hide_traceback()
+    @freeze_imports()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from strandlog.spark.sink.writer import BatchWriter  # noqa: PLC0415 - where it is needed
 
         return BatchWriter(self._sink(schema, overwrite=overwrite, default="at_least_once"))
 
-    @in_one_line()
-    @settling()
+    @hide_traceback()
+    @freeze_imports()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from strandlog.spark.sink.writer import StreamWriter  # noqa: PLC0415 - where it is needed
 

@@ -340,6 +340,10 @@ class Options:
         return self.values[name]
 
     @property
+    def is_batch(self) -> bool:
+        return self.use == BATCH
+
+    @property
     def is_committed_only(self) -> bool:
         return self.client.get("isolation.level", "read_committed") == "read_committed"
 

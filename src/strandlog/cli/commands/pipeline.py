@@ -42,7 +42,7 @@ from strandlog.spark.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
-    from strandlog.spark.pipeline.queries import PipelineRun
+    from strandlog.spark.pipeline.queries import PipelineQueries
 
 app = command_app("Run, validate and list Spark pipelines.")
 
@@ -182,7 +182,7 @@ def _run(
     except ImportError as error:
         raise MissingExtraError("spark", error.name or "pyspark") from error
     from strandlog.spark.errors import one_line  # noqa: PLC0415 - needs Spark, as the next two
-    from strandlog.spark.pipeline.queries import PipelineRun  # noqa: PLC0415
+    from strandlog.spark.pipeline.queries import PipelineQueries  # noqa: PLC0415
     from strandlog.spark.session import session  # noqa: PLC0415
 
     # A query that is stopped in the middle of a batch is told of by py4j, too.
@@ -198,7 +198,7 @@ def _run(
     ui_url = spark.sparkContext.uiWebUrl
     talk(f"Spark {spark.version}: {ui_url}")
     reporter.say("running", ui_url=ui_url)
-    running = PipelineRun(spark, pipeline, stop.check)
+    running = PipelineQueries(spark, pipeline, stop.check)
     try:
         running.start(available_now=available_now)
         talk(f"{pipeline.name}: {counted(len(running.queries), 'stream')}; Ctrl-C stops")
@@ -255,7 +255,9 @@ class StopSwitch:
             raise KeyboardInterrupt
 
 
-def _watch(running: PipelineRun, stop: StopSwitch, reporter: Reporter, *, as_json: bool) -> None:
+def _watch(
+    running: PipelineQueries, stop: StopSwitch, reporter: Reporter, *, as_json: bool
+) -> None:
     """Show each micro-batch once, until all queries have ended or one failed."""
     if as_json or not can_show_live():
         _follow(running, stop, [_print_json if as_json else _print_line, reporter.tell])
@@ -266,7 +268,7 @@ def _watch(running: PipelineRun, stop: StopSwitch, reporter: Reporter, *, as_jso
 
 
 def _follow(
-    running: PipelineRun, stop: StopSwitch, listeners: list[Callable[[QueryReport], None]]
+    running: PipelineQueries, stop: StopSwitch, listeners: list[Callable[[QueryReport], None]]
 ) -> None:
     while True:
         is_over = not running.is_active  # asked first: what it told last is still to be shown

@@ -31,8 +31,8 @@ from strandlog.errors import StrandlogError
 from strandlog.spark.monitoring.report_address import parse_report
 from strandlog.spark.monitoring.session_reports import SessionReports
 from strandlog.spark.options import STREAM, Options, parse_options
+from strandlog.spark.source.access import open_access
 from strandlog.spark.source.offsets import Offsets, from_document
-from strandlog.spark.source.opening import open_access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,13 +16,18 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock, pause
-from strandlog.errors import ConfigurationError, StrandlogError
+from strandlog.errors import (
+    ConfigurationError,
+    StrandlogError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from strandlog.spark.errors import one_line
 from strandlog.spark.monitoring.progress import QueryReport, report_of
-from strandlog.spark.options import SINK, parse_options
+from strandlog.spark.options import SINK, client_options, parse_options
 from strandlog.spark.pipeline.model import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
-from strandlog.spark.pipeline.topics import prepare_topics
 from strandlog.spark.schema import CORRUPT, CORRUPT_RECORD_FIELD, CORRUPT_TEXT_FIELD
 from strandlog.spark.starting import start_once, start_patiently
 
@@ -40,7 +45,7 @@ ERROR_HEADERS = {
 }
 
 
-class PipelineRun:
+class PipelineQueries:
     """A pipeline at work."""
 
     def __init__(
@@ -249,3 +254,34 @@ def _schema(text: str) -> Any:
     from pyspark.sql.types import StructType  # noqa: PLC0415 - needs Spark
 
     return StructType.fromDDL(text)
+
+
+def prepare_topics(pipeline: Pipeline) -> list[str]:
+    """Make the topics that sinks and dead letters need; returns the names of the new ones."""
+    if pipeline.bootstrap is None:
+        return []  # a folder is only read, and its source looks itself
+    wanted: dict[str, int | None] = {}
+    for sink in pipeline.sinks:
+        if sink.kind == "topic":
+            wanted[sink.target] = sink.partitions or wanted.get(sink.target)
+    for source in pipeline.sources:
+        if source.dead_letter is not None:
+            wanted.setdefault(source.dead_letter, None)
+    settings = client_options(pipeline.bootstrap, pipeline.options)
+    with WireClient(pipeline.bootstrap, settings) as client:
+        client.check_reachable()
+        read = {source.topic: source.name for source in pipeline.sources}
+        existing = client.topics([*wanted, *read])
+        for topic, name in read.items():
+            # A topic that one query writes may be what another one reads.
+            if topic not in existing and topic not in wanted:
+                error = TopicNotFoundError(topic)
+                error.add_note(f"it is the topic of the source {name!r}")
+                raise error
+        missing = [topic for topic in wanted if topic not in existing]
+        for topic in missing:
+            try:
+                client.create_topic(topic, wanted[topic] or -1)
+            except TopicExistsError:
+                continue  # another pipeline was quicker
+    return missing

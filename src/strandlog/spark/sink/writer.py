@@ -39,8 +39,7 @@ from strandlog.record.codecs import codec_named
 from strandlog.spark.options import TRANSACTION_TIMEOUT, Options, transaction_timeout_ms
 from strandlog.spark.sink.commit_log import DONE, CommitLog, Decision, StagedTransaction
 from strandlog.spark.sink.task import BATCH_BYTES, TaskWriter
-from strandlog.spark.worker import in_one_line
-from strandlog.spark.worker_memory import settling
+from strandlog.spark.worker import freeze_imports, hide_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +66,7 @@ class TaskMessage(WriterCommitMessage):
         self.run = run
 
 
-class TaskPlace:
+class TaskId:
     """Which task of which batch of which query this is.
 
     `run` is the run of a streaming query whose foreachBatch writes a DataFrame. A task that
@@ -121,9 +120,9 @@ class BatchSink:
     def client(self) -> WireClient:
         return WireClient(self.options["bootstrap.servers"], self.options.client)
 
-    @in_one_line()
-    @settling()
-    def write(self, place: TaskPlace, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
+    @hide_traceback()
+    @freeze_imports()
+    def write(self, place: TaskId, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows."""
         with self.client() as client:
             if not place.may_wait:
@@ -142,7 +141,7 @@ class BatchSink:
             # A transaction without records was never begun: there is nothing to commit.
             return TaskMessage(place.query, staged if rows else None, rows, place.run)
 
-    def _check_not_same_run(self, last: Decision, place: TaskPlace) -> None:
+    def _check_not_same_run(self, last: Decision, place: TaskId) -> None:
         """Refuse what would be taken for a repetition and is none."""
         is_same = place.run is not None and (last.run, last.batch_id) == (place.run, place.batch_id)
         if is_same and last.state == DONE:
@@ -154,7 +153,7 @@ class BatchSink:
                 f"txnVersion"
             )
 
-    def _begin(self, client: WireClient, place: TaskPlace) -> StagedTransaction:
+    def _begin(self, client: WireClient, place: TaskId) -> StagedTransaction:
         """A transaction for this attempt; what earlier ones left open is aborted."""
         given = self.options.client.get(TRANSACTION_TIMEOUT)
         timeout_ms = TRANSACTION_TIMEOUT_MS if given is None else transaction_timeout_ms(given)
@@ -177,7 +176,7 @@ class BatchSink:
         former = None if named is None else f"app-{named}"
         return CommitLog(client, self.options["commitTopic"], query, former)
 
-    @settling()
+    @freeze_imports()
     def publish(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
         """All tasks are done: make their rows count."""
         if not self.is_exact or not messages:
@@ -236,7 +235,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty(BATCH_PROPERTY)
         if query is None or batch_id is None:
             raise DataError("Spark did not say which batch of which query this is")
-        place = TaskPlace(
+        place = TaskId(
             query,
             int(batch_id),
             context.partitionId(),
@@ -272,11 +271,11 @@ class BatchWriter(DataSourceArrowWriter):
 
         context = TaskContext.get()
         if context is None:
-            place = TaskPlace(self._query, self._batch_id, 0, 0)
+            place = TaskId(self._query, self._batch_id, 0, 0)
         else:
             is_streaming = context.getLocalProperty(QUERY_PROPERTY) is not None
             is_first = context.getLocalProperty(BATCH_PROPERTY) in (None, "0")
-            place = TaskPlace(
+            place = TaskId(
                 self._query,
                 self._batch_id,
                 context.partitionId(),

@@ -83,3 +83,15 @@ def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition
     return sorted(
         TopicPartition(name, number) for name in names for number in range(existing[name])
     )
+
+
+def open_access(options: Options, *, in_task: bool = False) -> LogAccess:
+    """The way to the log, for a task or for the driver; whoever opens it closes it."""
+    # Each query starts a process on the driver, which waits for what it imports: only one way.
+    if options["path"] is not None:
+        from strandlog.spark.source.folder_access import FolderAccess  # noqa: PLC0415
+
+        return FolderAccess(options)
+    from strandlog.spark.source.cluster_access import ClusterAccess  # noqa: PLC0415
+
+    return ClusterAccess(options, in_task=in_task)

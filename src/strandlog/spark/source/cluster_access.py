@@ -50,7 +50,7 @@ def task_client_options(options: Options) -> dict[str, str]:
     return found
 
 
-class WireAccess:
+class ClusterAccess:
     """`LogAccess` over a cluster."""
 
     def __init__(self, options: Options, *, in_task: bool = False) -> None:

@@ -1,6 +1,6 @@
 """The source: topics as DataFrames, in batches and as streams.
 
-    driver    options ─▶ partitions and bounds ─▶ ranges ─▶ tasks      (places.py, planning.py)
+    driver    options ─▶ partitions and bounds ─▶ ranges ─▶ tasks      (offsets.py, planning.py)
     task      range ─▶ raw batches ─▶ Arrow columns ─▶ Spark           (access.py, decoding.py)
 
 Spark keeps the offsets of each micro-batch in its checkpoint before it runs, and reads the same
@@ -44,7 +44,7 @@ from strandlog.errors import (
 from strandlog.model import TopicPartition
 from strandlog.spark.formats.decoder import Decoder
 from strandlog.spark.options import Options
-from strandlog.spark.source.access import LogAccess
+from strandlog.spark.source.access import LogAccess, open_access
 from strandlog.spark.source.continuity import (
     Bounds,
     Loss,
@@ -63,13 +63,13 @@ from strandlog.spark.source.offsets import (
     Offsets,
     StreamOffset,
     as_document,
+    check_order,
+    ending,
+    starting,
     stream_offset,
 )
-from strandlog.spark.source.opening import open_access
-from strandlog.spark.source.places import check_order, ending, starting
 from strandlog.spark.source.planning import OffsetRange, limited, split
-from strandlog.spark.worker import in_one_line
-from strandlog.spark.worker_memory import settling
+from strandlog.spark.worker import freeze_imports, hide_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,8 +120,8 @@ class RangeReader:
     def read(self, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
         """The records of a range of the topic with this id, as Arrow."""
         with (
-            in_one_line(),
-            settling(),
+            hide_traceback(),
+            freeze_imports(),
             closing(open_access(self.options, in_task=True)) as access,
         ):
             try:
@@ -203,8 +203,8 @@ class BatchReader(DataSourceReader):
     def __init__(self, reader: RangeReader) -> None:
         self._reader = reader
 
-    @in_one_line()
-    @settling()
+    @hide_traceback()
+    @freeze_imports()
     def partitions(self) -> list[InputPartition]:
         options = self._reader.options
         with closing(open_access(options)) as access:
@@ -247,7 +247,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- where it stands -----------------------------------------------------------------------
 
-    @in_one_line()
+    @hide_traceback()
     def initialOffset(self) -> dict[str, Any]:
         bounds = self._bounds()
         start = starting(self._options, self._opened(), bounds)
@@ -267,11 +267,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options["maxBytesPerTrigger"])
         return ReadAllAvailable()
 
-    @in_one_line()
+    @hide_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         self._frozen_end = {tp: bound.latest for tp, bound in self._bounds().items()}
 
-    @in_one_line()
+    @hide_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         done = stream_offset(start)
         self._commit_progress(done.offsets)
@@ -324,7 +324,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- reading -------------------------------------------------------------------------------
 
-    @in_one_line()
+    @hide_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         done, until = stream_offset(start), stream_offset(end)
         # After a restart a batch is planned again without a look at where everything ends.
@@ -355,22 +355,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._access = None
 
 
-class RefusedStream(DataSourceStreamReader):
+class InvalidStream(DataSourceStreamReader):
     """A stream whose options are wrong, and says so when it is asked where it begins."""
 
     def __init__(self, reason: StrandlogError) -> None:
         self._reason = reason
 
-    @in_one_line()
+    @hide_traceback()
     def initialOffset(self) -> dict[str, Any]:
         raise self._reason
 
-    @in_one_line()
+    @hide_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         del start, limit
         raise self._reason
 
-    @in_one_line()
+    @hide_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         del start, end
         raise self._reason

@@ -19,7 +19,7 @@ from strandlog.client.wire.connection import WireConnection
 from strandlog.errors import UnreachableError
 from strandlog.model import TopicPartition
 from strandlog.spark.options import STREAM, Options, parse_options
-from strandlog.spark.source.cluster_access import WireAccess, task_client_options
+from strandlog.spark.source.cluster_access import ClusterAccess, task_client_options
 from strandlog.spark.source.planning import OffsetRange
 
 METADATA, LIST_OFFSETS = 3, 2
@@ -54,8 +54,8 @@ def test_a_refused_connection_is_told_at_once(host: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("strandlog.client.wire.cluster.pause", patient)
     with pytest.raises(UnreachableError, match=f"no connection to {host}"):
-        WireAccess(options(f"{host},127.0.0.1:1"))
-    task = WireAccess(options(host), in_task=True)
+        ClusterAccess(options(f"{host},127.0.0.1:1"))
+    task = ClusterAccess(options(host), in_task=True)
     with closing(task), pytest.raises(AssertionError):  # its broker may be restarting
         task.partitions()
 
@@ -65,7 +65,7 @@ def test_looking_up_offsets_is_repeated_as_often_as_asked(
     mortal: BrokerProcess, retries: str, interval_ms: str
 ) -> None:
     asked = {"fetchOffset.numRetries": retries, "fetchOffset.retryIntervalMs": interval_ms}
-    with closing(WireAccess(options(mortal.address, **QUICK, **asked))) as access:
+    with closing(ClusterAccess(options(mortal.address, **QUICK, **asked))) as access:
         partitions = access.partitions()
         access.bounds()
         mortal.stop()
@@ -81,7 +81,7 @@ def test_looking_up_offsets_is_repeated_as_often_as_asked(
 
 def test_a_repeated_look_finds_a_broker_that_came_back(mortal: BrokerProcess) -> None:
     patient = {"fetchOffset.numRetries": "100", "fetchOffset.retryIntervalMs": "100"}
-    with closing(WireAccess(options(mortal.address, **QUICK, **patient))) as access:
+    with closing(ClusterAccess(options(mortal.address, **QUICK, **patient))) as access:
         partitions = access.partitions()
         mortal.stop()
         later = threading.Timer(1.5, mortal.start)  # longer than the client alone would try
@@ -99,7 +99,7 @@ def test_partitions_are_taken_as_known_for_so_long(topic: str, broker: BrokerPro
     counts: dict[str, Callable[[], int]] = {}
     opened = []
     for ttl_ms in ("-1", "1500", "600000"):
-        access = WireAccess(options(broker.address, subscribe=topic, **{name: ttl_ms}))
+        access = ClusterAccess(options(broker.address, subscribe=topic, **{name: ttl_ms}))
         opened.append(access)
         counts[ttl_ms] = lambda access=access: len(access.bounds())  # type: ignore[misc]
     assert [count() for count in counts.values()] == [2, 2, 2]
@@ -149,7 +149,7 @@ def test_a_micro_batch_asks_for_metadata_once(
 def test_a_task_waits_for_records_as_long_as_the_poll_time_out_says(mortal: BrokerProcess) -> None:
     asked = options(mortal.address, **{"kafkaConsumer.pollTimeoutMs": "700"})
     wanted = OffsetRange(TopicPartition("t", 0), 0, 51)  # one more than there are
-    with closing(WireAccess(asked, in_task=True)) as access:
+    with closing(ClusterAccess(asked, in_task=True)) as access:
         began = time.monotonic()
         with pytest.raises(UnreachableError, match=r"kafkaConsumer\.pollTimeoutMs") as failed:
             assert len(list(access.read(wanted))) == 1

@@ -7,15 +7,15 @@ import sys
 
 PROGRAM = """
 import gc
-from strandlog.spark.worker_memory import settling
+from strandlog.spark.worker import freeze_imports
 
 def work():
     import strandlog.client.wire.client
 
-with settling():
+with freeze_imports():
     work()
 frozen = gc.get_freeze_count()
-with settling():
+with freeze_imports():
     kept = [[] for _ in range(1000)]
 print(frozen, gc.get_freeze_count() - frozen)
 """

@@ -21,7 +21,7 @@ help:
 	@echo "make bench-console  what an open console costs a producer (needs Chromium)"
 	@echo "make screenshots    pictures of the console for the guide, out of two minutes of traffic"
 	@echo "make grpc    make the gRPC modules anew out of proto/"
-	@echo "make peers   fetch clients of other languages for tests/compat (needs npm, Java, Maven)"
+	@echo "make peers   fetch clients of other languages for tests/clients (needs npm, Java, Maven)"
 
 setup: $(STAMP)
 
@@ -56,8 +56,8 @@ corrupt: setup
 	$(BIN)/python -m tests.corrupt $(ARGS)
 
 fuzz: setup
-	FUZZ_EXAMPLES=40 $(BIN)/python -m pytest -o timeout=0 tests/server/test_kafka_fuzz.py
-	FUZZ_EXAMPLES=100 $(BIN)/python -m pytest -o timeout=0 tests/server/test_http_fuzz.py
+	FUZZ_EXAMPLES=40 $(BIN)/python -m pytest -o timeout=0 tests/server/kafka/test_fuzz.py
+	FUZZ_EXAMPLES=100 $(BIN)/python -m pytest -o timeout=0 tests/server/http/test_fuzz.py
 
 soak: setup
 	$(BIN)/python -m tests.soak.broker_kills --rounds 50
@@ -78,7 +78,7 @@ bench-console: setup
 	$(BIN)/python -m benchmarks.console
 
 screenshots: setup
-	PICTURES=docs/images PICTURE_SECONDS=120 $(BIN)/python -m pytest tests/console/test_pictures.py
+	PICTURES=docs/images PICTURE_SECONDS=120 $(BIN)/python -m pytest tests/browser/test_pictures.py
 
 grpc: setup
 	$(BIN)/python tools/gen_grpc.py

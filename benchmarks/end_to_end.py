@@ -134,7 +134,7 @@ def end_to_end_rows(folder: Path, records: int = RECORDS) -> list[Row]:
             ),
         }
         if KAFKA_BROKER.is_complete:
-            from tests.compat.apache_kafka import running_kafka  # noqa: PLC0415 - optional
+            from tests.clients.apache_kafka import running_kafka  # noqa: PLC0415 - optional
 
             home = folder / "kafka"
             home.mkdir()

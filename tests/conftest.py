@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.quick_java import make_java_quick
+from tests.support.java_options import make_java_quick
 
 make_java_quick()
 # How long an example takes says how busy the machine is, and that is all. Examples are others in

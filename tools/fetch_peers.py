@@ -1,4 +1,4 @@
-"""Fetches the optional peers of tests/compat and benchmarks: what does not come with the dev
+"""Fetches the optional peers of tests/clients and benchmarks: what does not come with the dev
 requirements.
 
     kafkajs   with npm

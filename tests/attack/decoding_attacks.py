@@ -10,7 +10,7 @@ from functools import cache
 
 from tests.attack.kafka_attacks import produce_frame
 from tests.attack.scene import GoalMissedError, Scene, attack, frame, receive
-from tests.kafka_requests import create_topic
+from tests.support.kafka_requests import create_topic
 
 from strandlog.record.builder import BatchBuilder, build_batch
 from strandlog.record.codecs import Codec

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 
 from tests.attack.scene import Scene, attack, frame, receive
-from tests.kafka_requests import Wire, create_topic
+from tests.support.kafka_requests import Wire, create_topic
 
 JOIN_GROUP, LEAVE_GROUP, DESCRIBE_GROUPS = 11, 13, 15
 OFFSET_COMMIT, OFFSET_FETCH, DELETE_GROUPS = 8, 9, 42

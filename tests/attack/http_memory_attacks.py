@@ -8,7 +8,7 @@ import time
 from tests.attack.http_attacks import LISTENERS, ask, connect, healthy, request
 from tests.attack.kafka_attacks import produce_frame
 from tests.attack.scene import GoalMissedError, Scene, attack, receive
-from tests.kafka_requests import create_topic
+from tests.support.kafka_requests import create_topic
 
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec

@@ -8,7 +8,7 @@ import struct
 import time
 
 from tests.attack.scene import Scene, attack, frame, receive
-from tests.kafka_requests import Wire, create_topic
+from tests.support.kafka_requests import Wire, create_topic
 
 from strandlog.record.builder import build_batch
 

@@ -14,8 +14,8 @@ from subprocess import TimeoutExpired
 
 from tests.attack.probe import Probe
 from tests.attack.scene import Attack, Scene, resident_bytes
-from tests.broker_process import BrokerProcess
-from tests.kafka_requests import Wire, create_topic
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_requests import Wire, create_topic
 
 PROBE_TOPIC = "probe"
 WARM_UP_REPLIES = 100

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tests.broker_process import BrokerProcess
-from tests.kafka_requests import Wire
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_requests import Wire
 
 PATIENCE_SECONDS = 60.0
 RECEIVE_BUFFER_BYTES = 64 * 1024

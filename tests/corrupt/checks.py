@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.corrupt.damage import Damage
 from tests.corrupt.specimen import Truth, open_broker, readable, visible
-from tests.log_builders import batch
+from tests.support.log_builders import batch
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.topics.topic import OFFSETS_TOPIC

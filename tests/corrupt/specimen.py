@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.log_builders import START_MS, batch, uuids
+from tests.support.log_builders import START_MS, batch, uuids
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.groups.requests import CommitRequest

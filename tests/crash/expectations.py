@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.crash.workload import EXTRA, SETTINGS, TABLE, History, PartitionState, Recording
-from tests.log_builders import START_MS, all_records, batch, open_dir
+from tests.support.log_builders import START_MS, all_records, batch, open_dir
 
 from strandlog.model import Record
 from strandlog.record.control import ControlType, read_control

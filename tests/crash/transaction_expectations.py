@@ -27,7 +27,7 @@ from tests.crash.transaction_workload import (
     OffsetCommit,
     Outcome,
 )
-from tests.transaction_bench import T0, TIMEOUT_MS, TransactionBench
+from tests.support.broker_harness import T0, TIMEOUT_MS, TransactionBench
 
 from strandlog.errors import TransactionalIdNotFoundError
 from strandlog.model import TopicPartition

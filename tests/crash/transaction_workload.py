@@ -19,7 +19,7 @@ from enum import Enum
 from functools import partial
 from typing import TypeVar
 
-from tests.transaction_bench import NEW, T0, T1, TIMEOUT_MS, U0, TransactionBench
+from tests.support.broker_harness import NEW, T0, T1, TIMEOUT_MS, U0, TransactionBench
 
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import SyncJob

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from tests.crash.expectations import BrokenPromiseError, Moment, check_folder, open_all
 from tests.crash.workload import Life, Recording, live, recorded
-from tests.log_builders import all_records
+from tests.support.log_builders import all_records
 
 from strandlog.errors import StrandlogError
 from strandlog.testing import CrashChoice, PowerCut, SimulatedFiles, Step

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from tests.log_builders import START_MS, all_records, batch, open_dir, small_settings
+from tests.support.log_builders import START_MS, all_records, batch, open_dir, small_settings
 
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import StorageError

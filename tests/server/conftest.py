@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.broker_process import BrokerProcess
-from tests.kafka_requests import Wire
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_requests import Wire
 
 
 @pytest.fixture(scope="module")

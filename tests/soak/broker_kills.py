@@ -25,8 +25,8 @@ from signal import SIGKILL
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.broker_process import BrokerProcess
 from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
+from tests.support.broker_process import BrokerProcess
 
 TOPIC, PARTITIONS, PRODUCERS, MEMBERS, KEYS = "load", 4, 3, 2, 8
 GROUPS = ("first", "second")

@@ -26,10 +26,10 @@ from signal import SIGKILL
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.broker_process import BrokerProcess
 from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
 from tests.soak.spark_copy import INPUT
 from tests.spark.cluster import SparkCluster
+from tests.support.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition

@@ -19,9 +19,9 @@ from signal import SIGKILL
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.broker_process import BrokerProcess
 from tests.soak.exactly_once_worker import INPUT, OUTPUT
 from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
+from tests.support.broker_process import BrokerProcess
 
 PARTITIONS = 3
 KEYS = 30

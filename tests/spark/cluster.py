@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tests.quick_java import QUICK_JAVA
+from tests.support.java_options import QUICK_JAVA
 
 from strandlog.spark.java import java_home
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Message
-from tests.broker_process import BrokerProcess
 from tests.soak.reading import read_partition
 from tests.spark.cluster import SparkCluster
-from tests.spark.conftest import fill
 from tests.spark.copy_job import BATCH_OFFSETS, HEADER
+from tests.support.broker_process import BrokerProcess
+from tests.support.numbered_values import fill
 
 from strandlog.client.wire.client import WireClient
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.broker_process import BrokerProcess
-from tests.spark.conftest import fill
+from tests.support.broker_process import BrokerProcess
+from tests.support.numbered_values import fill
 
 from strandlog.client.wire.client import WireClient
 

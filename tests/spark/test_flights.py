@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from examples.flights.dataset import FLIGHT_SCHEMA, as_json, flight_events, original_flights
-from tests.broker_process import BrokerProcess
 from tests.soak.reading import read_partition
+from tests.support.broker_process import BrokerProcess
 
 import strandlog
 

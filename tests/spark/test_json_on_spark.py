@@ -6,9 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from tests.broker_process import BrokerProcess
-from tests.spark.conftest import NOW_MS
-from tests.spark.json_cases import BASE64, FIELDS, REPORTED, SCHEMA, WHOLE, WRAPPED, value_of
+from tests.support.broker_process import BrokerProcess
+from tests.support.numbered_values import NOW_MS
+from tests.unit.spark.formats.json_cases import (
+    BASE64,
+    FIELDS,
+    REPORTED,
+    SCHEMA,
+    WHOLE,
+    WRAPPED,
+    value_of,
+)
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition

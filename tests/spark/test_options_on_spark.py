@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.broker_process import BrokerProcess
-from tests.spark.conftest import NOW_MS, fill
+from tests.support.broker_process import BrokerProcess
+from tests.support.numbered_values import NOW_MS, fill
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition

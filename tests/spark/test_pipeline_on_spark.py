@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.broker_process import BrokerProcess
-from tests.http_client import client_of, ok
-from tests.spark.report_server import listening
+from tests.server.spark_access.report_server import listening
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import client_of, ok
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import IsolationLevel, Record, TopicPartition

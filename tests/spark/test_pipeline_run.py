@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 import strandlog
 from strandlog.client.wire.client import WireClient

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from pyspark.accumulators import _start_update_server
-from tests.broker_process import BrokerProcess
-from tests.spark.conftest import fill
+from tests.support.broker_process import BrokerProcess
+from tests.support.numbered_values import fill
 
 from strandlog.client.wire.client import WireClient
 from strandlog.spark.session import register, take_hang_ups_in_silence

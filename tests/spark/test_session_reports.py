@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.broker_process import BrokerProcess
-from tests.http_client import client_of, ok
-from tests.spark.conftest import fill
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import client_of, ok
+from tests.support.numbered_values import fill
 
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import InvalidSettingError

@@ -1,0 +1,183 @@
+"""What all pages share: the keyboard, the theme, a small screen, addresses that lead nowhere."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+from tests.browser.browsing import Tab
+from tests.browser.feeding import commit, make, report, send
+
+
+@pytest.fixture(scope="module")
+def routes(api: httpx.Client) -> dict[str, str]:
+    """Every page, with something on it that is long."""
+    topic = "long." + "name-" * 40
+    make(api, topic, 3)
+    value = '{"text": "' + "word " * 100 + '"}'
+    headers = [{"name": "h" * 50, "value": "v" * 300}]
+    send(api, topic, {"key": "k" * 200, "value": value, "headers": headers})
+    commit(api, "group." + "x" * 150, topic, 0)
+    report(api, "pipeline-" + "y" * 150, {"name": "query" * 20, "rows": 5, "batch_ms": 1200})
+    return {
+        "Overview": "#/",
+        "Topics": "#/topics",
+        "Topic": f"#/topics/{topic}",
+        "Records": f"#/topics/{topic}/records",
+        "Produce": f"#/topics/{topic}/produce",
+        "Groups": "#/groups",
+        "Group": f"#/groups/group.{'x' * 150}",
+        "Pipelines": "#/pipelines",
+        "Pipeline": f"#/pipelines/pipeline-{'y' * 150}",
+        "Broker": "#/broker",
+    }
+
+
+def test_letters_lead_to_pages_and_the_heading_has_the_focus(tab: Tab) -> None:
+    tab.open()
+    for key, title in (
+        ("t", "Topics"),
+        ("g", "Groups"),
+        ("p", "Pipelines"),
+        ("b", "Broker"),
+        ("o", "Overview"),
+    ):
+        tab.page.keyboard.press("g")
+        tab.page.keyboard.press(key)
+        expect(tab.heading()).to_have_text(title)
+        expect(tab.heading()).to_be_focused()
+        current = tab.page.get_by_role("navigation", name="Pages").locator("[aria-current=page]")
+        expect(current).to_have_text(title)
+
+
+def test_one_who_goes_on_soon_gets_there_too(tab: Tab) -> None:
+    """The first "g" ran out while the second one was waiting for its letter, and took it along."""
+    tab.open()
+    tab.page.keyboard.press("g")
+    tab.page.keyboard.press("b")
+    expect(tab.heading()).to_have_text("Broker")
+    tab.page.wait_for_timeout(900)
+    tab.page.keyboard.press("g")
+    tab.page.wait_for_timeout(400)
+    tab.page.keyboard.press("o")
+    expect(tab.heading()).to_have_text("Overview")
+
+
+def test_letters_in_a_field_are_only_letters(tab: Tab) -> None:
+    tab.open("#/topics")
+    search = tab.page.get_by_label("Filter")
+    search.press_sequentially("gt?/")
+    expect(search).to_have_value("gt?/")
+    expect(tab.heading()).to_have_text("Topics")
+    search.press("Escape")
+    expect(search).not_to_be_focused()
+
+
+def test_the_list_of_keys_holds_the_focus_until_it_is_closed(tab: Tab) -> None:
+    tab.open()
+    opener = tab.page.get_by_role("button", name="Keyboard shortcuts")
+    opener.focus()
+    tab.page.keyboard.press("?")
+    dialog = tab.dialog("Keyboard shortcuts")
+    expect(dialog).to_contain_text("Search or filter on this page")
+    expect(dialog.get_by_role("button", name="Close")).to_be_focused()
+    inside = "document.activeElement.matches('body, dialog *')"
+    for _ in range(4):
+        tab.page.keyboard.press("Tab")
+        assert tab.page.evaluate(inside), "the page behind the dialog is out of reach"
+    tab.page.keyboard.press("t")
+    assert tab.page.evaluate("document.documentElement.dataset.theme") is None
+    tab.page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(opener).to_be_focused()
+
+
+def test_the_link_past_the_navigation_keeps_the_address(tab: Tab) -> None:
+    tab.open("#/groups")
+    tab.page.keyboard.press("Tab")
+    link = tab.page.get_by_role("link", name="Skip to content")
+    expect(link).to_be_focused()
+    expect(link).to_be_in_viewport()
+    tab.page.keyboard.press("Enter")
+    expect(tab.page.get_by_role("main")).to_be_focused()
+    tab.page.reload()
+    expect(tab.heading()).to_have_text("Groups")
+
+
+def test_the_chosen_theme_stays(tab: Tab) -> None:
+    tab.open()
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = tab.page.evaluate(background)
+    tab.click("Switch to dark colours")
+    dark = tab.page.evaluate(background)
+    assert dark != light
+    tab.page.reload()
+    tab.settled()
+    assert tab.page.evaluate(background) == dark
+    tab.page.keyboard.press("t")
+    assert tab.page.evaluate(background) == light
+    tab.page.emulate_media(color_scheme="dark")
+    assert tab.page.evaluate(background) == light, "what was chosen overrules the system"
+
+
+def test_the_theme_of_the_system_counts_until_one_is_chosen(tab: Tab) -> None:
+    tab.open()
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = tab.page.evaluate(background)
+    tab.page.emulate_media(color_scheme="dark")
+    assert tab.page.evaluate(background) != light
+    expect(tab.page.get_by_role("button", name="Switch to light colours")).to_be_visible()
+
+
+def test_an_address_that_leads_nowhere_says_so(tab: Tab) -> None:
+    tab.open("#/moon")
+    expect(tab.heading()).to_have_text("No such page")
+    tab.page.get_by_role("link", name="Go to the overview").click()
+    expect(tab.heading()).to_have_text("Overview")
+
+
+def test_no_page_scrolls_sideways_on_a_phone(phone: Tab, routes: dict[str, str]) -> None:
+    broad = {}
+    for name, route in routes.items():
+        phone.open(route)
+        if name == "Records":
+            phone.page.get_by_role("button", name="Partition 0, offset 0").click()
+        wide = phone.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if wide > 0:
+            broad[name] = wide
+        phone.keep_picture(f"phone-{name.lower()}")
+    assert not broad
+
+
+def test_the_navigation_is_at_the_bottom_of_a_phone(phone: Tab) -> None:
+    phone.open()
+    links = phone.page.get_by_role("navigation", name="Pages")
+    box = links.bounding_box()
+    assert box is not None and box["y"] > 700
+    links.get_by_role("link", name="Groups").click()
+    expect(phone.heading()).to_have_text("Groups")
+
+
+FIGURES = {
+    "seconds(0.00025)": "250 µs",
+    "seconds(0.0102)": "10.2 ms",
+    "seconds(0.9999)": "1 s",  # not 1.00e+3 ms
+    "seconds(1.234)": "1.23 s",
+    "seconds(4000)": "1 h 6 min",  # not 4.00e+3 s
+    "bytes(999)": "999 B",
+    "bytes(1234567)": "1.23 MB",
+    "rate(1234.5)": "1.23 k records/s",
+    "count(1234567)": "1,234,567",
+    "count(null)": "\N{EN DASH}",
+    "duration(-1)": "forever",
+    "duration(90061000)": "1 d 1 h",
+}
+
+
+def test_figures_stand_as_people_read_them(tab: Tab) -> None:
+    tab.open()
+    calls = ", ".join(f"format.{call}" for call in FIGURES)
+    script = (
+        f"async () => {{ const format = await import('/console/format.js'); return [{calls}] }}"
+    )
+    assert tab.page.evaluate(script) == list(FIGURES.values())

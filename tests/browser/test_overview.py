@@ -1,0 +1,121 @@
+"""The overview, the page of the broker, and what both say when the broker is not well."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+from tests.browser.browsing import Tab, new_tab
+from tests.browser.feeding import commit, make, send, steady
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import http_address, http_broker, ok
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A new broker that says that its disk is full."""
+    with http_broker(tmp_path / "data", {"log.min.free.bytes": str(2**60)}) as running:
+        yield running
+
+
+def test_a_new_broker_says_how_to_begin_and_what_is_wrong(
+    browser: Browser, full_disk: BrokerProcess
+) -> None:
+    with new_tab(browser, http_address(full_disk)) as tab:
+        tab.open()
+        expect(tab.page.get_by_text("Nothing in here yet")).to_be_visible()
+        expect(tab.page.get_by_text(f"-b {full_disk.address}")).to_be_visible()
+        expect(tab.page.get_by_role("alert").first).to_contain_text("Not ready:")
+        expect(tab.page.get_by_role("alert").first).to_contain_text("bytes left")
+        expect(tab.panel("Busiest topics")).to_be_hidden()
+        tab.keep_picture("empty")
+        tab.page.get_by_role("link", name="Create topic").click()
+        expect(tab.dialog("Create topic")).to_be_visible()
+        tab.page.keyboard.press("Escape")
+        expect(tab.panel("Topics")).to_contain_text("No topics yet")
+        tab.page.get_by_role("link", name="Groups").click()
+        expect(tab.panel("Groups")).to_contain_text("No groups yet")
+        tab.page.get_by_role("link", name="Pipelines").click()
+        expect(tab.panel("Pipelines")).to_contain_text("strandlog pipeline run")
+
+
+def test_figures_and_charts_follow_what_goes_on(
+    tab: Tab, api: httpx.Client, broker: BrokerProcess
+) -> None:
+    make(api, "busy")
+    send(api, "busy", {"value": "first"})
+    commit(api, "watcher", "busy", 0)
+    tab.open()
+    expect(tab.page.locator("#connection")).to_have_text("Live")
+    expect(tab.figure("Consumer lag")).to_contain_text("1 group")
+    for title in ("Throughput", "Records and requests", "Lag by group"):
+        chart = tab.panel(title).locator(".chart")
+        expect(chart.locator("path.js-line").first).to_be_attached()
+        expect(chart).to_have_attribute("role", "img")
+    with steady(broker, "busy", b"x" * 1000):
+        expect(tab.figure("In")).to_contain_text("kB/s")
+        expect(tab.row("Busiest topics", "busy")).to_contain_text("kB/s")
+    end = ok(api.get("/api/v1/topics/busy"))["summary"]["offsets"]
+    expect(tab.row("Busiest topics", "busy")).to_contain_text(f"{end:,}")
+    expect(tab.row("Groups with the highest lag", "watcher")).to_contain_text(f"{end:,}")
+    expect(tab.figure("Consumer lag")).to_contain_text(f"{end:,}")
+    tab.row("Groups with the highest lag", "watcher").get_by_role("link").click()
+    expect(tab.heading()).to_have_text("watcher")
+
+
+def test_the_broker_page_tells_times_and_settings(tab: Tab, broker: BrokerProcess) -> None:
+    tab.open("#/broker")
+    expect(tab.figure("Kafka")).to_contain_text(broker.address)
+    expect(tab.figure("Kafka")).to_contain_text("Ready")
+    expect(tab.row("HTTP calls", "cluster").first).to_be_visible()
+    tab.page.get_by_label("Filter").fill("message.max")
+    expect(tab.table("Settings").locator("tbody tr")).to_have_count(1)
+    expect(tab.row("Settings", "message.max.bytes")).to_contain_text("200000")
+    tab.page.get_by_label("Filter").fill("")
+    tab.page.get_by_label("Only changed from the default").check()
+    expect(tab.row("Settings", "message.max.bytes")).to_be_visible()
+    expect(tab.row("Settings", "log.retention.ms")).to_have_count(0)
+    tab.keep_picture("broker", is_whole=True)
+
+
+def test_a_broker_that_is_away_is_told_and_found_again(browser: Browser, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    doors = ("--no-grpc", "--http-port", str(port))
+    running = BrokerProcess(tmp_path / "data", doors=doors)
+    running.start()
+    try:
+        with new_tab(browser, f"http://127.0.0.1:{port}") as tab:
+            tab.expect_trouble("ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|status of 503")
+            tab.open("#/topics")
+            expect(tab.page.locator("#connection")).to_have_text("Live")
+            running.stop()
+            expect(tab.page.locator("#connection")).to_have_text("No connection")
+            stale = tab.page.get_by_role("status").filter(has_text="Not up to date")
+            expect(stale).to_contain_text("The broker does not answer. Is it running?")
+            expect(tab.panel("Topics")).to_be_visible()
+            tab.page.get_by_role("link", name="Groups").click()
+            expect(tab.page.get_by_role("alert")).to_contain_text("Is it running?")
+            tab.keep_picture("no-connection")
+            running.start()
+            expect(tab.page.locator("#connection")).to_have_text("Live")
+            expect(tab.panel("Groups")).to_contain_text("No groups yet")
+            tab.page.get_by_role("link", name="Topics").click()
+            expect(tab.panel("Topics")).to_be_visible()
+            expect(stale).to_have_count(0)
+    finally:
+        if running.process is not None:
+            running.stop()
+
+
+def test_settings_are_never_shown_when_the_first_try_failed(tab: Tab) -> None:
+    tab.expect_trouble("ERR_FAILED")
+    tab.page.route("**/api/v1/broker/settings", lambda route: route.abort(), times=1)
+    tab.page.goto(f"{tab.address}/#/broker")
+    expect(tab.page.get_by_role("alert")).to_contain_text("Is it running?")
+    tab.click("Try again")
+    expect(tab.row("Settings", "message.max.bytes").first).to_be_visible()

@@ -1,0 +1,275 @@
+"""The page of records: looking, searching, opening one, the live tail."""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, expect
+from tests.browser.browsing import Tab
+from tests.browser.feeding import make, produce, send
+from tests.support.broker_process import BrokerProcess
+
+LARGE = '{"id": 12345678901234567890, "name": "café", "price": 1.50, "tags": [], "none": null}'
+HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
+
+
+def rows(tab: Tab) -> Locator:
+    return tab.table("Records").locator("tbody tr:not(.detail)")
+
+
+def open_record(tab: Tab, partition: int, offset: int) -> Locator:
+    name = f"Partition {partition}, offset {offset}"
+    tab.page.get_by_role("button", name=name, exact=True).click()
+    return tab.page.locator("tr.detail")
+
+
+@pytest.fixture(scope="module")
+def numbers(api: httpx.Client) -> str:
+    """A topic with 0 to 249 in partition 0 and one record in partition 1."""
+    make(api, "numbers", 2)
+    for number in range(0, 250, 50):
+        values = range(number, number + 50)
+        send(api, "numbers", *({"key": f"k{n}", "value": json.dumps({"n": n})} for n in values))
+    send(api, "numbers", {"key": "other", "value": "elsewhere"}, partition=1)
+    return "numbers"
+
+
+def test_the_newest_come_first(tab: Tab, numbers: str) -> None:
+    tab.open(f"#/topics/{numbers}/records")
+    expect(rows(tab)).to_have_count(100)
+    expect(rows(tab).first).to_contain_text("elsewhere")
+    expect(rows(tab).nth(1)).to_contain_text('{"n": 249}')
+    expect(tab.panel("Records").get_by_role("status")).to_contain_text("100 records shown")
+
+
+def test_the_oldest_are_paged_through(tab: Tab, numbers: str) -> None:
+    tab.open(f"#/topics/{numbers}/records")
+    tab.choose("Start from", "Oldest")
+    expect(tab.page).to_have_url(re.compile("from=oldest"))
+    tab.choose("Partition", "0")
+    expect(rows(tab).first).to_contain_text('{"n": 0}')
+    expect(rows(tab)).to_have_count(100)
+    tab.click("Show more")
+    expect(rows(tab)).to_have_count(200)
+    tab.click("Show more")
+    expect(rows(tab)).to_have_count(250)
+    expect(tab.page.get_by_role("button", name="Show more")).to_be_hidden()
+    expect(tab.panel("Records").get_by_role("status")).to_contain_text("end of the topic")
+
+
+def test_records_from_an_offset_and_the_address_keeps_it(tab: Tab, numbers: str) -> None:
+    tab.open(f"#/topics/{numbers}/records?partition=0")
+    expect(rows(tab).first).to_contain_text('{"n": 249}')
+    tab.choose("Start from", "Offset")
+    tab.fill("Offset", "240")
+    tab.click("Search")
+    expect(rows(tab)).to_have_count(10)
+    expect(tab.page).to_have_url(re.compile("partition=0&from=offset&offset=240"))
+    tab.page.reload()
+    expect(rows(tab)).to_have_count(10)
+    expect(tab.page.get_by_label("Offset", exact=True)).to_have_value("240")
+    tab.expect_trouble("status of 416")
+    tab.fill("Offset", "251")
+    tab.click("Search")
+    expect(tab.page.get_by_role("alert")).to_contain_text("250")
+
+
+def test_records_from_a_time_on(tab: Tab, api: httpx.Client, broker: BrokerProcess) -> None:
+    make(api, "times")
+    for hour in range(3):
+        at_ms = 1_700_000_000_000 + hour * 3_600_000
+        produce(broker, "times", b"hour %d" % hour, timestamp=at_ms)
+    tab.open("#/topics/times/records")
+    tab.choose("Start from", "Time")
+    tab.fill("Time", "2023-11-14T23:00:00")
+    tab.click("Search")
+    expect(rows(tab)).to_have_count(2)
+    expect(rows(tab).first).to_contain_text("hour 1")
+    expect(rows(tab).first).to_contain_text("2023-11-14 23:13:20.000")
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "equals", "found"),
+    [
+        ("Value", "brown", None, ["fox"]),
+        ("Key", "fo", None, ["fox"]),
+        ("Header", "trace=abc", None, ["dog"]),
+        ("Header", "trace", None, ["dog"]),
+        ("JSON path", "animal.legs", "4", ["json"]),
+        ("Value", "nothing like this", None, []),
+    ],
+)
+def test_records_are_searched(
+    tab: Tab, api: httpx.Client, where: str, text: str, equals: str | None, found: list[str]
+) -> None:
+    if api.get("/api/v1/topics/animals").status_code == 404:
+        make(api, "animals")
+        header = {"name": "trace", "value": "abc"}
+        send(
+            api,
+            "animals",
+            {"key": "fox", "value": "the quick brown fox"},
+            {"key": "dog", "value": "the lazy dog", "headers": [header]},
+            {"key": "json", "value_json": {"animal": {"legs": 4}}},
+            {"key": "bird", "value_json": {"animal": {"legs": 2}}},
+        )
+    tab.open("#/topics/animals/records")
+    tab.choose("Search in", where)
+    tab.page.get_by_role("searchbox", name="Search").fill(text)
+    if equals is not None:
+        tab.fill("Equals", equals)
+    tab.page.keyboard.press("Enter")
+    for key in found:
+        expect(rows(tab).filter(has_text=key)).to_have_count(1)
+    if found:
+        expect(rows(tab)).to_have_count(len(found))
+    else:
+        expect(tab.panel("Records")).to_contain_text("Nothing found")
+
+
+def test_a_search_in_the_newest_misses_what_is_old(tab: Tab, api: httpx.Client) -> None:
+    make(api, "old")
+    send(api, "old", {"value": "needle"})
+    for _ in range(2):
+        send(api, "old", *({"value": "hay"} for _ in range(600)))
+    tab.open(f"#/topics/old/records?{urlencode({'where': 'value', 'search': 'needle'})}")
+    expect(tab.panel("Records")).to_contain_text("None of the newest 1,000 records")
+    tab.click("Search from the oldest")
+    expect(rows(tab)).to_have_count(1)
+
+
+def test_a_record_is_opened_and_its_digits_stay(tab: Tab, api: httpx.Client) -> None:
+    make(api, "large")
+    header = {"name": "source", "value": "the test"}
+    send(api, "large", {"key": "k", "value": LARGE, "headers": [header]})
+    tab.open("#/topics/large/records")
+    detail = open_record(tab, 0, 0)
+    expect(detail).to_contain_text("Headers (1)")
+    expect(detail).to_contain_text("the test")
+    expect(detail).to_contain_text("86 B")
+    value = detail.get_by_label("Value", exact=True)
+    expect(value).to_contain_text('"id": 12345678901234567890,\n  "name": "café",')
+    expect(value).to_contain_text('"price": 1.50,\n  "tags": [],\n  "none": null\n}')
+    detail.get_by_role("button", name="Text").first.click()
+    expect(value).to_have_text(LARGE)
+    detail.get_by_role("button", name="Hex").first.click()
+    expect(value).to_contain_text("00000000  7b 22 69 64")
+    tab.keep_picture("record")
+    open_record(tab, 0, 0)
+    expect(detail).to_have_count(0)
+
+
+def test_bytes_are_shown_in_hexadecimal(tab: Tab, api: httpx.Client, broker: BrokerProcess) -> None:
+    make(api, "bytes")
+    produce(broker, "bytes", bytes(range(240, 256)) + b"A", key=b"\xff\x00")
+    tab.open("#/topics/bytes/records")
+    expect(rows(tab).first).to_contain_text("f0 f1 f2")
+    detail = open_record(tab, 0, 0)
+    expect(detail.get_by_label("Value", exact=True)).to_contain_text("00000010  41")
+    expect(detail.get_by_label("Key", exact=True)).to_contain_text("ff 00")
+    expect(detail.get_by_role("button", name="Text")).to_have_count(0)
+
+
+def test_a_long_value_is_fetched_whole_when_it_is_opened(tab: Tab, api: httpx.Client) -> None:
+    make(api, "long")
+    send(api, "long", {"value": "x" * 50_000 + "the end"})
+    tab.open("#/topics/long/records")
+    detail = open_record(tab, 0, 0)
+    expect(detail.get_by_label("Value", exact=True)).to_contain_text("the end")
+
+
+def test_null_and_empty_are_told_apart(tab: Tab, api: httpx.Client) -> None:
+    make(api, "none")
+    send(api, "none", {"key": "null"}, {"key": "empty", "value": ""})
+    tab.open("#/topics/none/records")
+    expect(rows(tab).nth(1).locator("td").nth(4)).to_have_text("null")
+    expect(rows(tab).nth(0).locator("td").nth(4)).to_have_text("empty")
+
+
+def test_a_topic_without_records_says_so(tab: Tab, api: httpx.Client) -> None:
+    make(api, "void")
+    tab.open("#/topics/void/records")
+    expect(tab.panel("Records")).to_contain_text("No records")
+    tab.panel("Records").get_by_role("link", name="Produce").click()
+    expect(tab.heading()).to_have_text("Produce")
+
+
+def test_markup_in_records_is_text(tab: Tab, api: httpx.Client) -> None:
+    make(api, "hostile")
+    headers = [{"name": HOSTILE, "value": HOSTILE}]
+    send(api, "hostile", {"key": HOSTILE, "value": HOSTILE, "headers": headers})
+    send(api, "hostile", {"value_json": {HOSTILE: HOSTILE}})
+    tab.open("#/topics/hostile/records")
+    expect(rows(tab)).to_have_count(2)
+    for offset in (0, 1):
+        expect(open_record(tab, 0, offset).first).to_contain_text("onerror")
+    expect(rows(tab).nth(1)).to_contain_text(HOSTILE)
+    assert tab.page.locator("main img, main script").count() == 0
+    assert tab.page.title() == "Records · strandlog"
+
+
+def test_the_live_tail_shows_what_a_producer_sends(
+    tab: Tab, api: httpx.Client, broker: BrokerProcess
+) -> None:
+    make(api, "tail", 2)
+    produce(broker, "tail", b"before")
+    tab.open("#/topics/tail/records")
+    expect(rows(tab)).to_have_count(1)
+    tab.click("Live tail")
+    status = tab.panel("Records").get_by_role("status")
+    expect(status).to_contain_text("Live;")
+    produce(broker, "tail", *(b"live %d" % n for n in range(5)))
+    expect(rows(tab)).to_have_count(6)
+    expect(rows(tab).first).to_contain_text("live")
+    expect(rows(tab).last).to_contain_text("before")
+    tab.keep_picture("live-tail")
+    tab.click("Pause")
+    expect(status).to_have_text("Paused; 6 records kept")
+    produce(broker, "tail", b"while paused")
+    expect(tab.page.get_by_role("button", name="Live tail")).to_be_visible()
+    expect(rows(tab)).to_have_count(6)
+    tab.click("Live tail")
+    expect(status).to_contain_text("Live;")
+    produce(broker, "tail", b"after")
+    expect(rows(tab).first).to_contain_text("after")
+    expect(rows(tab)).to_have_count(7)
+    expect(tab.page).to_have_url(re.compile("live=1"))
+
+
+def test_the_live_tail_shows_only_what_is_searched_for(
+    tab: Tab, api: httpx.Client, broker: BrokerProcess
+) -> None:
+    make(api, "sifted")
+    tab.open("#/topics/sifted/records?where=value&search=yes&live=1")
+    expect(tab.panel("Records").get_by_role("status")).to_contain_text("Live")
+    produce(broker, "sifted", b"no 1", b"yes 2", b"no 3", b"yes 4")
+    expect(rows(tab)).to_have_count(2)
+    expect(rows(tab).first).to_contain_text("yes 4")
+
+
+def test_a_live_tail_of_a_deleted_topic_says_so(tab: Tab, api: httpx.Client) -> None:
+    make(api, "gone")
+    tab.open("#/topics/gone/records?live=1")
+    status = tab.panel("Records").get_by_role("status")
+    expect(status).to_contain_text("Live")
+    assert api.delete("/api/v1/topics/gone").status_code in (200, 204)
+    expect(status).to_contain_text("gone")
+    expect(tab.page.get_by_role("button", name="Live tail")).to_be_visible()
+
+
+def test_old_records_stand_below_live_ones(
+    tab: Tab, api: httpx.Client, broker: BrokerProcess
+) -> None:
+    make(api, "mixed")
+    produce(broker, "mixed", b"old")
+    tab.open("#/topics/mixed/records?from=oldest")
+    expect(rows(tab)).to_have_count(1)
+    tab.click("Live tail")
+    expect(tab.panel("Records").get_by_role("status")).to_contain_text("Live; 0 records")
+    produce(broker, "mixed", b"new")
+    expect(rows(tab)).to_have_count(1)
+    expect(rows(tab)).to_contain_text("new")

@@ -1,0 +1,45 @@
+"""A command line for each test: on a folder, on a broker, or on both in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess, emptied
+from tests.support.command_line import CommandLine
+
+import strandlog
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path / "data")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A real broker for the tests of a file; groups do not wait for late joiners."""
+    running = BrokerProcess(
+        tmp_path_factory.mktemp("broker") / "data", {"group.initial.rebalance.delay.ms": "0"}
+    )
+    running.start()
+    yield running
+    assert running.stop() == 0, "a broker stops cleanly"
+
+
+@pytest.fixture
+def wire(broker: BrokerProcess, tmp_path: Path) -> CommandLine:
+    """A command line on a broker, which has nothing left of the test before."""
+    with strandlog.connect(broker.address) as log:
+        emptied(log)
+    return CommandLine(tmp_path / "data", broker.address)
+
+
+@pytest.fixture(params=["folder", "wire"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
+    """What must be the same on a folder and over the wire."""
+    if request.param == "folder":
+        return CommandLine(tmp_path / "data")
+    found: CommandLine = request.getfixturevalue("wire")
+    return found

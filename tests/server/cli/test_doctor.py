@@ -1,0 +1,409 @@
+"""`strandlog doctor` with real folders, brokers and limits; its judgements as tables."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.command_line import CommandLine
+
+from strandlog.broker.topics.catalog import CATALOG_FILE
+from strandlog.cli.doctor.folder import (
+    file_system_of,
+    judged_file_system,
+    judged_space,
+    judged_syncs,
+)
+from strandlog.cli.doctor.machine import (
+    EARLIEST_SANE_MS,
+    check_clock,
+    check_descriptors,
+    check_jump,
+)
+from strandlog.cli.doctor.network import advertised_mistake
+from strandlog.cli.file_limits import Limits, needed, wanted
+from strandlog.cli.folder_owner import listed_owner
+from strandlog.config.tables.broker import broker_settings
+
+NOW_MS = EARLIEST_SANE_MS + 10_000_000
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> CommandLine:
+    made = CommandLine(tmp_path / "data")
+    del made.env["STRANDLOG_DATA"]
+    return made
+
+
+def _report(cli: CommandLine, *arguments: str, code: int = 0) -> dict[str, dict[str, str]]:
+    document = cli.inside("doctor", *arguments, "--json", code=code).document
+    assert document["ok"] is (code == 0)
+    return {check["name"]: check for check in document["checks"]}
+
+
+@contextmanager
+def _broker(data: Path, **settings: str) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(data, {k.replace("_", "."): v for k, v in settings.items()})
+    running.start()
+    try:
+        yield running
+    finally:
+        if running.process is not None:
+            running.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _outer_address() -> str:
+    """The address by which other machines reach this one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as never_sends:
+        try:
+            never_sends.connect(("198.51.100.1", 9))  # a documentation address: any route will do
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        address: str = never_sends.getsockname()[0]
+        return address
+
+
+# -- machine and folder ----------------------------------------------------------------------------
+
+
+def test_a_sound_machine_gets_a_line_per_check_and_a_sum(cli: CommandLine, tmp_path: Path) -> None:
+    found = cli("doctor", str(tmp_path / "data"))
+    assert found.lines[0].startswith("ok    python: strandlog ")
+    assert "is not there yet; serve fills it" in found.text
+    assert "0 failures" in found.err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_in_use_names_its_owner(cli: CommandLine, tmp_path: Path) -> None:
+    with _broker(tmp_path / "data") as broker:
+        assert broker.process is not None
+        report = _report(cli, str(tmp_path / "data"))
+        assert f"process {broker.process.pid} (" in report["owner"]["seen"]
+        assert report["last stop"]["seen"] == "it runs"
+    report = _report(cli, str(tmp_path / "data"))
+    assert report["owner"]["seen"].startswith("nobody")
+    assert report["last stop"]["seen"] == "clean"
+    assert not list((tmp_path / "data").glob(".doctor*"))
+
+
+def test_an_unclean_stop_is_told(cli: CommandLine, tmp_path: Path) -> None:
+    with _broker(tmp_path / "data") as broker:
+        broker.stop(signal.SIGKILL)
+    check = _report(cli, str(tmp_path / "data"))["last stop"]
+    assert check["verdict"] == "warn"
+    assert "nothing to do" in check["advice"]
+
+
+def test_a_damaged_state_file_fails_and_points_to_verify(cli: CommandLine, tmp_path: Path) -> None:
+    cli.inside("topic", "create", "t", "-d", str(cli.data))
+    catalog = cli.data / CATALOG_FILE
+    catalog.write_bytes(catalog.read_bytes().replace(b"partitions", b"partitionz"))
+    check = _report(cli, str(cli.data), code=1)["damage"]
+    assert "fails its checksum" in check["seen"]
+    assert f"strandlog log verify {cli.data}" in check["advice"]
+
+
+def test_what_recovery_set_aside_is_a_warning(cli: CommandLine) -> None:
+    cli.inside("topic", "create", "t", "-d", str(cli.data))
+    (cli.data / "t-0" / "00000000000000000000-17.log.damaged").write_bytes(b"x")
+    (cli.data / f"gone-0.{'0' * 32}-stray").mkdir()
+    check = _report(cli, str(cli.data))["damage"]
+    assert check["verdict"] == "warn"
+    assert "and 1 more" in check["seen"]
+
+
+def test_a_folder_that_is_not_ours_fails(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    check = _report(cli, str(tmp_path), code=1)["folder"]
+    assert "notes.txt" in check["seen"]
+    assert "point at another folder" in check["advice"]
+
+
+def test_a_full_disk_fails(cli: CommandLine, tmp_path: Path) -> None:
+    arguments = (str(tmp_path / "data"), "--set", f"log.min.free.bytes={2**62}")
+    check = _report(cli, *arguments, code=1)["disk space"]
+    assert "appends are refused below" in check["seen"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_fails(cli: CommandLine, tmp_path: Path) -> None:
+    cli.data.mkdir(mode=0o555)
+    check = _report(cli, str(cli.data), code=1)["writing"]
+    assert f"we are user {os.geteuid()}, {cli.data} belongs to user" in check["seen"]
+
+
+def test_a_place_where_nobody_can_write_fails(cli: CommandLine) -> None:
+    check = _report(cli, "/proc/nowhere/data", code=1)["writing"]
+    assert f"we are user {os.geteuid()}, /proc belongs to user 0" in check["seen"]
+    assert "chown or chmod /proc" in check["advice"]
+
+
+def test_a_clock_that_was_set_back_shows_in_the_files(cli: CommandLine) -> None:
+    cli.inside("topic", "create", "t", "-d", str(cli.data))
+    cli.inside("produce", "t", "-d", str(cli.data), given=b"v\n")
+    (log,) = (cli.data / "t-0").glob("*.log")
+    far = 4_000_000_000
+    os.utime(log, (far, far))
+    check = _report(cli, str(cli.data))["clock"]
+    assert check["verdict"] == "warn"
+    assert "last written at 2096-" in check["seen"]
+
+
+def test_wrong_settings_are_part_of_the_report(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text("log.retenton.ms = 1\n")
+    check = _report(cli, "--config", str(tmp_path / "server.toml"), code=1)["settings"]
+    assert "did you mean 'log.retention.ms'?" in check["seen"]
+
+
+def _limited(descriptors: str, *arguments: str) -> list[str]:
+    command = f'ulimit {descriptors} && exec "$0" -m strandlog "$@"'
+    return ["sh", "-c", command, sys.executable, *arguments]
+
+
+def test_too_few_file_descriptors_fail(cli: CommandLine) -> None:
+    command = _limited("-n 500", "doctor")
+    found = subprocess.run(command, env=cli.env, capture_output=True, text=True, check=False)
+    assert found.returncode == 1, found.stderr
+    assert "fail  file descriptors: 500 allowed" in found.stdout
+    assert "LimitNOFILE=" in found.stdout
+
+
+def test_serve_raises_the_soft_limit_of_file_descriptors(cli: CommandLine) -> None:
+    command = _limited("-Sn 300", "serve", str(cli.data), "--port", "0")
+    with subprocess.Popen(command, env=cli.env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready ")
+        limits = Path(f"/proc/{process.pid}/limits").read_text()
+        process.terminate()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert int(line.split()[3]) > 300
+
+
+# -- the broker as clients see it ------------------------------------------------------------------
+
+
+def test_a_broker_that_is_set_up_well(cli: CommandLine, tmp_path: Path) -> None:
+    with _broker(tmp_path / "data") as broker:
+        report = _report(cli, "-b", broker.address)
+    assert report["advertised address"]["seen"] == f"{broker.address}, the one that was asked for"
+    assert "answered in" in report["protocol"]["seen"]
+    assert report["client"]["seen"] == "confluent-kafka lists 0 topics"
+    assert "folder" not in report
+
+
+def test_an_advertised_name_that_nobody_knows_is_explained(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    told = "PLAINTEXT://container-4f1d.invalid:9092"
+    with _broker(tmp_path / "data", advertised_listeners=told) as broker:
+        check = _report(cli, "-b", broker.address, code=1)["advertised address"]
+    assert "clients are told container-4f1d.invalid:9092" in check["seen"]
+    assert "does not resolve" in check["seen"]
+    assert "--advertise HOST:PORT" in check["advice"]
+
+
+def test_a_broker_that_tells_other_machines_localhost_is_explained(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    address = _outer_address()
+    told = "PLAINTEXT://localhost:9092"
+    settings = {"advertised_listeners": told, "listeners": "PLAINTEXT://0.0.0.0:0"}
+    with _broker(tmp_path / "data", **settings) as broker:
+        check = _report(cli, "-b", f"{address}:{broker.port}", code=1)["advertised address"]
+    assert "each client's own machine, so it connects to itself" in check["seen"]
+    assert "--advertise HOST:PORT" in check["advice"]
+
+
+def test_an_advertised_port_where_nobody_listens_is_explained(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    told = f"PLAINTEXT://127.0.0.1:{_free_port()}"
+    with _broker(tmp_path / "data", advertised_listeners=told) as broker:
+        check = _report(cli, "-b", broker.address, code=1)["advertised address"]
+    assert "refuses: nobody listens there" in check["seen"]
+
+
+def test_an_advertised_address_of_another_cluster_is_found_out(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    with _broker(tmp_path / "other") as other:
+        told = f"PLAINTEXT://{other.address}"
+        with _broker(tmp_path / "data", advertised_listeners=told) as broker:
+            check = _report(cli, "-b", broker.address, code=1)["advertised address"]
+    assert "where another cluster answers" in check["seen"]
+
+
+def test_another_address_of_the_same_broker_is_fine(cli: CommandLine, tmp_path: Path) -> None:
+    port = _free_port()
+    broker = BrokerProcess(tmp_path / "data", {"advertised.listeners": f"PLAINTEXT://127.1:{port}"})
+    broker.port = port
+    broker.start()
+    try:
+        check = _report(cli, "-b", broker.address)["advertised address"]
+    finally:
+        broker.stop()
+    assert "leads to the same cluster" in check["seen"]
+
+
+def test_nobody_listens(cli: CommandLine) -> None:
+    report = _report(cli, "-b", f"127.0.0.1:{_free_port()}", code=1)
+    assert "nobody listens there" in report["connection"]["seen"]
+    assert "client" not in report
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:port", "h:99999", ":9092"])
+def test_what_is_no_address(cli: CommandLine, address: str) -> None:
+    assert "is not HOST:PORT" in _report(cli, "-b", address, code=1)["address"]["seen"]
+
+
+@contextmanager
+def _answering(handler: Any) -> Iterator[str]:
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class _Saying(http.server.BaseHTTPRequestHandler):
+    """Says the same to everybody."""
+
+    said = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+    def handle(self) -> None:
+        self.connection.recv(1000)
+        self.connection.sendall(self.said)
+
+
+class _SayingTls(_Saying):
+    said = bytes.fromhex("15030300020250")  # an alert
+
+
+class _SayingNothing(_Saying):
+    said = b""
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [(_Saying, "speaks HTTP"), (_SayingTls, "speaks TLS"), (_SayingNothing, "hangs up")],
+)
+def test_another_protocol_is_recognised(cli: CommandLine, handler: Any, words: str) -> None:
+    with _answering(handler) as address:
+        assert words in _report(cli, "-b", address, code=1)["protocol"]["seen"]
+
+
+# -- judgements ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "advertised", "is_wrong"),
+    [
+        ("kafka.lan", "kafka.lan", False),
+        ("kafka.lan", "10.0.0.7", False),
+        ("kafka.lan", "localhost", True),
+        ("10.0.0.7", "127.0.0.1", True),
+        ("10.0.0.7", "::1", True),
+        ("localhost", "127.0.0.1", False),
+        ("localhost", "0.0.0.0", True),
+        ("localhost", "", True),
+    ],
+)
+def test_advertised_hosts_that_cannot_be_right(
+    bootstrap: str, advertised: str, is_wrong: bool
+) -> None:
+    assert bool(advertised_mistake(bootstrap, advertised)) is is_wrong
+
+
+@pytest.mark.parametrize(
+    ("hard", "verdict"), [("wanted", "ok"), ("below wanted", "warn"), ("below needed", "fail")]
+)
+def test_descriptors(hard: str, verdict: str) -> None:
+    settings = broker_settings()
+    limit = {
+        "wanted": wanted(settings),
+        "below wanted": wanted(settings) - 1,
+        "below needed": needed(settings) - 1,
+    }[hard]
+    assert check_descriptors(Limits(256, limit), settings).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "verdict"),
+    [(500, 5000, "ok"), (99, 5000, "fail"), (100, 5000, "warn"), (500, 10, "warn"), (500, 0, "ok")],
+)
+def test_space(free: int, inodes: int, verdict: str) -> None:
+    files = 10_000 if inodes else 0  # some file systems do not count them
+    found = os.statvfs_result((1, 1, 1000, free, free, files, inodes, inodes, 0, 255))
+    assert judged_space("/data", found, 100).verdict == verdict
+
+
+def test_file_systems() -> None:
+    mounts = (
+        "overlay / overlay rw 0 0\n"
+        "/dev/sda1 /data ext4 rw 0 0\n"
+        "nas:/x /data/far\\040away nfs4 rw 0 0\n"
+        "tmpfs /dev/shm tmpfs rw 0 0\n"
+    )
+    kinds = {
+        path: file_system_of(path, mounts)
+        for path in ("/data", "/data/x", "/data/far away/x", "/database", "/dev/shm")
+    }
+    assert kinds == {
+        "/data": "ext4",
+        "/data/x": "ext4",
+        "/data/far away/x": "nfs4",
+        "/database": "overlay",
+        "/dev/shm": "tmpfs",
+    }
+    verdicts = [judged_file_system("/x", kind).verdict for kind in ("ext4", "", "nfs4", "tmpfs")]
+    assert verdicts == ["ok", "ok", "warn", "warn"]
+
+
+def test_syncs() -> None:
+    assert judged_syncs([1.0, 2.0, 500.0]).verdict == "ok"
+    assert judged_syncs([1.0, 30.0, 40.0]).verdict == "warn"
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "file_ms", "record_ms", "verdict"),
+    [
+        (NOW_MS, None, None, "ok"),
+        (NOW_MS, NOW_MS + 1000, NOW_MS + 1000, "ok"),
+        (5_000, None, None, "fail"),
+        (NOW_MS, NOW_MS + 100_000, None, "warn"),
+        (NOW_MS, NOW_MS, NOW_MS + 100_000, "warn"),
+    ],
+)
+def test_clocks(now_ms: int, file_ms: int | None, record_ms: int | None, verdict: str) -> None:
+    assert check_clock(now_ms, file_ms, record_ms).verdict == verdict
+
+
+def test_jumps() -> None:
+    assert check_jump(1000, 1100).verdict == "ok"
+    assert check_jump(-3_600_000, 100).verdict == "warn"
+
+
+def test_owners_are_read_from_the_list_of_locks() -> None:
+    locks = (
+        "1: POSIX  ADVISORY  WRITE 11 08:01:77 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 08:01:77 0 EOF\n"
+    )
+    assert listed_owner(locks, 77) == 12
+    assert listed_owner(locks, 7) is None
+    assert listed_owner(locks.replace(" 12 ", " -1 "), 77) is None

@@ -1,0 +1,124 @@
+"""What all commands share: help, usage, errors, exit codes, ends that are no errors."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.command_line import CommandLine
+
+import strandlog
+
+
+def test_help_names_every_command_and_imports_none_of_them(cli: CommandLine) -> None:
+    found = cli("--help")
+    for name in ("topic", "produce", "consume", "group", "log", "node"):
+        assert f"\n  {name} " in found.text
+    command = [sys.executable, "-X", "importtime", "-m", "strandlog", "--help"]
+    imports = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "strandlog.cli.main" in imports
+    for module in ("strandlog.cli.commands.topic", "strandlog.server", "rich.table", "msgspec"):
+        assert module not in imports
+
+
+@pytest.mark.parametrize("noun", ["topic", "group", "log"])
+def test_a_noun_alone_shows_what_it_can_do(cli: CommandLine, noun: str) -> None:
+    found = cli.inside(noun, code=2)
+    assert "Commands:" in found.err + found.text
+
+
+def test_the_version_is_told(cli: CommandLine) -> None:
+    assert cli("--version").text == f"strandlog {strandlog.__version__}\n"
+
+
+def test_a_misspelt_command_is_a_usage_error_with_a_suggestion(cli: CommandLine) -> None:
+    assert "Did you mean 'topic'" in cli("topc", code=2).err
+    assert "No such option" in cli.inside("topic", "list", "--nonsense", code=2).err
+
+
+def test_a_folder_must_be_named(cli: CommandLine) -> None:
+    del cli.env["STRANDLOG_DATA"]
+    assert "name the data folder with -d DIR" in cli.inside("topic", "list", code=2).err
+
+
+def test_an_option_counts_more_than_the_environment(cli: CommandLine, tmp_path: Path) -> None:
+    cli.inside("topic", "create", "here", "-d", str(tmp_path / "other"))
+    assert not cli.data.exists()
+    assert cli.inside("topic", "list", "-d", str(tmp_path / "other"), "--json").document[0][
+        "name"
+    ] == ("here")
+
+
+def test_looking_and_misspelling_make_no_folders(cli: CommandLine) -> None:
+    for command in (
+        ("topic", "list"),
+        ("consume", "t", "-e"),
+        ("consume", "t", "-e", "-g", "g"),
+        ("produce", "t"),
+        ("topic", "alter", "t", "-p", "2"),
+        ("group", "list"),
+        ("log", "verify", str(cli.data)),
+    ):
+        assert cli.inside(*command, code=1).err.startswith("error: ")
+        assert not cli.data.exists()
+
+
+def test_errors_are_one_line_or_one_object(anywhere: CommandLine) -> None:
+    anywhere.inside("topic", "create", "t")
+    found = anywhere.inside("topic", "create", "t", code=1)
+    assert found.err == "error: topic 't' exists already; use it as it is, or another name\n"
+    found = anywhere("topic", "create", "t", "--json", code=1)
+    assert json.loads(found.err) == {
+        "error": "topic 't' exists already; use it as it is, or another name",
+        "type": "TopicExistsError",
+    }
+    assert found.out == b""
+    assert (
+        "did you mean 'retention.ms'"
+        in anywhere.inside("topic", "alter", "t", "-c", "retenion.ms=1", code=1).err
+    )
+
+
+def test_an_error_of_the_system_is_one_line_too(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert cli("topic", "create", "t", "-d", str(tmp_path / "file"), code=1).err.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["typer", "rich"])
+def test_a_missing_extra_is_one_line(module: str) -> None:
+    script = (
+        f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = ['--help']; "
+        "import strandlog.__main__ as entry; sys.stdout.isatty = sys.stderr.isatty = lambda: True; "
+        "entry.main()"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert found.stderr == f"this needs {module}: pip install 'strandlog[cli]'\n"
+    assert found.returncode == 2
+
+
+def test_a_reader_that_has_enough_is_no_error(anywhere: CommandLine) -> None:
+    anywhere.inside("produce", "t", "--create", given=b"a longer line\n" * 50_000)
+    with anywhere.popen("consume", "t") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"a longer line\n"
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+def test_ctrl_c_is_quiet(anywhere: CommandLine) -> None:
+    anywhere.inside("produce", "t", "--create", given=b"one\n")
+    with anywhere.popen("consume", "t") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"one\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b""

@@ -1,0 +1,88 @@
+"""Topics from the command line."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.command_line import CommandLine
+
+
+def test_a_topics_life(anywhere: CommandLine) -> None:
+    found = anywhere(
+        "topic", "create", "orders", "-p", "3", "-c", "retention.ms=1d", "--json"
+    ).document
+    assert (found["name"], found["partitions"]) == ("orders", 3)
+    assert found["config"] == {"retention.ms": "86400000"}
+    assert anywhere.inside("topic", "create", "plain").err == "created plain with 1 partition\n"
+    anywhere.inside("produce", "orders", given=b"1\n2\n3\n4\n")
+
+    found = anywhere.inside("topic", "list", "--json").document
+    assert [(row["name"], row["partitions"], row["records"]) for row in found] == [
+        ("orders", 3, 4),
+        ("plain", 1, 0),
+    ]
+    assert anywhere.inside("topic", "list").lines[0].split() == [
+        "TOPIC",
+        "PARTITIONS",
+        "RECORDS",
+        "SIZE",
+    ]
+
+    anywhere.inside(
+        "topic", "alter", "orders", "-c", "retention.ms=", "-c", "segment.bytes=1MiB", "-p", "4"
+    )
+    found = anywhere.inside("topic", "describe", "orders", "--json").document
+    assert found["config"] == {"segment.bytes": "1048576"}
+    ends = [row["end_offset"] for row in found["partitions"]]
+    assert (len(ends), sum(ends)) == (4, 4)
+    if not anywhere.is_wire:  # librdkafka does not take turns
+        assert ends == [2, 1, 1, 0]
+    assert set(found["partitions"][0]) == {
+        "partition",
+        "start_offset",
+        "end_offset",
+        "size_bytes",
+        "segments",
+    }
+    shown = anywhere.inside("topic", "describe", "orders").lines
+    assert shown[1].split()[:4] == ["0", "0", str(ends[0]), str(ends[0])]
+    assert "segment.bytes  1048576" in shown
+    found = anywhere.inside("topic", "describe", "orders", "--json", "--defaults").document[
+        "config"
+    ]
+    assert found["retention.ms"] == "604800000"
+    assert found["cleanup.policy"] == "delete"
+
+    assert anywhere("topic", "delete", "orders", "--yes", "--json").document == {
+        "deleted": "orders"
+    }
+    assert [row["name"] for row in anywhere.inside("topic", "list", "--json").document] == ["plain"]
+
+
+def test_deleting_asks_and_without_a_terminal_wants_yes(anywhere: CommandLine) -> None:
+    anywhere.inside("topic", "create", "t")
+    found = anywhere("topic", "delete", "t", given=b"y\n", code=2)
+    assert "add --yes" in found.err
+    assert anywhere.inside("topic", "list", "--json").document
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("topic", "create", "a b"), 1, "is not a topic name"),
+        (("topic", "create", "t", "-p", "0"), 1, "partitions"),
+        (("topic", "create", "t", "-c", "retention.ms=soon"), 1, "retention.ms"),
+        (("topic", "create", "t", "-c", "nonsense"), 2, "key=value"),
+        (("topic", "create", "t", "-p", "many"), 2, "-p"),
+        (("topic", "create"), 2, "NAME"),
+        (("topic", "alter", "old"), 2, "say what to change"),
+        (("topic", "alter", "old", "-p", "1"), 1, "can only grow"),
+        (("topic", "alter", "other", "-p", "2"), 1, "does not exist"),
+        (("topic", "describe", "other"), 1, "does not exist"),
+        (("topic", "delete", "other", "--yes"), 1, "does not exist"),
+    ],
+)
+def test_mistakes(anywhere: CommandLine, arguments: tuple[str, ...], code: int, words: str) -> None:
+    anywhere.inside("topic", "create", "old")
+    found = anywhere.inside(*arguments, code=code)
+    assert words in found.err
+    assert found.out == b""

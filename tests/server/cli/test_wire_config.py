@@ -1,0 +1,40 @@
+"""`strandlog config` asks a broker, or a topic."""
+
+from __future__ import annotations
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.command_line import CommandLine
+
+
+def test_a_running_broker_tells_its_settings(cli: CommandLine, broker: BrokerProcess) -> None:
+    found = cli.inside("config", "show", "-b", broker.address, "--json").document
+    rows = {row["name"]: row for row in found}
+    assert len(rows) > 20
+    assert rows["group.initial.rebalance.delay.ms"]["value"] == "0"
+    assert rows["group.initial.rebalance.delay.ms"]["origin"] != "default"
+    assert rows["auto.create.topics.enable"]["origin"] == "default"
+    changed = cli.inside("config", "show", "-b", broker.address, "--changed")
+    assert changed.lines[0].split() == ["NAME", "VALUE", "ORIGIN"]
+    assert len(changed.lines) < len(rows)
+    assert "group.initial.rebalance.delay.ms" in changed.text
+    found_err = cli.inside("config", "show", "-b", broker.address, "--set", "a=b", code=2).err
+    assert "--set is not for a broker that runs" in found_err
+
+
+def test_without_an_option_the_environment_is_not_asked(wire: CommandLine) -> None:
+    """`config show` is about what `serve` would do, even where the other commands have a broker."""
+    assert "MEANING" in wire.inside("config", "show").lines[0]
+
+
+def test_settings_of_a_topic_with_their_origin(anywhere: CommandLine) -> None:
+    anywhere.inside("topic", "create", "t", "-c", "retention.ms=1d")
+    rows = {row["name"]: row for row in anywhere.inside("config", "topic", "t", "--json").document}
+    assert (rows["retention.ms"]["value"], rows["retention.ms"]["origin"]) == ("86400000", "topic")
+    assert (rows["cleanup.policy"]["value"], rows["cleanup.policy"]["origin"]) == (
+        "delete",
+        "default",
+    )
+    found = anywhere.inside("config", "topic", "t", "--changed")
+    assert [line.split() for line in found.lines[1:]] == [["retention.ms", "86400000", "topic"]]
+    assert found.err == "1 setting changed\n"
+    assert "does not exist" in anywhere.inside("config", "topic", "u", code=1).err

@@ -1,0 +1,197 @@
+"""A folder or a broker: how it is named, and what is said when it is not there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.command_line import CommandLine
+
+COMMANDS = [
+    ("topic", "list"),
+    ("produce", "t"),
+    ("consume", "t", "-e"),
+    ("consume", "t", "-e", "-g", "g"),
+    ("group", "list"),
+    ("group", "describe", "g"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_both_is_a_usage_error_and_so_is_none(cli: CommandLine, command: tuple[str, ...]) -> None:
+    found = cli.inside(*command, "-d", "x", "-b", "localhost:9092", code=2)
+    assert "choose one of -d and -b" in found.err
+    del cli.env["STRANDLOG_DATA"]
+    found = cli.inside(*command, code=2)
+    assert "-d DIR" in found.err
+    assert "-b HOST:PORT" in found.err
+
+
+def test_an_option_counts_more_than_the_other_variable(
+    wire: CommandLine, broker: BrokerProcess
+) -> None:
+    wire.inside("topic", "create", "remote")
+    wire.inside("topic", "create", "local", "-d", str(wire.data))
+    wire.env["STRANDLOG_DATA"] = str(wire.data)
+    found = wire.inside("topic", "list", code=2)
+    assert "STRANDLOG_DATA, STRANDLOG_BOOTSTRAP" in found.err
+    for option, expected in (
+        (("-d", str(wire.data)), "local"),
+        (("-b", broker.address), "remote"),
+    ):
+        rows = wire.inside("topic", "list", "--json", *option).document
+        assert [row["name"] for row in rows] == [expected]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_broker_that_is_not_there_is_one_line(command: tuple[str, ...], cli: CommandLine) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        began = time.monotonic()
+        found = cli.inside(*command, "-b", address, code=1)
+        assert time.monotonic() - began < 10
+    assert found.err.count("\n") == 1
+    assert found.err.startswith(f"error: no broker at {address} (")
+    assert found.out == b""
+
+
+def test_settings_of_librdkafka_are_passed_on(wire: CommandLine, cli: CommandLine) -> None:
+    wire.inside("topic", "create", "t")
+    wire.inside("produce", "t", "-X", "message.max.bytes=2000", given=b"fits\n")
+    found = wire.inside(
+        "produce", "t", "-X", "message.max.bytes=2000", given=b"x" * 3000 + b"\n", code=1
+    )
+    assert "over the limit" in found.err
+    assert "no.such" in wire.inside("topic", "list", "-X", "no.such=1", code=1).err
+    assert "key=value" in wire.inside("topic", "list", "-X", "nonsense", code=2).err
+    assert "add -b" in cli.inside("topic", "list", "-X", "client.id=me", code=2).err
+
+
+def test_a_wrong_protocol_does_not_hang(broker: BrokerProcess, cli: CommandLine) -> None:
+    found = cli.inside("topic", "list", "-b", broker.address, "-X", "security.protocol=ssl", code=1)
+    assert found.err.count("\n") == 1
+
+
+def test_errors_as_json(wire: CommandLine) -> None:
+    found = json.loads(wire.inside("topic", "describe", "nope", "--json", code=1).err)
+    assert found == {
+        "error": "topic 'nope' does not exist; create it first",
+        "type": "TopicNotFoundError",
+    }
+
+
+def test_without_the_extra_there_is_one_line_to_say_so() -> None:
+    script = (
+        "import sys; sys.modules['confluent_kafka'] = None; "
+        "sys.argv[1:] = ['topic', 'list', '-b', 'localhost:9092']; "
+        "import strandlog.__main__ as entry; entry.main()"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert found.stderr == ("error: this needs confluent_kafka: pip install 'strandlog[client]'\n")
+    assert found.returncode == 1
+
+
+def test_ctrl_c_leaves_the_group_at_once(wire: CommandLine) -> None:
+    wire.inside("produce", "t", "--create", given=b"one\ntwo\n")
+    with wire.popen("consume", "t", "-g", "g") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"one\n"
+        assert process.stdout.readline() == b"two\n"
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            found = wire.inside("group", "describe", "g", "--json").document
+            if found["partitions"] and found["partitions"][0]["committed"] == 2:
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == b""
+    found = wire.inside("group", "describe", "g", "--json").document
+    assert (found["state"], found["members"]) == ("Empty", [])
+    assert found["partitions"][0]["lag"] == 0
+
+
+def test_members_that_share_a_topic_each_stop_at_the_end_of_their_share(wire: CommandLine) -> None:
+    wire.inside("topic", "create", "t", "-p", "2")
+    for partition in ("0", "1"):
+        wire.inside("produce", "t", "-p", partition, given=b"a\nb\nc\n")
+    with wire.popen("consume", "t", "-g", "g", "-f", "%p %s\\n") as first:
+        assert first.stdout is not None
+        seen = [first.stdout.readline() for _ in range(6)]
+        assert sorted(seen) == [b"0 a\n", b"0 b\n", b"0 c\n", b"1 a\n", b"1 b\n", b"1 c\n"]
+        assert wire("consume", "t", "-g", "g", "-e").lines == []
+        assert len(wire.inside("group", "describe", "g", "--json").document["members"]) == 1
+        first.send_signal(signal.SIGINT)
+        assert first.wait(20) == 130
+
+
+def test_a_member_without_a_share_stops_and_says_nothing(wire: CommandLine) -> None:
+    wire.inside("produce", "t", "--create", given=b"a\n")
+    with wire.popen("consume", "t", "-g", "g") as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"a\n"
+        for _ in range(2):  # whichever of the two has the only partition
+            assert wire("consume", "t", "-g", "g", "-e").lines in ([], ["a"])
+        first.send_signal(signal.SIGINT)
+        assert first.wait(20) == 130
+
+
+def test_ctrl_c_while_lines_are_awaited_keeps_what_was_sent(wire: CommandLine) -> None:
+    wire.inside("topic", "create", "t")
+    with wire.popen("produce", "t") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert wire.inside("consume", "t", "-n", "1").lines == ["one"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == b""
+
+
+def test_a_follower_goes_on_when_the_broker_comes_back(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data")
+    broker.start()
+    cli = CommandLine(tmp_path / "none", broker.address)
+    cli.inside("produce", "t", "--create", given=b"before\n")
+    with cli.popen("consume", "t") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"before\n"
+        broker.stop(signal.SIGKILL)
+        broker.start()
+        cli.inside("produce", "t", given=b"after\n")
+        assert process.stdout.readline() == b"after\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == b""
+    assert broker.stop() == 0
+
+
+def test_sizes_are_not_told_over_the_wire(wire: CommandLine) -> None:
+    wire.inside("produce", "t", "--create", given=b"one\n")
+    (row,) = wire.inside("topic", "list", "--json").document
+    assert (row["records"], row["size_bytes"]) == (1, None)
+    assert wire.inside("topic", "list").lines[1].split() == ["t", "1", "1", "-"]
+    (part,) = wire.inside("topic", "describe", "t", "--json").document["partitions"]
+    assert (part["segments"], part["size_bytes"]) == (None, None)
+
+
+def test_a_hundred_thousand_lines_go_in_and_come_out(wire: CommandLine) -> None:
+    lines = b"".join(b"line %d\n" % number for number in range(100_000))
+    wire.inside("topic", "create", "t", "-p", "3")
+    found = wire.inside("produce", "t", "--json", given=lines.replace(b"line", b"1"), code=1)
+    assert "line 1:" in json.loads(found.err)["error"]
+    wire("produce", "t", "-z", "lz4", given=lines)
+    out = wire("consume", "t", "-e").out
+    assert sorted(out.splitlines()) == sorted(lines.splitlines())

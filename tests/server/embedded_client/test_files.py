@@ -1,0 +1,389 @@
+"""Reading a folder beside its owner: real files, and an owner that is a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from tests.server.embedded_client.owner import key_of
+from tests.support.embedded_harness import Desk, drain, numbered
+
+import strandlog
+from strandlog import (
+    ClosedError,
+    Consumer,
+    FolderLog,
+    InvalidGroupError,
+    Record,
+    TopicNotFoundError,
+    TopicPartition,
+)
+from strandlog.testing import PowerCut
+
+OWNER = Path(__file__).with_name("owner.py")
+
+
+class Owner:
+    """Another process that owns the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(OWNER), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._open_answers = 0
+
+    def begin(self, command: str) -> None:
+        """Tell the owner something without waiting until it is done."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+        self._open_answers += 1
+
+    def finish(self) -> None:
+        """Wait until all that was begun is done."""
+        assert self._process.stdout is not None
+        while self._open_answers:
+            assert self._process.stdout.readline() == "ok\n", "the owner died"
+            self._open_answers -= 1
+
+    def do(self, command: str) -> None:
+        self.begin(command)
+        self.finish()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Owner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._process.stdout.close()
+
+
+@contextmanager
+def watched(path: Path, topic: str) -> Iterator[Consumer]:
+    with strandlog.read(path) as log:
+        yield log.consumer([topic])
+
+
+def check_record(record: Record) -> int:
+    """The number of a record that the owner sent; its bytes must be right to the last."""
+    assert record.value is not None
+    number, _, filling = record.value.partition(b":")
+    assert filling == bytes([int(number) % 251]) * len(filling)
+    assert record.key == key_of(int(number))
+    assert record.offset == int(number)
+    return int(number)
+
+
+def test_a_guest_sees_what_is_on_disk_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with Owner(path) as owner:
+        owner.do("create t 1 flush.ms=3600000")
+        owner.do("send t 3 10")
+        with watched(path, "t") as consumer:
+            assert [check_record(record) for record in consumer.poll()] == [0, 1, 2]
+            owner.do("write t 3 10")
+            assert consumer.poll() == [], "written, but a power cut could take it back"
+            owner.do("flush")
+            assert [check_record(record) for record in consumer.poll()] == [3, 4, 5]
+            owner.do("send t 1 10")
+            assert [check_record(record) for record in consumer.poll(timeout_ms=5_000)] == [6]
+
+
+def test_a_guest_sees_a_growing_exact_prefix_while_the_owner_appends_and_rolls(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "data"
+    with Owner(path) as owner:
+        owner.do("create t 1 segment.bytes=16384")
+        with watched(path, "t") as consumer:
+            seen: list[int] = []
+            for command in ("send t 100 100", "write t 700 300", "flush", "send t 200 700"):
+                owner.begin(command)
+            while len(seen) < 1_000:
+                seen += [check_record(record) for record in consumer.poll(97, timeout_ms=10_000)]
+            owner.finish()
+        assert seen == list(range(1_000))
+
+
+@pytest.mark.parametrize("policy", ["compact", "retain"])
+def test_a_guest_beside_an_owner_that_cleans(tmp_path: Path, policy: str) -> None:
+    """Old readers keep reading or skip what is gone; never an error, never a wrong record."""
+    path = tmp_path / "data"
+    rounds = 15
+
+    def check(offsets: list[int]) -> None:
+        assert offsets == sorted(set(offsets))
+        if policy == "compact" and offsets:
+            kept = [offset for offset in offsets if not offset % 3]
+            assert kept == list(range(0, offsets[-1] + 1, 3)), "what compaction kept was skipped"
+
+    with Owner(path) as owner:
+        owner.do("create t 1 segment.bytes=4096 retention.bytes=12000 file.delete.delay.ms=0")
+        owner.do("send t 50 200")
+        with strandlog.read(path) as guest:
+            patient = guest.consumer(["t"])
+            seen: list[int] = []
+            for _ in range(rounds):
+                for command in ("send t 2 200", "write t 38 200", "flush", f"{policy} t"):
+                    owner.begin(command)
+                check([check_record(r) for r in drain(guest.consumer(["t"]), 13)])
+                seen += [check_record(record) for record in patient.poll(29)]
+            owner.finish()
+            seen += [check_record(record) for record in drain(patient)]
+            check(seen)
+            rest = [check_record(r) for r in drain(guest.consumer(["t"]))]
+            check(rest)
+            total = 50 + 40 * rounds
+            assert seen[-1] == rest[-1] == total - 1
+            assert len(rest) < total / 2, "the owner did clean"
+
+
+def test_a_guest_beside_an_owner_that_dies(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with Owner(path) as owner:
+        owner.do("create t 1")
+        owner.do("send t 20 50")
+        owner.do("write t 20 50")
+        owner.kill()
+        with watched(path, "t") as consumer:
+            assert [check_record(record) for record in drain(consumer)] == list(range(20))
+            with strandlog.open(path) as log:
+                assert len(drain(log.consumer(["t"]))) == 40
+            assert [check_record(record) for record in drain(consumer)] == list(range(20, 40))
+
+
+def test_a_guest_sees_topics_come_grow_and_go(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with Owner(path) as owner:
+        owner.do("create t 2")
+        with strandlog.read(path) as guest:
+            assert guest.topics() == ["t"]
+            consumer = guest.consumer(["t"])
+            owner.do("grow t 3")
+            owner.do("create u 1 retention.ms=1000")
+            assert guest.topics() == ["t", "u"]
+            assert consumer.poll() == []
+            assert consumer.assignment[-1] == TopicPartition("t", 2)
+            described = guest.describe_topic("u")
+            assert described.config == {"retention.ms": 1_000} and described.topic_id
+            owner.do("delete t")
+            assert guest.topics() == ["u"]
+            assert consumer.poll() == [] and consumer.assignment == []
+            with pytest.raises(TopicNotFoundError, match="topic 't' does not exist"):
+                guest.consumer(["t"])
+
+
+# -- in one process ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(desk: Desk) -> Iterator[FolderLog]:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(6))
+    with FolderLog("data", clock=desk.clock, files=desk.disk) as made:
+        yield made
+
+
+def test_a_guest_reads_moves_and_describes(desk: Desk, folder: FolderLog) -> None:
+    consumer = folder.consumer(["t"])
+    assert sorted(record.value or b"" for record in drain(consumer)) == numbered(6)
+    consumer.seek("t", 0, 1)
+    consumer.seek("t", 1, 3)
+    assert [record.offset for record in drain(consumer)] == [1, 2]
+    consumer.seek_to_time(desk.clock.now_ms())
+    assert len(drain(consumer)) == 6
+    consumer.seek_to_time(desk.clock.now_ms() + 1)
+    assert drain(consumer) == []
+    latest = folder.consumer(["t"], auto_offset_reset="latest")
+    desk.send("t", b"new")
+    assert [record.value for record in latest.poll()] == [b"new"]
+    ours, theirs = desk.log.describe_topic("t"), folder.describe_topic("t")
+    assert ours == theirs
+
+
+def test_a_guest_of_a_folder_without_sync(desk: Desk) -> None:
+    desk.settings = {"log.durability": "page_cache"}
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(3))
+    desk.advance(1_000)  # only the first sync tells guests that they need not wait for one
+    with FolderLog("data", clock=desk.clock, files=desk.disk) as folder:
+        consumer = folder.consumer(["t"])
+        assert [record.value for record in consumer.poll()] == numbered(3)
+        desk.send("t", b"more")
+        assert [record.value for record in consumer.poll()] == [b"more"]
+
+
+@pytest.mark.parametrize("verb", ["producer", "create_topic", "delete_topic"])
+def test_a_guest_that_wants_to_write_is_told_that_it_only_looks(
+    folder: FolderLog, verb: str
+) -> None:
+    with pytest.raises(AttributeError, match=rf"strandlog\.read has no {verb}: it only looks"):
+        getattr(folder, verb)
+    with pytest.raises(AttributeError, match="no attribute 'no_such_verb'"):
+        folder.no_such_verb  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_guest_has_no_groups(folder: FolderLog) -> None:
+    message = "^a log opened with strandlog.read has no groups, so no 'g': it only looks"
+    with pytest.raises(InvalidGroupError, match=message):
+        folder.consumer(["t"], group="g")
+    consumer = folder.consumer(["t"])
+    with pytest.raises(InvalidGroupError):
+        consumer.commit()
+    assert consumer.committed("t", 0) is None
+
+
+def test_a_guest_sees_nothing_of_the_logs_own_topics(desk: Desk, folder: FolderLog) -> None:
+    with desk.log.consumer(["t"], group="g") as consumer:
+        consumer.commit()
+    assert folder.topics() == ["t"]
+
+
+def test_a_guest_writes_nothing(desk: Desk, folder: FolderLog) -> None:
+    desk.log.close()
+    steps = len(desk.disk.trace)
+    before = desk.disk.contents()
+    assert len(drain(folder.consumer(["t"]))) == 6
+    folder.describe_topic("t")
+    folder.consumer(["t"]).seek_to_time(0)
+    folder.close()
+    assert desk.disk.contents() == before and len(desk.disk.trace) == steps
+
+
+def test_a_closed_guest_says_so(folder: FolderLog) -> None:
+    consumer = folder.consumer(["t"])
+    folder.close()
+    folder.close()
+    for call in (folder.topics, lambda: folder.describe_topic("t"), folder.consumer):
+        with pytest.raises(ClosedError, match="this log is closed; open a new one"):
+            call()
+    with pytest.raises(ClosedError):
+        consumer.poll()
+
+
+class Watch:
+    """Before each change of a file somebody reads everything, and sees no gap that is none."""
+
+    def __init__(self, desk: Desk, *, has_retention: bool) -> None:
+        self._desk = desk
+        self._has_retention = has_retention
+        self._patient = self._guest().consumer(["t"])
+        self.seen = [record.offset for record in self._patient.poll(max_records=5)]
+        self.looks = 0
+        desk.disk.watch(lambda _: self.look())
+
+    def _guest(self) -> FolderLog:
+        return FolderLog("data", clock=self._desk.clock, files=self._desk.disk)
+
+    def look(self) -> None:
+        self.looks += 1
+        with self._guest() as guest:
+            if "t" in guest.topics():
+                self._check([record.offset for record in drain(guest.consumer(["t"]))])
+        self.seen += [record.offset for record in self._patient.poll(max_records=1)]
+        self._check(self.seen)
+
+    def _check(self, offsets: list[int]) -> None:
+        assert offsets == sorted(set(offsets))
+        if offsets and not self._has_retention:
+            own = [offset for offset in offsets if not offset % 3]
+            assert own == list(range(0, offsets[-1] + 1, 3))
+
+    def finish(self) -> None:
+        """The owner is done: read the rest."""
+        self._desk.disk.watch(None)
+        assert self.looks > 5
+        self.seen += [record.offset for record in drain(self._patient)]
+        self._check(self.seen)
+
+
+def test_a_guest_whose_place_is_taken_away_again_and_again(desk: Desk, folder: FolderLog) -> None:
+    """Retention may be quicker than a guest that looks where the log begins."""
+    consumer = folder.consumer(["t"])
+    real = folder.source.offset_range
+    deleted = 1
+
+    def offset_range(tp: TopicPartition) -> tuple[int, int]:
+        nonlocal deleted
+        found = real(tp)
+        if tp.partition == 0 and deleted < 3:
+            deleted += 1
+            desk.log.delete_records("t", 0, deleted)
+            folder._folder._views.clear()
+        return found
+
+    desk.log.delete_records("t", 0, 1)
+    folder._folder._views.clear()
+    folder.source.offset_range = offset_range  # type: ignore[method-assign]
+    assert [record.partition for record in drain(consumer)] == [1, 1, 1]
+    assert consumer.position("t", 0) == 3
+
+
+def append(desk: Desk, first: int, end: int) -> None:
+    producer = desk.log.producer()
+    for number in range(first, end):
+        producer.send("t", b"%d:" % number + bytes(150), key_of(number))
+
+
+@pytest.mark.parametrize("deed", ["compact", "append", "retain", "delete"])
+def test_a_guest_at_every_step_of_its_owner(desk: Desk, deed: str) -> None:
+    desk.log.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 3000})
+    append(desk, 0, 60)
+    watch = Watch(desk, has_retention=deed == "retain")
+    match deed:
+        case "compact":
+            desk.log.compact("t")
+        case "append":
+            append(desk, 60, 80)
+        case "retain":
+            desk.log.enforce_retention("t")
+        case "delete":
+            desk.log.delete_topic("t")
+    watch.finish()
+    ends = {"compact": 60, "append": 80, "retain": 60}
+    assert deed == "delete" or watch.seen[-1] == ends[deed] - 1
+
+
+def test_a_guest_of_an_owner_that_died_during_compaction_skips_nothing(desk: Desk) -> None:
+    desk.log.create_topic("t", config={"segment.bytes": 1024})
+    append(desk, 0, 60)
+    desk.log.close()
+    whole = desk.disk
+    for step in itertools.count(1):
+        log = desk.use(whole.after_kill())
+        desk.disk.stop_at(len(desk.disk.trace) + step)
+        try:
+            log.compact("t")
+        except PowerCut:
+            desk.disk = desk.disk.after_kill()
+        else:
+            break
+        with FolderLog("data", clock=desk.clock, files=desk.disk) as guest:
+            offsets = [record.offset for record in drain(guest.consumer(["t"]))]
+        own = [offset for offset in offsets if not offset % 3]
+        assert own == list(range(0, offsets[-1] + 1 if offsets else 0, 3))
+        desk.kill()
+        values = [value for value in desk.values("t") if value]
+        assert len([value for value in values if not int(value.split(b":")[0]) % 3]) == 20
+    assert step > 40
+    desk.disk.stop_at(None)

@@ -1,0 +1,419 @@
+"""The gRPC door over a real channel to a real broker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from confluent_kafka import Consumer, Producer
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.support.broker_process import BrokerProcess
+from tools.gen_grpc import TARGET, generate
+
+from strandlog.protocol.rpc import log_pb2 as messages
+from strandlog.protocol.rpc.log_pb2_grpc import LogServiceStub
+
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(
+        tmp_path_factory.mktemp("grpc") / "data",
+        {"group.initial.rebalance.delay.ms": "0", "message.max.bytes": "200000"},
+        doors=("--grpc-port", "0", "--no-http"),
+    )
+    running.start()
+    yield running
+    assert running.stop() == 0, "it stops cleanly"
+
+
+def address_of(broker: BrokerProcess) -> str:
+    [found] = [word for word in broker.ready.split() if word.startswith("grpc=")]
+    return found.removeprefix("grpc=")
+
+
+@pytest.fixture
+def channel(broker: BrokerProcess) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(address_of(broker)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(channel: grpc.Channel) -> Any:
+    return LogServiceStub(channel)  # type: ignore[no-untyped-call]
+
+
+def record(value: bytes | None, key: bytes | None = None, **headers: bytes) -> messages.Record:
+    return messages.Record(
+        key=key,
+        value=value,
+        headers=[messages.Header(key=name, value=each) for name, each in headers.items()],
+    )
+
+
+def make(log: Any, name: str, partitions: int = 1, **config: str) -> str:
+    log.CreateTopic(
+        messages.CreateTopicRequest(name=name, num_partitions=partitions, config=config)
+    )
+    return name
+
+
+def entries(log: Any, topic: str, partition: int = 0, offset: int = 0, **more: Any) -> list[Any]:
+    request = messages.ConsumeRequest(topic=topic, partition=partition, offset=offset, **more)
+    return [entry for batch in log.Consume(request) for entry in batch.entries]
+
+
+@pytest.mark.parametrize("acks", [messages.ACKS_NONE, messages.ACKS_LEADER, messages.ACKS_ALL])
+def test_records_come_back_as_they_went_in(log: Any, acks: messages.Acks) -> None:
+    topic = make(log, f"as-they-are-{acks}")
+    sent = [
+        record(b"v", b"k", color=b"red"),
+        record(b"", b""),
+        record(None, b"only a key"),
+        messages.Record(value=b"old", timestamp=1_700_000_000_000),
+        messages.Record(value=b"h", headers=[messages.Header(key="null")]),
+    ]
+    answer = log.Produce(messages.ProduceRequest(topic=topic, partition=0, records=sent, acks=acks))
+    if acks == messages.ACKS_NONE:
+        assert not answer.offsets
+    else:
+        assert list(answer.offsets) == [0, 1, 2, 3, 4]
+        assert list(answer.partitions) == [0] * 5
+    found = entries(log, topic)
+    assert [entry.offset for entry in found] == [0, 1, 2, 3, 4]
+    for before, after in zip(sent, found, strict=True):
+        assert before.HasField("key") == after.HasField("key")
+        assert before.HasField("value") == after.HasField("value")
+        assert (before.key, before.value, before.headers) == (after.key, after.value, after.headers)
+    assert found[3].timestamp == 1_700_000_000_000
+    assert abs(found[0].timestamp - time.time() * 1000) < 60_000
+
+
+def test_a_key_goes_where_kafka_clients_send_it(log: Any, broker: BrokerProcess) -> None:
+    topic = make(log, "routed", 5)
+    keys = [b"key-%d" % number for number in range(50)]
+    records = [record(key, key) for key in keys]
+    answer = log.Produce(
+        messages.ProduceRequest(topic=topic, records=records, acks=messages.ACKS_LEADER)
+    )
+    chosen: dict[bytes, int] = {}
+    producer = Producer({"bootstrap.servers": broker.address, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(
+            topic, key, key, on_delivery=lambda _, m: chosen.__setitem__(m.key(), m.partition())
+        )
+    assert producer.flush(PATIENCE_S) == 0
+    assert dict(zip(keys, answer.partitions, strict=True)) == chosen
+    assert len(set(answer.partitions)) == 5
+
+
+def test_kafka_clients_and_grpc_read_each_other(log: Any, broker: BrokerProcess) -> None:
+    topic = make(log, "both")
+    producer = Producer({"bootstrap.servers": broker.address, "compression.type": "zstd"})
+    for number in range(100):
+        producer.produce(topic, b"kafka %d" % number, b"k", headers={"h": b"x"})
+    assert producer.flush(PATIENCE_S) == 0
+    log.Produce(
+        messages.ProduceRequest(topic=topic, records=[record(b"grpc")], acks=messages.ACKS_ALL)
+    )
+    values = [entry.value for entry in entries(log, topic)]
+    assert values == [*(b"kafka %d" % number for number in range(100)), b"grpc"]
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "both",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    seen: list[bytes] = []
+    while len(seen) < 101:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None and message.error() is None
+        seen.append(message.value() or b"")
+    consumer.close()
+    assert seen == values
+
+
+def test_following_gets_what_comes_later(log: Any) -> None:
+    topic = make(log, "followed")
+    stream = log.Consume(messages.ConsumeRequest(topic=topic, follow=True))
+    found: list[bytes] = []
+
+    def follow() -> None:
+        for batch in stream:
+            found.extend(entry.value for entry in batch.entries)
+            if len(found) == 3:
+                stream.cancel()
+                return
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for number in range(3):
+        time.sleep(0.1)
+        request = messages.ProduceRequest(
+            topic=topic, records=[record(b"%d" % number)], acks=messages.ACKS_LEADER
+        )
+        log.Produce(request)
+    thread.join(PATIENCE_S)
+    assert found == [b"0", b"1", b"2"]
+
+
+def test_aborted_transactions_are_left_out(log: Any, broker: BrokerProcess) -> None:
+    topic = make(log, "committed")
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "grpc-test"})
+    producer.init_transactions(PATIENCE_S)
+    for word, ends in (
+        (b"kept", producer.commit_transaction),
+        (b"not", producer.abort_transaction),
+    ):
+        producer.begin_transaction()
+        producer.produce(topic, word)
+        producer.flush(PATIENCE_S)
+        ends(PATIENCE_S)
+    assert [entry.value for entry in entries(log, topic)] == [b"kept", b"not"]
+    committed = entries(log, topic, read_committed=True)
+    assert [entry.value for entry in committed] == [b"kept"]
+
+
+def test_batches_are_about_as_large_as_asked_for(log: Any) -> None:
+    topic = make(log, "sizes")
+    for _ in range(20):
+        rows = [record(b"x" * 1000) for _ in range(10)]
+        log.Produce(messages.ProduceRequest(topic=topic, records=rows, acks=messages.ACKS_LEADER))
+    request = messages.ConsumeRequest(topic=topic, max_bytes=30_000)
+    batches = list(log.Consume(request))
+    assert sum(len(batch.entries) for batch in batches) == 200
+    assert all(batch.ByteSize() < 45_000 for batch in batches)
+    assert len(batches) >= 7
+    assert [batch.next_offset for batch in batches][-1] == batches[-1].high_watermark == 200
+    again = entries(log, topic, offset=batches[2].next_offset)
+    assert again[0].offset == batches[2].next_offset
+
+
+def test_topics_are_made_described_and_deleted(log: Any) -> None:
+    make(log, "described", 3, **{"retention.ms": "86400000"})
+    rows = [record(b"x", b"k%d" % number) for number in range(30)]
+    log.Produce(messages.ProduceRequest(topic="described", records=rows, acks=messages.ACKS_ALL))
+    told = log.DescribeTopic(messages.DescribeTopicRequest(name="described"))
+    assert sum(part.end_offset - part.start_offset for part in told.partitions) == 30
+    assert sum(part.size_bytes for part in told.partitions) > 30
+    assert dict(told.config) == {"retention.ms": "86400000"}
+    listed = log.ListTopics(messages.ListTopicsRequest()).topics
+    assert [list(each.partitions) for each in listed if each.name == "described"] == [[0, 1, 2]]
+    assert not [each.name for each in listed if each.name.startswith("__")]
+    log.DeleteTopic(messages.DeleteTopicRequest(name="described"))
+    listed = log.ListTopics(messages.ListTopicsRequest()).topics
+    assert "described" not in [each.name for each in listed]
+
+
+def test_offsets_of_a_group_are_kept(log: Any) -> None:
+    topic = make(log, "offsets", 2)
+    ask = messages.FetchOffsetRequest(group="g", topic=topic, partition=1)
+    assert not log.FetchOffset(ask).HasField("offset")
+    log.CommitOffset(
+        messages.CommitOffsetRequest(group="g", topic=topic, partition=1, offset=7, metadata="note")
+    )
+    told = log.FetchOffset(ask)
+    assert (told.offset, told.metadata) == (7, "note")
+
+
+def _produce(topic: str, *values: bytes, **more: Any) -> tuple[str, Any]:
+    rows = [record(value) for value in values]
+    return "Produce", messages.ProduceRequest(
+        topic=topic, records=rows, acks=messages.ACKS_LEADER, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "words"),
+    [
+        (_produce("nowhere", b"x"), "NOT_FOUND", "nowhere"),
+        (_produce("errors", b"x", partition=9), "NOT_FOUND", "9"),
+        (_produce("errors"), "INVALID_ARGUMENT", "no records"),
+        (_produce("errors", b"x" * 300_000), "RESOURCE_EXHAUSTED", "300"),
+        (_produce("__consumer_offsets", b"x", partition=0), "INVALID_ARGUMENT", "own"),
+        (("Consume", messages.ConsumeRequest(topic="nowhere")), "NOT_FOUND", "nowhere"),
+        (("Consume", messages.ConsumeRequest(topic="errors", offset=5)), "OUT_OF_RANGE", "0"),
+        (
+            ("Consume", messages.ConsumeRequest(topic="errors", offset=2**64 - 1)),
+            "OUT_OF_RANGE",
+            "0",
+        ),
+        (("CreateTopic", messages.CreateTopicRequest(name="errors")), "ALREADY_EXISTS", "errors"),
+        (("CreateTopic", messages.CreateTopicRequest(name="a/b")), "INVALID_ARGUMENT", "a/b"),
+        (
+            ("CreateTopic", messages.CreateTopicRequest(name="x", config={"retention.m": "1"})),
+            "INVALID_ARGUMENT",
+            "retention.ms",
+        ),
+        (
+            ("CreateTopic", messages.CreateTopicRequest(name="x", num_partitions=10**7)),
+            "INVALID_ARGUMENT",
+            "partitions",
+        ),
+        (("DescribeTopic", messages.DescribeTopicRequest(name="no")), "NOT_FOUND", "no"),
+        (("DeleteTopic", messages.DeleteTopicRequest(name="no")), "NOT_FOUND", "no"),
+        (
+            ("CommitOffset", messages.CommitOffsetRequest(group="", topic="errors")),
+            "INVALID_ARGUMENT",
+            "group",
+        ),
+        (("FetchOffset", messages.FetchOffsetRequest(group="g", topic="no")), "NOT_FOUND", "no"),
+    ],
+)
+def test_every_mistake_has_its_code(log: Any, call: tuple[str, Any], code: str, words: str) -> None:
+    try:
+        make(log, "errors")
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.ALREADY_EXISTS
+    log.CommitOffset(messages.CommitOffsetRequest(group="g", topic="errors"))
+    method, request = call
+    with pytest.raises(grpc.RpcError) as refused:
+        answer = getattr(log, method)(request)
+        list(answer) if method == "Consume" else None
+    assert refused.value.code().name == code
+    assert words in refused.value.details()
+
+
+def test_a_group_with_members_commits_by_itself(log: Any, broker: BrokerProcess) -> None:
+    topic = make(log, "membered")
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "membered"})
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + PATIENCE_S
+    while not consumer.assignment() and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    with pytest.raises(grpc.RpcError) as refused:
+        log.CommitOffset(messages.CommitOffsetRequest(group="membered", topic=topic, offset=1))
+    consumer.close()
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_topic_is_not_deleted_where_that_is_disabled(tmp_path: Path) -> None:
+    settings = {"delete.topic.enable": "false"}
+    strict = BrokerProcess(tmp_path / "data", settings, doors=("--grpc-port", "0", "--no-http"))
+    strict.start()
+    try:
+        with grpc.insecure_channel(address_of(strict)) as channel:
+            log: Any = LogServiceStub(channel)  # type: ignore[no-untyped-call]
+            make(log, "kept")
+            with pytest.raises(grpc.RpcError) as refused:
+                log.DeleteTopic(messages.DeleteTopicRequest(name="kept"))
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert [each.name for each in log.ListTopics(messages.ListTopicsRequest()).topics] == [
+                "kept"
+            ]
+    finally:
+        strict.stop()
+
+
+def test_health_and_reflection(channel: grpc.Channel) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    told = health.Check(health_pb2.HealthCheckRequest(service="strandlog.v1.LogService"))
+    assert told.status == health_pb2.HealthCheckResponse.SERVING
+    reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+    asked = reflection_pb2.ServerReflectionRequest(list_services="")
+    [answer] = reflection.ServerReflectionInfo(iter([asked]))
+    names = {service.name for service in answer.list_services_response.service}
+    assert {"strandlog.v1.LogService", "grpc.health.v1.Health"} <= names
+
+
+def test_two_hundred_streams_follow_at_once(log: Any) -> None:
+    topic = make(log, "streams")
+    began = threading.Barrier(201)
+
+    def follow() -> bytes:
+        stream = log.Consume(messages.ConsumeRequest(topic=topic, follow=True))
+        began.wait(PATIENCE_S)
+        batch = next(iter(stream))
+        stream.cancel()
+        value: bytes = batch.entries[0].value
+        return value
+
+    with ThreadPoolExecutor(200) as pool:
+        waiting = [pool.submit(follow) for _ in range(200)]
+        began.wait(PATIENCE_S)
+        time.sleep(0.2)
+        log.Produce(
+            messages.ProduceRequest(
+                topic=topic, records=[record(b"all")], acks=messages.ACKS_LEADER
+            )
+        )
+        assert {each.result(PATIENCE_S) for each in waiting} == {b"all"}
+
+
+def resident_mb(broker: BrokerProcess) -> float:
+    assert broker.process is not None
+    status = Path(f"/proc/{broker.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def test_a_reader_that_does_not_read_costs_little_and_loses_nothing(
+    log: Any, broker: BrokerProcess
+) -> None:
+    topic = make(log, "slow")
+    rows = [record(b"x" * 1000) for _ in range(100)]
+    request = messages.ProduceRequest(topic=topic, records=rows, acks=messages.ACKS_LEADER)
+    for _ in range(100):
+        log.Produce(request)
+    streams = [log.Consume(messages.ConsumeRequest(topic=topic, follow=True)) for _ in range(10)]
+    firsts = [next(iter(stream)) for stream in streams]
+    before = resident_mb(broker)
+    for _ in range(400):  # 40 MB that each of them leaves lying
+        log.Produce(request)
+    time.sleep(0.5)
+    assert resident_mb(broker) - before < 60
+    for stream, first in zip(streams, firsts, strict=True):
+        seen = len(first.entries)
+        while seen < 50_000:
+            batch = next(iter(stream))
+            assert batch.entries[0].offset == seen
+            seen += len(batch.entries)
+        stream.cancel()
+
+
+def test_what_was_compressed_comes_in_messages_that_a_client_takes(
+    log: Any, broker: BrokerProcess
+) -> None:
+    topic = make(log, "compressed")
+    settings = {"compression.type": "zstd", "linger.ms": 100, "batch.num.messages": 2000}
+    producer = Producer({"bootstrap.servers": broker.address, **settings})
+    for number in range(20_000):
+        producer.produce(topic, f"{number:05}" + "x" * 1000, partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+    seen = 0
+    for batch in log.Consume(messages.ConsumeRequest(topic=topic)):  # clients take 4 MB at most
+        assert batch.ByteSize() < 1_500_000, "about as much as was asked for"
+        for entry in batch.entries:
+            assert entry.offset == seen and entry.value.startswith(b"%05d" % seen)
+            seen += 1
+        assert batch.next_offset == seen
+    assert seen == 20_000
+    small = next(iter(log.Consume(messages.ConsumeRequest(topic=topic, max_bytes=1))))
+    assert [entry.offset for entry in small.entries] == [0], "one is always sent"
+
+
+def test_a_port_that_is_taken_is_told(broker: BrokerProcess, tmp_path: Path) -> None:
+    port = address_of(broker).rpartition(":")[2]
+    command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]
+    ended = subprocess.run(
+        [*command, "--grpc-port", port], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 1
+    assert "--grpc-port" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_generated_modules_are_those_of_the_proto() -> None:
+    for name, text in generate().items():
+        assert (TARGET / name).read_text() == text, "run `make grpc`"

@@ -1,0 +1,466 @@
+"""The JSON API over real HTTP to a real broker: topics, groups, the broker, pipelines, mistakes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Consumer
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
+
+from strandlog import RemoteLog, connect
+from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.server.http.api.pipeline_reports import (
+    MOST_PIPELINES,
+    MOST_POINTS,
+    MOST_QUERIES,
+    SILENCE_MS,
+    WORRY_MS,
+    PipelineProgress,
+    Pipelines,
+    QueryProgress,
+)
+from strandlog.server.http.api.routes import PREFIX, ROUTES
+from strandlog.server.http.body_limit import MOST_BODY_BYTES, MOST_HELD_BYTES
+from strandlog.testing import FakeClock
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"max.partitions.per.topic": "50", "log.segment.bytes": "1MiB"}
+    with http_broker(tmp_path_factory.mktemp("api") / "data", settings) as running:
+        yield running
+
+
+@pytest.fixture
+def api(broker: BrokerProcess) -> Iterator[httpx.Client]:
+    with client_of(broker) as opened:
+        opened.base_url = opened.base_url.join(PREFIX + "/")
+        yield opened
+
+
+@pytest.fixture
+def log(broker: BrokerProcess) -> Iterator[RemoteLog]:
+    with connect(broker.address) as opened:
+        yield opened
+
+
+def make(api: httpx.Client, name: str, **more: Any) -> str:
+    ok(api.post("topics", json={"name": name, **more}), 201)
+    return name
+
+
+def send(api: httpx.Client, topic: str, *values: str, **more: Any) -> Any:
+    body = {"records": [{"value": value} for value in values], **more}
+    return ok(api.post(f"topics/{topic}/records", json=body))["places"]
+
+
+# -- topics --------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_made_described_changed_and_deleted(api: httpx.Client) -> None:
+    made = ok(
+        api.post("topics", json={"name": "t", "partitions": 2, "config": {"retention.ms": 60000}}),
+        201,
+    )
+    assert made == ok(api.get("topics/t"))
+    assert [each["partition"] for each in made["partitions"]] == [0, 1]
+    config = {row["name"]: row for row in made["config"]}
+    assert config.keys() == {row.name for row in TOPIC_SETTINGS}
+    assert (config["retention.ms"]["value"], config["retention.ms"]["origin"]) == ("60000", "topic")
+    assert config["segment.bytes"]["origin"] == "broker"
+    assert config["segment.bytes"]["value"] == config["segment.bytes"]["default"] == "1048576"
+    assert config["cleanup.policy"]["origin"] == "default"
+
+    changes = {"config": {"retention.ms": None, "cleanup.policy": "compact,delete"}}
+    changed = ok(api.patch("topics/t", json=changes))
+    config = {row["name"]: row for row in changed["config"]}
+    assert config["retention.ms"]["origin"] == "default"
+    assert config["cleanup.policy"]["value"] == "compact,delete"
+    assert changed["summary"]["cleanup_policy"] == "compact,delete"
+
+    grown = ok(api.post("topics/t/partitions", json={"partitions": 5}))
+    assert len(grown["partitions"]) == grown["summary"]["partitions"] == 5
+    ok(api.delete("topics/t"), 204)
+    problem(api.get("topics/t"), 404)
+
+
+def test_a_list_has_sizes_and_leaves_internal_topics_out(api: httpx.Client) -> None:
+    make(api, "listed", partitions=2)
+    send(api, "listed", "a", "b", "c", partition=1)
+    ok(
+        api.post(
+            "groups/for-the-list/reset",
+            json={"to": "latest", "topic": "listed", "is_dry_run": False},
+        )
+    )
+    by_name = {each["name"]: each for each in ok(api.get("topics"))["topics"]}
+    assert "__consumer_offsets" not in by_name
+    assert by_name["listed"]["offsets"] == 3
+    assert by_name["listed"]["size_bytes"] > 60
+    everything = ok(api.get("topics", params={"internal": "true"}))["topics"]
+    assert "__consumer_offsets" in {each["name"] for each in everything}
+    assert [each["name"] for each in everything] == sorted(each["name"] for each in everything)
+    assert ok(api.get("topics/listed"))["groups"] == ["for-the-list"]
+
+
+def test_rates_come_with_the_second_look(api: httpx.Client) -> None:
+    make(api, "rated")
+    deadline = time.monotonic() + PATIENCE_S
+    rate, sent = None, 0
+    while not rate and time.monotonic() < deadline:
+        send(api, "rated", *["x" * 100] * 50)
+        sent += 50
+        [row] = [each for each in ok(api.get("topics"))["topics"] if each["name"] == "rated"]
+        rate = row["produced_records_per_second"]
+        time.sleep(0.1)
+    assert rate
+    assert row["produced_bytes_per_second"] > 100 * rate * 0.9
+    rates = ok(api.get("cluster"))["rates"]
+    assert rates["produced_records_per_second"] > 0
+    assert rates["produced_bytes_per_second"] > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "topics/nowhere", None, 404, "nowhere"),
+        ("DELETE", "topics/nowhere", None, 404, "nowhere"),
+        ("PATCH", "topics/nowhere", {"config": {}}, 404, "nowhere"),
+        ("PATCH", "topics/there", {"config": {"retention.m": 1}}, 400, "retention.ms"),
+        ("PATCH", "topics/there", {"config": {"retention.ms": "soon"}}, 400, "retention.ms"),
+        ("PATCH", "topics/there", {"config": {"retention.ms": [1]}}, 422, "config"),
+        ("PATCH", "topics/there", {}, 422, "config"),
+        ("POST", "topics", {"name": "there"}, 409, "exists"),
+        ("POST", "topics", {"name": "a/b"}, 400, "a/b"),
+        ("POST", "topics", {"name": ""}, 400, "name"),
+        ("POST", "topics", {"name": "x", "partitions": 51}, 400, "50"),
+        ("POST", "topics", {"name": "x", "partitions": 0}, 422, "partitions"),
+        ("POST", "topics", {"name": "x", "partitons": 1}, 422, "partitons"),
+        ("POST", "topics", {"name": "__consumer_offsets"}, 400, "own"),
+        ("DELETE", "topics/__consumer_offsets", None, 404, "__consumer_offsets"),
+        ("POST", "topics/there/partitions", {"partitions": 1}, 400, "grow"),
+        ("POST", "topics/there/partitions", {"partitions": 99}, 400, "50"),
+        ("POST", "topics/nowhere/partitions", {"partitions": 9}, 404, "nowhere"),
+        ("GET", "topics?internal=maybe", None, 400, "internal"),
+        ("GET", "topics?hidden=1", None, 400, "hidden"),
+        ("GET", "topics?internal=1&internal=0", None, 400, "more than once"),
+        ("GET", "topics/%FF", None, 400, "UTF-8"),
+        ("GET", "groups/nobody", None, 404, "nobody"),
+        ("DELETE", "groups/nobody", None, 404, "nobody"),
+        ("GET", "groups/%07", None, 400, "control"),
+        ("POST", "groups/g/reset", {"to": "latest"}, 404, "g"),
+        ("POST", "groups/g/reset", {"to": "latest", "topic": "nowhere"}, 404, "nowhere"),
+        ("POST", "groups/g/reset", {"to": "yesterday"}, 422, "to"),
+        ("POST", "groups/g/reset", {"to": "offset", "topic": "there"}, 400, "offset"),
+        ("POST", "groups/g/reset", {"to": "time", "topic": "there"}, 400, "time_ms"),
+        ("POST", "groups/g/reset", {"to": "latest", "topic": "there", "partitions": [7]}, 404, "7"),
+        ("GET", "pipelines/none", None, 404, "none"),
+        ("POST", "pipelines/p/progress", {"state": "asleep"}, 422, "state"),
+        ("POST", "pipelines/p/progress", {"ui_url": "javascript:alert(1)"}, 422, "ui_url"),
+        ("POST", "pipelines/" + "p" * 201 + "/progress", {}, 400, "200"),
+        ("POST", "topics/there/records", {"records": []}, 422, "records"),
+        ("POST", "topics/nowhere/records", {"records": [{}]}, 404, "nowhere"),
+        ("POST", "topics/there/records", {"records": [{}], "partition": 9}, 404, "9"),
+        ("POST", "topics/there/records", {"records": [{}], "acks": "some"}, 422, "acks"),
+        ("POST", "topics/there/records", {"records": [{"value_base64": "?"}]}, 400, "base64"),
+        ("POST", "topics/there/records", {"records": [{"key": "a", "key_json": 1}]}, 400, "one"),
+        ("POST", "topics/there/records", {"records": [{"value": "x" * 300_000}]}, 413, "300"),
+        ("POST", "topics/there/records", {"records": [{"timestamp_ms": -1}]}, 422, "timestamp"),
+        ("GET", "topics/nowhere/records", None, 404, "nowhere"),
+        ("GET", "topics/there/records?partition=5", None, 404, "5"),
+        ("GET", "topics/there/records?partition=0&offset=5", None, 416, "[0, 0)"),
+        ("GET", "topics/there/records?offset=1&last=1", None, 400, "one of"),
+        ("GET", "topics/there/records?limit=0", None, 400, "limit"),
+        ("GET", "topics/there/records?time_ms=null", None, 400, "time_ms"),
+        ("GET", "topics/there/records?cursor=x", None, 400, "cursor"),
+        ("GET", "topics/there/records?cursor=9:0", None, 400, "cursor"),
+        ("GET", "topics/there/records?cursor=0:-1", None, 400, "cursor"),
+        ("GET", "topics/there/records?path=a..b", None, 400, "path"),
+        ("GET", "topics/there/records?equals=1", None, 400, "path"),
+        ("GET", "nothing", None, 404, "nothing"),
+        ("PUT", "topics", {}, 405, "PUT"),
+    ],
+)  # fmt: skip
+def test_every_mistake_has_its_status(
+    api: httpx.Client, method: str, path: str, body: Any, status: int, words: str
+) -> None:
+    there = api.post("topics", json={"name": "there"})
+    assert there.status_code in (201, 409)
+    if method == "DELETE" and "__consumer" in path:
+        existing = {each["name"] for each in ok(api.get("topics?internal=true"))["topics"]}
+        status = 400 if "__consumer_offsets" in existing else 404
+    assert words in problem(api.request(method, path, json=body), status)
+
+
+def test_deletion_that_is_disabled(tmp_path: Path) -> None:
+    settings = {"delete.topic.enable": "false"}
+    with http_broker(tmp_path / "d", settings) as running, client_of(running) as client:
+        ok(client.post("/api/v1/topics", json={"name": "kept"}), 201)
+        assert "delete.topic.enable" in problem(client.delete("/api/v1/topics/kept"), 403)
+
+
+# -- what the guards do with bodies --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+def test_a_form_of_another_page_changes_nothing(api: httpx.Client, kind: str) -> None:
+    body = b'{"name": "forged"}'
+    answer = api.post("topics", content=body, headers={"content-type": kind} if kind else {})
+    assert "application/json" in problem(answer, 415)
+    problem(api.get("topics/forged"), 404)
+
+
+def test_bodies_that_are_no_json(api: httpx.Client) -> None:
+    headers = {"content-type": "application/json; charset=utf-8"}
+    for body in (b"", b"{", b'{"name": "\xff"}', b'{"name": "\\ud800"}'):
+        assert "the body" in problem(api.post("topics", content=body, headers=headers), 400)
+    deep = b'{"records": [{"value_json": ' + b"[" * 100_000
+    problem(api.post("topics/any/records", content=deep, headers=headers), 400)
+    problem(api.post("topics", content=b"[" * 100_000, headers=headers), 422)
+
+
+def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: httpx.Client) -> None:
+    headers = {"content-type": "application/json"}
+    large = b" " * (MOST_BODY_BYTES + 1)
+    problem(api.post("topics", content=large, headers=headers), 413)
+
+    def pieces() -> Iterator[bytes]:
+        for start in range(0, len(large), 1 << 20):
+            yield large[start : start + (1 << 20)]
+
+    problem(api.post("topics", content=pieces(), headers=headers), 413)
+    ok(api.get("cluster"))
+
+
+def test_bodies_that_are_never_finished_do_not_fill_the_memory(
+    api: httpx.Client, broker: BrokerProcess
+) -> None:
+    half = b" " * (MOST_BODY_BYTES - 1)
+    head = (
+        f"POST /api/v1/topics/x/records HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {MOST_BODY_BYTES}\r\n\r\n"
+    ).encode()
+    host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
+    large = {"name": "x" * 200_000}
+    with contextlib.ExitStack() as slow:
+        for _ in range(3 * MOST_HELD_BYTES // MOST_BODY_BYTES):
+            connection = slow.enter_context(socket.create_connection((host, int(port))))
+            connection.sendall(head + half)
+        found = api.post("topics", json=large)
+        assert "characters" in problem(found, 400), "stalled uploads make room for others"
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+def test_a_group_with_a_member_shows_who_reads_what(
+    api: httpx.Client, broker: BrokerProcess
+) -> None:
+    topic = make(api, "read", partitions=2)
+    send(api, topic, "a", "b", "c", partition=0)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "readers/of it",
+            "client.id": "me",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None and message.error() is None
+    consumer.commit(message, asynchronous=False)
+    shown = ok(api.get("groups/readers%2Fof%20it"))
+    [member] = shown["members"]
+    assert member["client_id"] == "me"
+    assert [each["partition"] for each in member["partitions"]] == [0, 1]
+    [position] = [each for each in shown["positions"] if each["partition"] == 0]
+    assert (position["offset"], position["end_offset"], position["lag"]) == (1, 3, 2)
+    assert position["member_id"] == member["member_id"]
+    assert (shown["state"], shown["lag"]) == ("Stable", 2)
+    [listed] = [
+        each for each in ok(api.get("groups"))["groups"] if each["group"] == "readers/of it"
+    ]
+    assert (listed["members"], listed["lag"], listed["topics"]) == (1, 2, [topic])
+
+    reset = {"to": "earliest", "topic": topic}
+    assert ok(api.post("groups/readers%2Fof%20it/reset", json=reset))["members"] == 1
+    moved = api.post("groups/readers%2Fof%20it/reset", json={**reset, "is_dry_run": False})
+    assert "stop them first" in problem(moved, 409)
+    problem(api.delete("groups/readers%2Fof%20it"), 409)
+    consumer.close()
+    ok(api.delete("groups/readers%2Fof%20it"), 204)
+    problem(api.get("groups/readers%2Fof%20it"), 404)
+
+
+def test_a_reset_is_shown_before_it_is_done(api: httpx.Client) -> None:
+    topic = make(api, "moved", partitions=2)
+    records = [{"value": str(n), "timestamp_ms": 1_000_000 + n} for n in range(10)]
+    ok(api.post(f"topics/{topic}/records", json={"records": records, "partition": 0}))
+    cases: list[tuple[dict[str, Any], dict[int, int]]] = [
+        ({"to": "latest"}, {0: 10, 1: 0}),
+        ({"to": "earliest"}, {0: 0, 1: 0}),
+        ({"to": "offset", "offset": 4}, {0: 4, 1: 0}),
+        ({"to": "offset", "offset": 99, "partitions": [0]}, {0: 10}),
+        ({"to": "time", "time_ms": 1_000_007}, {0: 7, 1: 0}),
+        ({"to": "time", "time_ms": 2_000_000}, {0: 10, 1: 0}),
+    ]
+    before: dict[int, int] = {}
+    for asked, wanted in cases:
+        body = {"topic": topic, **asked}
+        preview = ok(api.post("groups/mover/reset", json=body))
+        assert preview["is_dry_run"]
+        assert {each["partition"]: each["after"] for each in preview["changes"]} == wanted
+        assert {each["partition"]: each["before"] for each in preview["changes"]} == {
+            number: before.get(number) for number in wanted
+        }
+        done = ok(api.post("groups/mover/reset", json={**body, "is_dry_run": False}))
+        assert done["changes"] == preview["changes"]
+        before |= wanted
+        positions = ok(api.get("groups/mover"))["positions"]
+        assert {each["partition"]: each["offset"] for each in positions} == before
+    everywhere = ok(api.post("groups/mover/reset", json={"to": "earliest"}))
+    assert [each["after"] for each in everywhere["changes"]] == [0, 0]
+    assert [each["lag_after"] for each in everywhere["changes"]] == [10, 0]
+
+
+# -- the broker ----------------------------------------------------------------------------------
+
+
+def test_the_cluster_at_a_glance(api: httpx.Client, broker: BrokerProcess) -> None:
+    shown = ok(api.get("cluster"))
+    assert shown["kafka_address"] == broker.address
+    assert shown["data"] == str(broker.data)
+    assert shown["is_ready"] and not shown["reasons"]
+    assert 0 < shown["disk_free_bytes"] < shown["disk_total_bytes"]
+    assert abs(shown["now_ms"] - time.time() * 1000) < 60_000
+
+
+def test_the_broker_tells_what_it_counts(api: httpx.Client, log: RemoteLog) -> None:
+    assert log.topics() is not None
+    shown = ok(api.get("broker"))
+    assert shown["figures"]["connections_accepted"] >= 1
+    assert shown["times"]["loop_stall_seconds"]["count"] > 0
+    by_api = {each["api"]: each["times"] for each in shown["requests"]}
+    assert by_api["Metadata"]["count"] >= 1
+    assert by_api["Metadata"]["half_below_seconds"] <= by_api["Metadata"]["most_below_seconds"]
+    assert shown["problems"] == []
+    ok(api.get("broker"))
+    calls = {each["api"]: each["times"] for each in ok(api.get("broker"))["http_calls"]}
+    assert calls["describe_broker"]["count"] >= 2
+
+
+def test_settings_tell_where_they_were_given(api: httpx.Client, broker: BrokerProcess) -> None:
+    rows = {row["name"]: row for row in ok(api.get("broker/settings"))["settings"]}
+    given = rows["max.partitions.per.topic"]
+    assert (given["value"], given["origin"]) == ("50", "option")
+    assert "--set" in given["where"]
+    assert rows["group.max.size"]["origin"] == "default"
+    assert rows["log.dirs"]["value"] == str(broker.data)
+    assert (rows["log.dirs"]["origin"], rows["log.dirs"]["where"]) == ("option", "DATA")
+    assert rows["http.port"]["value"] == "0"
+    assert rows["http.port"]["where"] == "--http-port"
+
+
+# -- pipelines -----------------------------------------------------------------------------------
+
+
+def test_a_pipeline_reports_in(api: httpx.Client) -> None:
+    for batch in range(3):
+        query = {"name": "delays", "batch_id": batch, "rows_per_second": 10.5 * batch, "lag": 7}
+        body = {"queries": [query], "ui_url": "http://127.0.0.1:4040"}
+        ok(api.post("pipelines/flights/progress", json=body), 204)
+    [listed] = [p for p in ok(api.get("pipelines"))["pipelines"] if p["name"] == "flights"]
+    assert listed["queries"][0]["last"]["batch_id"] == 2
+    assert listed["queries"][0]["points"] == []
+    shown = ok(api.get("pipelines/flights"))
+    assert [each["rows_per_second"] for each in shown["queries"][0]["points"]] == [0.0, 10.5, 21.0]
+    assert (shown["state"], shown["ui_url"]) == ("running", "http://127.0.0.1:4040")
+    ok(api.post("pipelines/flights/progress", json={"state": "failed", "error": "no disk"}), 204)
+    shown = ok(api.get("pipelines/flights"))
+    assert (shown["state"], shown["error"]) == ("failed", "no disk")
+    assert len(shown["queries"]) == 1, "what was known of its queries stays"
+
+
+def test_reports_are_bounded_and_forgotten() -> None:
+    clock = FakeClock()
+    pipelines = Pipelines(clock)
+    for number in range(MOST_PIPELINES + 5):
+        pipelines.report(f"p{number:03}", PipelineProgress())
+    names = [each.name for each in pipelines.all()]
+    assert len(names) == MOST_PIPELINES
+    assert names[0] == "p005", "those that were silent for longest made room"
+    for number in range(MOST_POINTS + 10):
+        query = QueryProgress(f"q{number % (MOST_QUERIES + 3)}", batch_id=number)
+        pipelines.report("p010", PipelineProgress([query]))
+    shown = pipelines.one("p010")
+    assert shown is not None and len(shown.queries) == MOST_QUERIES
+    for number in range(MOST_POINTS + 10):
+        pipelines.report("p010", PipelineProgress([QueryProgress("q0", batch_id=number)]))
+    shown = pipelines.one("p010")
+    assert shown is not None
+    assert max(len(each.points) for each in shown.queries) == MOST_POINTS
+    clock.advance(SILENCE_MS + 1)
+    pipelines.report("new", PipelineProgress())
+    assert [each.name for each in pipelines.all()] == ["new"]
+
+
+def test_a_pipeline_that_was_killed_does_not_run_for_ever() -> None:
+    clock = FakeClock()
+    pipelines = Pipelines(clock)
+    pipelines.report("killed", PipelineProgress())
+    pipelines.report("done", PipelineProgress(state="stopped"))
+    clock.advance(WORRY_MS)
+    assert [each.state for each in pipelines.all()] == ["stopped", "running"]
+    clock.advance(1)
+    assert [each.state for each in pipelines.all()] == ["stopped", "silent"]
+    pipelines.report("killed", PipelineProgress())
+    assert [each.state for each in pipelines.all()] == ["stopped", "running"], "it is back"
+
+
+# -- the document --------------------------------------------------------------------------------
+
+
+def test_the_document_has_every_route_and_resolves(api: httpx.Client) -> None:
+    document = ok(api.get("openapi.json"))
+    assert document["openapi"].startswith("3.1")
+    for route in ROUTES:
+        operation = document["paths"][PREFIX + route.path][route.method.lower()]
+        assert operation["operationId"] == route.name
+        assert ("requestBody" in operation) == (route.body is not None)
+    names = [route.name for route in ROUTES]
+    assert len(names) == len(set(names))
+    for reference in _references(document):
+        part: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            part = part[step]
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        for name, each in part.items():
+            if name == "$ref":
+                yield each
+            else:
+                yield from _references(each)
+    elif isinstance(part, list):
+        for each in part:
+            yield from _references(each)
+
+
+def test_answers_are_json_that_says_so(api: httpx.Client) -> None:
+    answer = api.get("topics")
+    assert answer.headers["content-type"] == "application/json"
+    assert json.loads(answer.content) == answer.json()
+    assert api.head("topics").status_code == 200

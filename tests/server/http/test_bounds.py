@@ -1,0 +1,157 @@
+"""HTTP clients that send nothing, stop half-way, do not read, or send too much."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import client_of, http_address, http_broker, ok, problem
+
+MOST_CONNECTIONS = 8
+BIG_BODY = 8_000_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {
+        "http.max.connections": str(MOST_CONNECTIONS),
+        "http.idle.timeout.ms": "2000",
+        "http.upload.stall.ms": "500",
+        "http.max.json.objects": "5000",
+    }
+    with http_broker(tmp_path_factory.mktemp("bounds") / "data", settings) as running:
+        with client_of(running) as client:
+            assert client.get("/healthz").status_code == 200  # it is loaded
+        yield running
+
+
+@pytest.fixture
+def opened(broker: BrokerProcess) -> Iterator[Opened]:
+    with contextlib.ExitStack() as stack:
+        yield Opened(broker, stack)
+
+
+class Opened(list[socket.socket]):
+    """Connections of a test."""
+
+    def __init__(self, broker: BrokerProcess, stack: contextlib.ExitStack) -> None:
+        super().__init__()
+        host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
+        self._address = (host, int(port))
+        self._stack = stack
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(self._address, timeout=20)
+        self._stack.enter_context(connection)
+        connection.sendall(data)
+        self.append(connection)
+        return connection
+
+
+def upload(length: int, data: bytes = b"") -> bytes:
+    path = "/api/v1/topics/made/records"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
+    return head.encode() + b"Content-Type: application/json\r\n\r\n" + data
+
+
+def health(opened: Opened) -> bytes:
+    connection = opened.connect(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return connection.recv(1000)
+
+
+def test_idle_connections_make_room_for_a_client_that_asks(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    for _ in range(3 * MOST_CONNECTIONS):
+        opened.connect()
+    with client_of(broker) as client:
+        ok(client.get("/api/v1/topics"))
+
+
+def test_health_answers_while_every_connection_is_busy(opened: Opened) -> None:
+    live = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for _ in range(MOST_CONNECTIONS):
+        assert opened.connect(live).recv(15).startswith(b"HTTP/1.1 200")
+    other = opened.connect(b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert other.recv(1000).startswith(b"HTTP/1.1 503")
+    assert health(opened).startswith(b"HTTP/1.1 200")
+
+
+def test_headers_that_trickle_in_are_not_waited_for(opened: Opened) -> None:
+    connection = opened.connect(b"GET /healthz HTTP/1.1\r\n")
+    ended = time.monotonic() + 20
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < ended:
+            connection.sendall(b"X: y\r\n")
+            time.sleep(0.1)
+    assert time.monotonic() < ended, "the server closes the connection"
+
+
+def test_a_head_of_very_many_headers_is_refused_and_others_are_served(opened: Opened) -> None:
+    headers = b"".join(b"X-%d: y\r\n" % number for number in range(10_000))
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
+    assert _status_or_reset(opened.connect(), head) in (b"HTTP/1.1 400", b"")
+    assert health(opened).startswith(b"HTTP/1.1 200")
+
+
+def _status_or_reset(connection: socket.socket, data: bytes) -> bytes:
+    """A server that closes without having read everything resets the connection."""
+    try:
+        connection.sendall(data)
+        return connection.recv(12)
+    except (ConnectionResetError, BrokenPipeError):
+        return b""
+
+
+def test_an_upload_that_stalls_is_ended(opened: Opened) -> None:
+    connection = opened.connect(upload(1000, b'{"name":'))
+    assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_stalled_uploads_do_not_keep_others_out(broker: BrokerProcess, opened: Opened) -> None:
+    for _ in range(MOST_CONNECTIONS - 1):
+        opened.connect(upload(BIG_BODY))
+    with client_of(broker) as client:
+        ok(client.post("/api/v1/topics", json={"name": "made", "partitions": 1}), 201)
+
+
+def test_a_body_of_very_many_objects_is_refused(broker: BrokerProcess) -> None:
+    body = b'{"records":[' + b"{}," * 5000 + b"{}]}"
+    headers = {"content-type": "application/json"}
+    with client_of(broker) as client:
+        answer = client.post("/api/v1/topics/made/records", content=body, headers=headers)
+        assert "http.max.json.objects" in problem(answer, 413)
+
+
+def test_a_deep_body_is_refused_without_an_error_of_ours(broker: BrokerProcess) -> None:
+    body = b'{"records":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    headers = {"content-type": "application/json"}
+    with client_of(broker) as client:
+        answer = client.post("/api/v1/topics/made/records", content=body, headers=headers)
+        assert answer.status_code in (400, 422), answer.text
+
+
+def test_an_error_about_a_long_name_is_short(broker: BrokerProcess) -> None:
+    with client_of(broker) as client:
+        words = problem(client.get("/api/v1/topics/" + "n" * 10_000), 404)
+    assert len(words) < 1000
+
+
+def test_a_large_answer_arrives_whole(broker: BrokerProcess) -> None:
+    with client_of(broker) as client:
+        found = client.get("/api/v1/openapi.json")
+        assert len(found.content) == int(found.headers["content-length"])
+        values = [{"value": "x" * 1000} for _ in range(150)]
+        client.post("/api/v1/topics", json={"name": "long"})
+        ok(client.post("/api/v1/topics/long/records", json={"records": values}))
+        records = ok(client.get("/api/v1/topics/long/records", params={"limit": 150}))
+        assert len(records["records"]) == 150
+
+
+def test_connections_are_counted(broker: BrokerProcess) -> None:
+    with client_of(broker) as client:
+        assert "strandlog_http_connections_open 1.0" in client.get("/metrics").text

@@ -1,0 +1,186 @@
+"""HTTP requests that are cheap to send: what parsing, showing and sending may cost the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import client_of, http_address, http_broker, ok, problem
+
+from strandlog.broker.fetch import FetchAnswer
+from strandlog.clock import stopwatch
+from strandlog.config.tables.broker import broker_settings
+from strandlog.model import Record, TopicPartition
+from strandlog.record.builder import build_batch
+from strandlog.server.http.body_limit import (
+    LARGE_ANSWER_BYTES,
+    MOST_HELD_BYTES,
+    SMALL_BODY_BYTES,
+    Bodies,
+)
+from strandlog.server.http.records.filter import RecordFilter
+from strandlog.server.http.records.payload import (
+    MOST_JSON_BYTES,
+    MOST_PARSED_ITEMS,
+    TooLargeToParseError,
+    is_json,
+    parsed,
+    shown_records,
+)
+from strandlog.server.http.records.scan import Bounds, sift
+
+MANY_ITEMS = b'{"a":[' + b"[]," * MOST_PARSED_ITEMS + b"0]}"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with http_broker(tmp_path_factory.mktemp("costs") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def api(broker: BrokerProcess) -> Iterator[httpx.Client]:
+    with client_of(broker) as opened:
+        opened.base_url = opened.base_url.join("/api/v1/")
+        yield opened
+
+
+def record(offset: int, value: bytes) -> Record:
+    return Record("t", 0, offset, 0, None, value, ())
+
+
+# -- values in JSON --------------------------------------------------------------------------------
+
+
+def test_a_search_by_path_names_the_values_that_it_did_not_look_into(api: httpx.Client) -> None:
+    ok(api.post("topics", json={"name": "wide"}), 201)
+    records = [{"value": MANY_ITEMS.decode()}, {"value": '{"a": 1}'}]
+    ok(api.post("topics/wide/records", json={"records": records}))
+    found = ok(api.get("topics/wide/records", params={"path": "$.a"}))
+    assert [each["offset"] for each in found["records"]] == [1]
+    [words] = found["problems"]
+    assert "1 values from offset 0 on were not searched" in words
+
+
+def test_values_of_very_many_items_are_not_parsed() -> None:
+    with pytest.raises(TooLargeToParseError):
+        parsed(MANY_ITEMS)
+    assert parsed(b'{"a": [1, 2]}') == {"a": [1, 2]}
+    text = b"," * MOST_PARSED_ITEMS * 2
+    assert parsed(text) != text  # what is no JSON is not counted
+
+
+def test_json_is_shown_as_json_up_to_a_size_and_then_as_text() -> None:
+    assert is_json(b"[" + b" " * (MOST_JSON_BYTES - 2) + b"]")
+    assert not is_json(b"[" + b" " * MOST_JSON_BYTES + b"]")
+
+
+@pytest.mark.parametrize("data", [b'["\xff"]', b"[1,]", b"[" * 100_000, b"[1] 2", b""])
+def test_what_is_no_json_is_not_shown_as_such(data: bytes) -> None:
+    assert not is_json(data)
+
+
+def test_a_page_that_is_full_cuts_the_records_after() -> None:
+    records = [record(offset, b"\0" * 1000) for offset in range(5)]
+    found = shown_records(records, "text", 1000, total_bytes=10_000)
+    sizes = [len(bytes(each.value.data)) for each in found if each.value is not None]
+    assert sizes[0] > 5000  # a NUL takes six characters
+    assert sum(sizes) < 20_000
+    assert [each.value.is_cut for each in found if each.value is not None][-1]
+
+
+def test_a_look_ends_with_the_record_at_which_its_bytes_run_out() -> None:
+    data = build_batch(0, [b"v" * 1000] * 100)
+    answer = FetchAnswer(TopicPartition("t", 0), None, 100, 0, memoryview(data))
+    bounds = Bounds(100, 1000, 2500, stopwatch() + 60, 1 << 20)
+    piece = sift(answer, 0, RecordFilter(value="x").test(), bounds)
+    assert (piece.looked_at, piece.next_offset) == (3, 3)
+
+
+# -- bodies and answers ----------------------------------------------------------------------------
+
+
+def test_a_large_body_without_records_is_refused(api: httpx.Client) -> None:
+    config = {str(number): 1 for number in range(SMALL_BODY_BYTES // 5)}
+    body = json.dumps({"name": "x", "config": config}).encode()
+    json_type = {"content-type": "application/json"}
+    with contextlib.suppress(httpx.WriteError):  # the server closes without having read all of it
+        words = problem(api.post("topics", content=body, headers=json_type), 413)
+        assert str(SMALL_BODY_BYTES) in words
+    ok(api.get("topics"))
+
+
+def test_an_answer_has_its_room_before_it_is_made() -> None:
+    async def run() -> None:
+        bodies = Bodies(broker_settings({}))
+        rooms = [await bodies.room() for _ in range(MOST_HELD_BYTES // LARGE_ANSWER_BYTES)]
+        one_more = asyncio.ensure_future(bodies.room())
+        await asyncio.sleep(0.01)
+        assert not one_more.done()
+        for room in rooms[:2]:
+            bodies.answer(room, b"small", 200, "text/plain")
+        (await one_more).release()
+
+    asyncio.run(run())
+
+
+def test_an_answer_gives_its_room_back_when_it_is_sent() -> None:
+    async def run() -> None:
+        bodies = Bodies(broker_settings({}))
+        answer = bodies.answer(await bodies.room(), b"x" * 200_000, 200, "text/plain")
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            raise AssertionError("nothing is received")
+
+        await answer({"type": "http", "method": "GET"}, receive, send)
+        assert b"".join(each.get("body", b"") for each in sent) == b"x" * 200_000
+        assert bodies.held_answer_bytes == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+def test_files_of_the_console_arrive_whole(broker: BrokerProcess, encoding: str) -> None:
+    with client_of(broker) as client:
+        answer = client.get("/console/plotly.min.js", headers={"accept-encoding": encoding})
+    assert answer.status_code == 200
+    assert answer.text.rstrip().endswith(";")
+    assert len(answer.text) > 1_000_000
+
+
+def test_a_client_that_does_not_read_a_file_costs_the_broker_a_piece_of_it(
+    broker: BrokerProcess,
+) -> None:
+    assert broker.process is not None
+    status = Path(f"/proc/{broker.process.pid}/status")
+    host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
+    asked = b"GET /console/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with client_of(broker) as client:
+        client.get("/console/plotly.min.js")  # it is in memory now
+        before = _anonymous_kilobytes(status)
+        connections = [socket.create_connection((host, int(port))) for _ in range(100)]
+        for each in connections:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            each.sendall(asked)
+        for each in connections:
+            assert each.recv(12) == b"HTTP/1.1 200"
+        ok(client.get("/api/v1/topics"))
+        assert _anonymous_kilobytes(status) - before < 100_000
+        for each in connections:
+            each.close()
+
+
+def _anonymous_kilobytes(status: Path) -> int:
+    return int(status.read_text().partition("RssAnon:")[2].split()[0])

@@ -1,0 +1,289 @@
+"""Server-sent events from a real broker: rates, lag, tails, slow readers, the end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
+
+from strandlog.server.http.listener import STALL_SECONDS
+from strandlog.server.http.live import MOST_CLIENTS
+
+LIVE = "/api/v1/live"
+
+
+class Event(NamedTuple):
+    name: str
+    data: Any
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with http_broker(tmp_path_factory.mktemp("live") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[httpx.Client]:
+    with client_of(broker) as opened:
+        yield opened
+
+
+@contextmanager
+def events(client: httpx.Client, **query: Any) -> Iterator[Iterator[Event]]:
+    with client.stream("GET", LIVE, params=query) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/event-stream"
+        assert answer.headers["cache-control"] == "no-store"
+        yield parsed(answer.iter_lines())
+
+
+def parsed(lines: Iterator[str]) -> Iterator[Event]:
+    name, data = "", []
+    for line in lines:
+        field, _, value = line.partition(": ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            data.append(value)
+        elif not line and name:
+            yield Event(name, json.loads("\n".join(data)))
+            name, data = "", []
+
+
+def first(found: Iterator[Event], name: str) -> Any:
+    return next(event.data for event in found if event.name == name)
+
+
+def make(client: httpx.Client, name: str, partitions: int = 1) -> str:
+    ok(client.post("/api/v1/topics", json={"name": name, "partitions": partitions}), 201)
+    return name
+
+
+def send(client: httpx.Client, topic: str, *values: str, **more: Any) -> None:
+    body = {"records": [{"value": value} for value in values], **more}
+    ok(client.post(f"/api/v1/topics/{topic}/records", json=body))
+
+
+def test_rates_tell_what_goes_through(client: httpx.Client, broker: BrokerProcess) -> None:
+    topic = make(client, "rated")
+    with client_of(broker) as other, events(client, interval_ms=200, lag=False) as found:
+        deadline = time.monotonic() + PATIENCE_S
+        rates: Any = None
+        while time.monotonic() < deadline:
+            send(other, topic, *["x" * 50] * 20)
+            told = first(found, "rates")
+            rates = told["rates"]
+            if rates and rates["produced_records_per_second"] > 0:
+                break
+        assert rates["produced_records_per_second"] > 0
+        assert rates["produced_bytes_per_second"] > rates["produced_records_per_second"] * 50
+        assert told["produced_records"] >= 20
+
+
+def test_lag_tells_how_far_groups_are_behind(client: httpx.Client, broker: BrokerProcess) -> None:
+    topic = make(client, "lagging")
+    reset = {"to": "latest", "topic": topic, "is_dry_run": False}
+    ok(client.post("/api/v1/groups/behind/reset", json=reset))
+    with client_of(broker) as other, events(client, interval_ms=100, rates=False) as found:
+        assert {"group": "behind", "state": "Empty", "members": 0, "lag": 0} in first(found, "lag")[
+            "groups"
+        ]
+        send(other, topic, "a", "b", "c")
+        for event in found:
+            assert event.name == "lag"
+            if event.data["groups"][0] == {
+                "group": "behind",
+                "state": "Empty",
+                "members": 0,
+                "lag": 3,
+            }:
+                break
+
+
+def test_a_tail_shows_records_as_they_come(client: httpx.Client, broker: BrokerProcess) -> None:
+    topic = make(client, "tailed", 2)
+    send(client, topic, "before")
+    query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False}
+    with client_of(broker) as other, events(client, **query) as found:
+        time.sleep(0.3)
+        for number in range(3):
+            body = {"records": [{"key": f"k{number}", "value_json": {"n": number}}]}
+            ok(other.post(f"/api/v1/topics/{topic}/records", json=body))
+            told = first(found, "records")
+            assert told["topic"] == topic and told["skipped"] == 0
+            [record] = told["records"]
+            assert record["key"]["data"] == f"k{number}"
+            assert record["value"]["data"] == {"n": number}
+        pretty = '{\n  "a":\r\n 1}'
+        send(other, topic, pretty)
+        assert first(found, "records")["records"][0]["value"]["data"] == {"a": 1}
+        ok(other.post(f"/api/v1/topics/{topic}/partitions", json={"partitions": 3}))
+        send(other, topic, "in the new one", partition=2)
+        assert first(found, "records")["records"][0]["partition"] == 2
+        ok(other.delete(f"/api/v1/topics/{topic}"), 204)
+        assert first(found, "problem")["status"] == 404
+        assert next(found, None) is None, "the stream ends with it"
+
+
+def test_a_tail_of_much_skips_and_counts(client: httpx.Client, broker: BrokerProcess) -> None:
+    topic = make(client, "fast")
+    query = {"topic": topic, "interval_ms": 1000, "rates": False, "lag": False, "limit": 10}
+    with client_of(broker) as other, events(client, **query) as found:
+        send(other, topic, "first")
+        seen = len(first(found, "records")["records"])
+        send(other, topic, *(str(n) for n in range(500)))
+        skipped = 0
+        while seen + skipped < 501:
+            told = first(found, "records")
+            assert len(told["records"]) <= 10
+            seen += len(told["records"])
+            skipped += told["skipped"]
+        assert told["records"][-1]["value"]["data"] == "499", "the newest are shown"
+        assert skipped >= 400
+
+
+def test_a_tail_through_a_filter_finds_what_is_rare(
+    client: httpx.Client, broker: BrokerProcess
+) -> None:
+    topic = make(client, "sifted")
+    query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False, "limit": 5}
+    with (
+        client_of(broker) as other,
+        events(client, **query, path="n", equals="7", show="plain") as found,
+    ):
+        time.sleep(0.3)
+        send(other, topic, *(f'{{"n": {n}}}' for n in range(1000)))
+        told = first(found, "records")
+        [record] = told["records"]
+        assert record["offset"] == 7 and told["skipped"] == 0
+        assert record["value"]["kind"] == "text" and record["value"]["data"] == '{"n": 7}'
+
+
+def test_a_tail_through_a_filter_stays_at_the_end(
+    client: httpx.Client, broker: BrokerProcess
+) -> None:
+    topic = make(client, "sifted-much")
+    query = {"topic": topic, "interval_ms": 1000, "rates": False, "lag": False, "value": "needle"}
+    with client_of(broker) as other, events(client, **query) as found:
+        send(other, topic, "needle 1")
+        assert first(found, "records")["records"][0]["offset"] == 0
+        for _ in range(20):  # more than one look goes over
+            send(other, topic, *("x" * 9000 for _ in range(20)))
+        told = first(found, "records")
+        assert not told["records"] and told["skipped"] > 0
+        send(other, topic, "needle 2")
+        told = first(found, "records")
+        while not told["records"]:
+            told = first(found, "records")
+        assert told["records"][0]["offset"] == 401
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ({"equals": "1"}, 400, "path"),
+        ({"topic": "nowhere"}, 404, "nowhere"),
+        ({"partition": 0}, 400, "topic"),
+        ({"interval_ms": 1}, 400, "interval_ms"),
+        ({"limit": 10_000}, 400, "limit"),
+        ({"unknown": 1}, 400, "unknown"),
+    ],
+)
+def test_mistakes_are_told_before_the_stream(
+    client: httpx.Client, query: dict[str, Any], status: int, words: str
+) -> None:
+    assert words in problem(client.get(LIVE, params=query), status)
+
+
+def test_only_so_many_streams(broker: BrokerProcess) -> None:
+    host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
+    open_ones = [socket.create_connection((host, int(port))) for _ in range(MOST_CLIENTS)]
+    for each in open_ones:
+        each.sendall(f"GET {LIVE}?interval_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    for each in open_ones:
+        assert each.recv(12) == b"HTTP/1.1 200"
+    with client_of(broker) as client:
+        problem(client.get(LIVE), 503)
+        for each in open_ones:
+            each.close()
+        until(lambda: live_clients(client) == 0)
+
+
+def live_clients(client: httpx.Client) -> int:
+    text = client.get("/metrics").text
+    [line] = [line for line in text.splitlines() if line.startswith("strandlog_live_clients ")]
+    return int(float(line.split()[1]))
+
+
+def until(is_so: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_S + STALL_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def resident_mb(broker: BrokerProcess) -> float:
+    assert broker.process is not None
+    status = Path(f"/proc/{broker.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def test_clients_that_do_not_read_cost_little_and_are_hung_up_on(
+    client: httpx.Client, broker: BrokerProcess
+) -> None:
+    topic = make(client, "unread")
+    host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
+    query = f"topic={topic}&interval_ms=100&limit=200&show_bytes=16384"
+    idle = []
+    for _ in range(10):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        connection.sendall(f"GET {LIVE}?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        idle.append(connection)
+    until(lambda: live_clients(client) == 10)
+    before = resident_mb(broker)
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5})
+    ends = time.monotonic() + 6
+    while time.monotonic() < ends:
+        for _ in range(100):
+            producer.produce(topic, b"x" * 10_000)
+        producer.flush(PATIENCE_S)
+    assert resident_mb(broker) - before < 60
+    until(lambda: live_clients(client) == 0)
+    for connection in idle:
+        connection.close()
+
+
+def test_streams_end_when_the_broker_stops(tmp_path: Path) -> None:
+    ended = threading.Event()
+    with http_broker(tmp_path / "data") as running, client_of(running) as client:
+
+        def follow() -> None:
+            with events(client, interval_ms=60_000) as found:
+                for _ in found:
+                    started.set()
+            ended.set()
+
+        started = threading.Event()
+        thread = threading.Thread(target=follow)
+        thread.start()
+        assert started.wait(PATIENCE_S)
+        began = time.monotonic()
+        assert running.stop() == 0
+        assert time.monotonic() - began < 4
+        assert ended.wait(PATIENCE_S), "as a stream that is whole"
+        thread.join(PATIENCE_S)
+        running.start()

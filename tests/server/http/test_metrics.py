@@ -1,0 +1,284 @@
+"""/metrics as strict parsers read it, what dashboards and alerts ask for, health, the guards."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
+
+from strandlog.broker.metrics import table
+from strandlog.server.http.metrics.families import FAMILIES
+from strandlog.server.http.security import is_known_host
+
+ROOT = Path(__file__).parents[3]
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that has worked: records in and out, a group that is behind by 40."""
+    with http_broker(tmp_path_factory.mktemp("metrics") / "data") as running:
+        admin = AdminClient({"bootstrap.servers": running.address})
+        for future in admin.create_topics([NewTopic("worked", 2, 1)]).values():
+            future.result(PATIENCE_S)
+        producer = Producer({"bootstrap.servers": running.address, "acks": "all"})
+        for number in range(100):
+            producer.produce("worked", b"v%d" % number, partition=number % 2)
+        assert producer.flush(PATIENCE_S) == 0
+        consumer = Consumer(
+            {
+                "bootstrap.servers": running.address,
+                "group.id": 'behind "it" \\',
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe(["worked"])
+        seen = 0
+        while seen < 60:
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None and message.error() is None
+            seen += 1
+            consumer.commit(message, asynchronous=False)
+        consumer.close()
+        with client_of(running) as client:
+            ok(client.get("/api/v1/topics"))
+        yield running
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[httpx.Client]:
+    with client_of(broker) as opened:
+        yield opened
+
+
+def samples(client: httpx.Client) -> dict[str, list[tuple[dict[str, str], float]]]:
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def test_every_row_of_both_tables_is_told(client: httpx.Client) -> None:
+    found = samples(client)
+    for row in table():
+        suffix = "_count" if row.kind == "histogram" else ""
+        assert row.exported_name + suffix in found
+    for family in FAMILIES:
+        assert family.name in found, family.name
+        for labels, _ in found[family.name]:
+            assert tuple(sorted(labels)) == tuple(sorted(family.labels))
+
+
+def test_figures_are_those_of_the_broker(client: httpx.Client) -> None:
+    found = samples(client)
+    offsets = found["kafka_topic_partition_current_offset"]
+    assert sorted(v for labels, v in offsets if labels["topic"] == "worked") == [50, 50]
+    assert found["strandlog_produced_records_total"] == [({}, 100)]
+    group = {"consumergroup": 'behind "it" \\', "topic": "worked"}
+    assert (group, 40) in found["kafka_consumergroup_lag_sum"]
+    assert (group, 60) in found["kafka_consumergroup_current_offset_sum"]
+    assert ({"group": 'behind "it" \\'}, 40) in found["strandlog_group_lag"]
+    produced = [
+        v for labels, v in found["strandlog_request_seconds_count"] if labels == {"api": "Produce"}
+    ]
+    assert produced[0] >= 1
+
+
+def test_a_strict_parser_of_openmetrics_takes_it(client: httpx.Client) -> None:
+    answer = client.get("/metrics", headers={"accept": OPEN_METRICS})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    families = list(openmetrics.text_string_to_metric_families(answer.text))  # type: ignore[no-untyped-call]
+    histograms = [family for family in families if family.type == "histogram"]
+    assert len(histograms) == len([row for row in table() if row.kind == "histogram"])
+
+
+def _words_of(expressions: list[str]) -> set[str]:
+    """The names of metrics in some expressions."""
+    text = "\n".join(re.sub(r'"[^"]*"', "", each) for each in expressions)
+    return set(re.findall(r"\b(?:strandlog|kafka|process)_[a-z_]+\b", text))
+
+
+def _dashboard() -> list[str]:
+    board: dict[str, Any] = json.loads((ROOT / "deploy/grafana/strandlog.json").read_text())
+    variables = [str(each["query"]) for each in board["templating"]["list"]]
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]] + variables
+
+
+def _alerts() -> list[str]:
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+    return [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("expressions", [_dashboard(), _alerts()], ids=["dashboard", "alerts"])
+def test_what_is_asked_for_is_there(client: httpx.Client, expressions: list[str]) -> None:
+    asked = _words_of(expressions)
+    assert len(asked) > 8
+    assert not asked - samples(client).keys()
+    for each in expressions:
+        for opening, closing in ("()", "{}", "[]"):
+            assert each.count(opening) == each.count(closing), each
+
+
+def test_a_scrape_of_thousand_partitions_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+    with http_broker(tmp_path / "data") as running, client_of(running) as client:
+        admin = AdminClient({"bootstrap.servers": running.address})
+        for future in admin.create_topics([NewTopic("wide", 1000, 1)]).values():
+            future.result(120)
+        long_before = _late(samples(client), 0.2)
+        for _ in range(5):
+            found = samples(client)
+            assert len(found["kafka_topic_partition_current_offset"]) == 1000
+        assert _late(samples(client), 0.2) - long_before <= 1, "other work may do it once"
+
+
+def _late(found: dict[str, list[tuple[dict[str, str], float]]], seconds: float) -> float:
+    """How often the event loop was later than that."""
+    buckets = {
+        labels["le"]: value for labels, value in found["strandlog_loop_stall_seconds_bucket"]
+    }
+    return buckets["+Inf"] - buckets[str(seconds)]
+
+
+# -- health --------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_works_is_alive_and_ready(client: httpx.Client) -> None:
+    assert ok(client.get("/healthz")) == {"status": "ok"}
+    assert ok(client.get("/readyz")) == {"is_ready": True, "reasons": []}
+
+
+def test_a_broker_with_a_full_disk_is_alive_and_not_ready(tmp_path: Path) -> None:
+    with (
+        http_broker(tmp_path / "data", {"log.min.free.bytes": str(2**60)}) as running,
+        client_of(running) as client,
+    ):
+        ok(client.get("/healthz"))
+        assert "appends are refused" in ok(client.get("/readyz"), 503)["reasons"][0]
+
+
+# -- the guards ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "hosts", "is_known"),
+    [
+        ("localhost:9095", (), True),
+        ("127.0.0.1", (), True),
+        ("[::1]:9095", (), True),
+        ("192.168.1.7:80", (), True),
+        ("a.localhost", (), True),
+        ("strandlog.lan:9095", ("strandlog.lan",), True),
+        ("STRANDLOG.lan", ("strandlog.lan",), True),
+        ("anything", ("*",), True),
+        ("evil.example", (), False),
+        ("evil.example", ("strandlog.lan",), False),
+        ("127.0.0.1.evil.example", (), False),
+        ("localhost.evil.example", (), False),
+        ("", (), False),
+    ],
+)
+def test_hosts(header: str, hosts: tuple[str, ...], is_known: bool) -> None:
+    assert is_known_host(header, hosts) is is_known
+
+
+def test_a_page_whose_name_was_made_to_point_here_is_refused(client: httpx.Client) -> None:
+    for path in ("/healthz", "/metrics", "/nothing"):
+        told = problem(client.get(path, headers={"host": "evil.example"}), 421)
+        assert "evil.example" in told and "http.hosts" in told
+
+
+def test_a_path_that_leads_nowhere(client: httpx.Client) -> None:
+    assert "/nothing" in problem(client.get("/nothing"), 404)
+    problem(client.get("/metrics/"), 404)
+    answer = client.delete("/metrics")
+    problem(answer, 405)
+    assert "GET" in answer.headers["allow"]
+
+
+def test_answers_are_neither_kept_nor_framed(client: httpx.Client) -> None:
+    headers = client.get("/healthz").headers
+    assert headers["cache-control"] == "no-store"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "access-control-allow-origin" not in headers
+    assert "server" not in headers
+
+
+# -- starting and stopping -----------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_told(broker: BrokerProcess, tmp_path: Path) -> None:
+    port = http_address(broker).rpartition(":")[2]
+    command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]
+    ended = subprocess.run(
+        [*command, "--no-grpc", "--http-port", port],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "--http-port" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_default_port_that_is_taken_is_a_warning(broker: BrokerProcess, tmp_path: Path) -> None:
+    port = http_address(broker).rpartition(":")[2]
+    log = tmp_path / "log"
+    other = BrokerProcess(tmp_path / "data", {"http.port": port}, log=log, doors=("--no-grpc",))
+    other.start()
+    try:
+        assert "http=" not in other.ready
+        assert "going on without it" in log.read_text()
+    finally:
+        assert other.stop() == 0
+
+
+def test_who_comes_before_the_framework_is_loaded_is_answered(tmp_path: Path) -> None:
+    with http_broker(tmp_path / "data") as running, client_of(running) as client:
+        ok(client.get("/healthz"))
+
+
+def test_a_client_that_sends_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with http_broker(tmp_path / "data") as running:
+        with client_of(running) as asking:
+            assert asking.get("/healthz").status_code == 200  # the web framework is loaded
+        host, _, port = http_address(running).removeprefix("http://").rpartition(":")
+        half = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+        half.connect()
+        half.sock.sendall(b"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Le")
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    half.close()
+
+
+def test_scrapes_at_the_same_time_are_all_answered(client: httpx.Client) -> None:
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: codes.append(client.get("/metrics").status_code))
+        for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert codes == [200] * 20

@@ -1,0 +1,335 @@
+"""Records through the JSON API: in, out, page by page, through filters, within bounds."""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import PATIENCE_S, client_of, http_broker, ok
+
+from strandlog.model import Record
+from strandlog.server.http.records.filter import RecordFilter, at_path, parse_path
+from strandlog.server.http.records.payload import Show, shown
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with http_broker(tmp_path_factory.mktemp("records") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def api(broker: BrokerProcess) -> Iterator[httpx.Client]:
+    with client_of(broker) as opened:
+        opened.base_url = opened.base_url.join("/api/v1/")
+        yield opened
+
+
+def make(api: httpx.Client, name: str, partitions: int = 1) -> str:
+    ok(api.post("topics", json={"name": name, "partitions": partitions}), 201)
+    return name
+
+
+def send(api: httpx.Client, topic: str, records: list[dict[str, Any]], **more: Any) -> Any:
+    return ok(api.post(f"topics/{topic}/records", json={"records": records, **more}))["places"]
+
+
+def page(api: httpx.Client, topic: str, **query: Any) -> Any:
+    return ok(api.get(f"topics/{topic}/records", params=query))
+
+
+def values(found: Any) -> list[Any]:
+    return [each["value"] and each["value"]["data"] for each in found["records"]]
+
+
+@pytest.mark.parametrize("acks", ["none", "leader", "all"])
+def test_records_come_back_as_they_went_in(api: httpx.Client, acks: str) -> None:
+    topic = make(api, f"forms-{acks}")
+    raw = bytes(range(256))
+    sent: list[dict[str, Any]] = [
+        {"key": "k", "value": "text ✓", "headers": [{"name": "h", "value": "x"}, {"name": "null"}]},
+        {"key_json": {"id": 7}, "value_json": {"n": 1.50, "big": 10**30, "list": [None, True]}},
+        {"value_base64": b64encode(raw).decode(), "timestamp_ms": 1_700_000_000_000},
+        {"key": "only a key"},
+        {"value": ""},
+    ]
+    places = send(api, topic, sent, acks=acks)
+    assert places == ([] if acks == "none" else [{"partition": 0, "offset": n} for n in range(5)])
+    by_offset: dict[int, Any] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while len(by_offset) < 5 and time.monotonic() < deadline:  # readers see what is on disk
+        by_offset = {each["offset"]: each for each in page(api, topic, offset=0)["records"]}
+    first = by_offset[0]
+    assert first["key"] == {"kind": "text", "data": "k", "size_bytes": 1, "is_cut": False}
+    assert first["value"]["data"] == "text ✓"
+    assert [(h["name"], h["value"] and h["value"]["data"]) for h in first["headers"]] == [
+        ("h", "x"),
+        ("null", None),
+    ]
+    assert by_offset[1]["key"] == {
+        "kind": "json",
+        "data": {"id": 7},
+        "size_bytes": 8,
+        "is_cut": False,
+    }
+    assert by_offset[1]["value"]["data"] == {"n": 1.5, "big": 10**30, "list": [None, True]}
+    assert by_offset[2]["value"]["kind"] == "base64"
+    assert by_offset[2]["value"]["data"] == b64encode(raw).decode()
+    assert by_offset[2]["timestamp_ms"] == 1_700_000_000_000
+    assert by_offset[3]["value"] is None
+    assert by_offset[4]["value"]["data"] == ""
+
+
+def test_keys_decide_where_records_go(api: httpx.Client, broker: BrokerProcess) -> None:
+    topic = make(api, "routed", 5)
+    keys = [f"key-{number}" for number in range(30)]
+    places = send(api, topic, [{"key": key, "value": key} for key in keys])
+    chosen: dict[str, int] = {}
+    producer = Producer({"bootstrap.servers": broker.address, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(
+            topic,
+            key,
+            key,
+            on_delivery=lambda _, m: chosen.__setitem__(m.key().decode(), m.partition()),
+        )
+    assert producer.flush(PATIENCE_S) == 0
+    assert {key: place["partition"] for key, place in zip(keys, places, strict=True)} == chosen
+
+
+def test_pages_go_on_where_the_last_one_ended(api: httpx.Client) -> None:
+    topic = make(api, "paged", 3)
+    for partition in range(3):
+        records = [{"value": f"{partition}-{n}"} for n in range(40)]
+        send(api, topic, records, partition=partition)
+    seen: list[Any] = []
+    cursor: dict[str, Any] = {}
+    pages = 0
+    while True:
+        found = page(api, topic, limit=25, **cursor)
+        seen += values(found)
+        pages += 1
+        cursor = {"cursor": found["cursor"]}
+        if found["is_at_end"]:
+            break
+        assert len(found["records"]) <= 25
+    assert pages == 5
+    assert sorted(seen) == sorted(f"{p}-{n}" for p in range(3) for n in range(40))
+    assert len({value.partition("-")[0] for value in seen[:25]}) == 3, "all have a part of a page"
+    assert values(page(api, topic, **cursor)) == []
+    send(api, topic, [{"value": "new"}], partition=2)
+    assert values(page(api, topic, **cursor)) == ["new"], "at the end a cursor serves to ask again"
+
+
+def test_offset_time_and_last(api: httpx.Client) -> None:
+    topic = make(api, "places", 2)
+    for partition in range(2):
+        records = [
+            {"value": f"{partition}-{n}", "timestamp_ms": 1_000_000 + 10 * n + partition}
+            for n in range(20)
+        ]
+        send(api, topic, records, partition=partition)
+    assert values(page(api, topic, partition=1, offset=18)) == ["1-18", "1-19"]
+    assert values(page(api, topic, partition=0, offset=20)) == []
+    assert values(page(api, topic, offset=19)) == ["0-19", "1-19"]
+    assert values(page(api, topic, offset=999)) == []
+    assert values(page(api, topic, time_ms=1_000_180)) == ["0-18", "1-18", "0-19", "1-19"]
+    assert values(page(api, topic, time_ms=1_000_181)) == ["1-18", "0-19", "1-19"]
+    assert values(page(api, topic, time_ms=9_000_000)) == []
+    assert values(page(api, topic, last=3)) == ["1-18", "0-19", "1-19"]
+    assert values(page(api, topic, last=2, partition=0)) == ["0-18", "0-19"]
+
+
+def test_filters(api: httpx.Client) -> None:
+    topic = make(api, "filtered")
+    send(
+        api,
+        topic,
+        [
+            {"key": "alice", "value_json": {"drink": "espresso", "price": 2.5, "tags": ["hot"]}},
+            {"key": "bob", "value_json": {"drink": "tea", "price": 3, "paid": True}},
+            {
+                "key": "carol",
+                "value": "plain espresso",
+                "headers": [{"name": "trace", "value": "42"}],
+            },
+            {"value_base64": "/w=="},
+        ],
+    )
+
+    def offsets(**query: Any) -> list[int]:
+        return [each["offset"] for each in page(api, topic, **query)["records"]]
+
+    assert offsets(key="ali") == [0]
+    assert offsets(value="espresso") == [0, 2]
+    assert offsets(key="carol", value="espresso") == [2]
+    assert offsets(header="trace") == [2]
+    assert offsets(header="trace=4") == [2]
+    assert offsets(header="trace=7") == []
+    assert offsets(path="$.drink", equals="tea") == [1]
+    assert offsets(path="price", equals="3.0") == [1]
+    assert offsets(path="$.price") == [0, 1]
+    assert offsets(path="$.tags[0]", equals='"hot"') == [0]
+    assert offsets(path="paid", equals="true") == [1]
+    assert offsets(path="paid", equals="1") == []
+    assert offsets(value="nothing like it") == []
+
+
+def test_work_is_bounded_and_goes_on(api: httpx.Client, broker: BrokerProcess) -> None:
+    topic = make(api, "large")
+    producer = Producer({"bootstrap.servers": broker.address, "compression.type": "zstd"})
+    for number in range(20_000):
+        producer.produce(topic, b'{"n": %d, "pad": "%s"}' % (number, b"x" * 200))
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    found = page(api, topic, path="n", equals="19999", max_bytes=500_000)
+    assert found["records"] == [] and not found["is_at_end"], "though it all fits a piece"
+    assert 500_000 <= found["looked_at_bytes"] < 2_000_000
+    rounds = 0
+    while not found["records"]:
+        assert not found["is_at_end"]
+        found = page(api, topic, path="n", equals="19999", cursor=found["cursor"])
+        rounds += 1
+    assert rounds >= 1
+    assert found["records"][0]["offset"] == 19_999
+    hurried = page(api, topic, value="nowhere", max_ms=1)
+    assert hurried["looked_at_records"] < 20_000 and not hurried["is_at_end"]
+
+
+def test_committed_readers_do_not_see_what_was_aborted(
+    api: httpx.Client, broker: BrokerProcess
+) -> None:
+    topic = make(api, "committed")
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "http-test"})
+    producer.init_transactions(PATIENCE_S)
+    for word, end in (
+        (b"kept", producer.commit_transaction),
+        (b"not", producer.abort_transaction),
+    ):
+        producer.begin_transaction()
+        producer.produce(topic, word)
+        producer.flush(PATIENCE_S)
+        end(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    producer.flush(PATIENCE_S)
+    assert values(page(api, topic)) == ["kept", "not", "open"]
+    committed = page(api, topic, committed=True)
+    assert values(committed) == ["kept"] and committed["is_at_end"]
+    producer.commit_transaction(PATIENCE_S)
+    assert values(page(api, topic, committed=True, cursor=committed["cursor"])) == ["open"]
+
+
+def test_long_values_are_cut_and_say_so(api: httpx.Client) -> None:
+    topic = make(api, "long")
+    send(api, topic, [{"value": "€" * 1000}, {"value_json": {"a": "x" * 500}}])
+    found = page(api, topic, show_bytes=100)["records"]
+    assert found[0]["value"] == {
+        "kind": "text",
+        "data": "€" * 33,
+        "size_bytes": 3000,
+        "is_cut": True,
+    }
+    assert found[1]["value"]["kind"] == "text" and found[1]["value"]["is_cut"]
+    assert page(api, topic, show_bytes=3000)["records"][0]["value"]["is_cut"] is False
+
+
+def test_a_cursor_from_before_retention_goes_on_with_what_is_there(
+    api: httpx.Client, broker: BrokerProcess
+) -> None:
+    topic = make(api, "again")
+    send(api, topic, [{"value": str(n)} for n in range(5)])
+    cursor = page(api, topic)["cursor"]
+    ok(api.delete(f"topics/{topic}"), 204)
+    make(api, topic)
+    send(api, topic, [{"value": "new"}])
+    assert page(api, topic, cursor=cursor)["is_at_end"]
+    assert values(page(api, topic, cursor="0:0")) == ["new"]
+
+
+@pytest.mark.parametrize("place", ["value", "length"])
+def test_damage_is_told_and_passed_over(tmp_path: Path, place: str) -> None:
+    data = tmp_path / "data"
+    with http_broker(data) as running:
+        with client_of(running) as client:
+            client.base_url = client.base_url.join("/api/v1/")
+            make(client, "hurt")
+            for number in range(5):
+                send(client, "hurt", [{"value": f"batch {number}"}])
+        assert running.stop() == 0
+        file = data / "hurt-0" / "00000000000000000000.log"
+        content = bytearray(file.read_bytes())
+        size = len(content) // 5
+        content[2 * size + (size - 5 if place == "value" else 9)] ^= 0xFF
+        file.write_bytes(content)
+        running.start()
+        with client_of(running) as client:
+            client.base_url = client.base_url.join("/api/v1/")
+            found = page(client, "hurt")
+            assert values(found) == ["batch 0", "batch 1", "batch 3", "batch 4"]
+            assert found["is_at_end"]
+            [told] = found["problems"]
+            assert "hurt-0" in told
+
+
+# -- bytes and JSON ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "show", "kind", "told"),
+    [
+        (b'{"a": [1, 2.50]}', "auto", "json", '{"a": [1, 2.50]}'),
+        (b"[" * 5000, "auto", "text", '"' + "[" * 5000 + '"'),
+        (b'{"a": 1', "auto", "text", '"{\\"a\\": 1"'),
+        (b"17", "auto", "text", '"17"'),
+        (b'{"a": 1}', "text", "text", '"{\\"a\\": 1}"'),
+        (b'{"a": 1}', "base64", "base64", '"eyJhIjogMX0="'),
+        (b"\xff\x00", "auto", "base64", '"/wA="'),
+        (b"a\xff", "text", "text", '"a\ufffd"'),
+        (b'{"a": "\xff"}', "auto", "base64", '"eyJhIjogIv8ifQ=="'),
+        (b"", "auto", "text", '""'),
+    ],
+)
+def test_how_bytes_are_shown(data: bytes, show: Show, kind: str, told: str) -> None:
+    found = shown(data, show, 100_000)
+    assert found is not None
+    assert (found.kind, bytes(found.data).decode()) == (kind, told)
+    json.loads(bytes(found.data))
+
+
+@pytest.mark.parametrize(
+    ("path", "steps"),
+    [
+        ("$.a.b", ["a", "b"]),
+        ("a", ["a"]),
+        ("$", []),
+        ("$.lines[0].price", ["lines", 0, "price"]),
+        ("['a.b'][\"c d\"]", ["a.b", "c d"]),
+    ],
+)
+def test_paths(path: str, steps: list[str | int]) -> None:
+    assert parse_path(path) == steps
+
+
+def test_places_in_documents() -> None:
+    document = {"a": [{"b": None}], "0": "zero"}
+    assert at_path(document, ["a", 0, "b"]) == (True, None)
+    assert at_path(document, [0]) == (True, "zero")
+    assert at_path(document, ["a", 1]) == (False, None)
+    assert at_path(document, ["a", "b"]) == (False, None)
+
+
+def test_a_record_without_value_passes_no_filter_on_it() -> None:
+    empty = Record("t", 0, 0, 0, None, None)
+    for wanted in (RecordFilter(value="x"), RecordFilter(key="x"), RecordFilter(path="$")):
+        test = wanted.test()
+        assert test is not None and not test(empty)
+    assert RecordFilter().test() is None

@@ -1,0 +1,96 @@
+"""Requests about ACLs, users, quotas, folders and the quorum get an answer, not a hang-up."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.kafka_requests import Wire, create_topic
+
+UNKNOWN_TOPIC, SECURITY_DISABLED, LOG_DIR_NOT_FOUND, RESOURCE_NOT_FOUND = 3, 54, 57, 91
+ANY = 1
+RULE = {
+    "resource_type": 2,
+    "resource_name": "t",
+    "resource_pattern_type": 3,
+    "principal": "User:a",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+FILTER = {
+    "resource_type_filter": ANY,
+    "resource_name_filter": None,
+    "pattern_type_filter": ANY,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": ANY,
+    "permission_type": ANY,
+}
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_acl_requests_say_that_security_is_disabled(wire: Wire, version: int) -> None:
+    described = wire.ask(29, version, **FILTER)
+    assert (described.error_code, described.resources) == (SECURITY_DISABLED, ())
+    assert "authorizer" in described.error_message
+    created = wire.ask(30, version, creations=[RULE, RULE]).results
+    assert [row.error_code for row in created] == [SECURITY_DISABLED] * 2
+    deleted = wire.ask(31, version, filters=[FILTER]).filter_results
+    assert [row.error_code for row in deleted] == [SECURITY_DISABLED]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_there_are_no_quotas_and_none_can_be_set(wire: Wire, version: int) -> None:
+    described = wire.ask(48, version, components=[], strict=False)
+    assert (described.error_code, described.entries) == (0, ())
+    entity = [{"entity_type": "user", "entity_name": "a"}]
+    ops = [{"key": "producer_byte_rate", "value": 1.5, "remove": False}]
+    entries = [{"entity": entity, "ops": ops}]
+    [altered] = wire.ask(49, version, entries=entries, validate_only=False).entries
+    assert altered.error_code == SECURITY_DISABLED
+    assert [(part.entity_type, part.entity_name) for part in altered.entity] == [("user", "a")]
+
+
+def test_there_are_no_users_and_none_can_be_added(wire: Wire) -> None:
+    everyone = wire.ask(50, 0, users=None)
+    assert (everyone.error_code, everyone.results) == (0, ())
+    [named] = wire.ask(50, 0, users=[{"name": "a"}, {"name": "a"}]).results
+    assert (named.user, named.error_code) == ("a", RESOURCE_NOT_FOUND)
+    credential = {"mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
+    altered = wire.ask(
+        51,
+        0,
+        deletions=[{"name": "a", "mechanism": 1}],
+        upsertions=[{"name": "a", **credential}, {"name": "b", **credential}],
+    ).results
+    assert [(row.user, row.error_code) for row in altered] == [
+        ("a", SECURITY_DISABLED),
+        ("b", SECURITY_DISABLED),
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_replica_moves_only_to_the_folder_where_it_is(wire: Wire, version: int) -> None:
+    name = f"placed-{version}"
+    create_topic(wire, name)
+    folder = wire.ask(35, 4, topics=None).results[0].log_dir
+    topics = [{"name": name, "partitions": [0, 7]}]
+
+    def codes(path: str) -> dict[int, int]:
+        [topic] = wire.ask(34, version, dirs=[{"path": path, "topics": topics}]).results
+        assert topic.topic_name == name
+        return {row.partition_index: int(row.error_code) for row in topic.partitions}
+
+    assert codes(folder) == {0: 0, 7: UNKNOWN_TOPIC}
+    assert codes("/elsewhere") == {0: LOG_DIR_NOT_FOUND, 7: UNKNOWN_TOPIC}
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_quorum_is_one_node(wire: Wire, version: int) -> None:
+    partitions = [{"partition_index": 0}]
+    named = [{"topic_name": name, "partitions": partitions} for name in ("__cluster_metadata", "x")]
+    answer = wire.ask(55, version, topics=named)
+    assert answer.error_code == 0
+    [metadata], [other] = (topic.partitions for topic in answer.topics)
+    assert (metadata.error_code, metadata.leader_id, metadata.leader_epoch) == (0, 0, 0)
+    assert [voter.replica_id for voter in metadata.current_voters] == [0]
+    assert other.error_code == UNKNOWN_TOPIC

@@ -1,0 +1,276 @@
+"""How a broker ends: in order when it is told to, at once when it is told twice, never half."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+
+import strandlog
+from strandlog.broker.durability import Durability
+from strandlog.broker.maintenance import Upkeep
+from strandlog.errors import ServerCrashError, StorageError
+from strandlog.record.builder import build_batch
+from strandlog.server.app import Server, ServerOptions, run_until_stopped
+from strandlog.storage.file_remover import FileRemover
+from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.work import Steps
+
+
+def _frame(api_key: int, version: int, body: bytes = b"", correlation: int = 7) -> bytes:
+    request = struct.pack(">hhih", api_key, version, correlation, -1) + body
+    return struct.pack(">i", len(request)) + request
+
+
+def _receive(connection: socket.socket) -> bytes:
+    data = b""
+    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+        part = connection.recv(65536)
+        if not part:
+            raise ConnectionError("the broker hung up")
+        data += part
+    return data[4:]
+
+
+def _metadata(topic: bytes) -> bytes:
+    return _frame(3, 4, struct.pack(">ih", 1, len(topic)) + topic + b"\1")
+
+
+def _produce(topic: bytes, batch: bytes) -> bytes:
+    body = struct.pack(">hhi", -1, -1, 10_000) + struct.pack(">ih", 1, len(topic)) + topic
+    return _frame(0, 3, body + struct.pack(">iii", 1, 0, len(batch)) + batch)
+
+
+def _long_poll(topic: bytes, wait_ms: int, correlation: int) -> bytes:
+    body = struct.pack(">iiiib", -1, wait_ms, 1, 10**6, 0) + struct.pack(">ih", 1, len(topic))
+    return _frame(1, 4, body + topic + struct.pack(">iiqi", 1, 0, 0, 10**6), correlation)
+
+
+def _fetch_all(topic: bytes) -> bytes:
+    body = struct.pack(">iiiib", -1, 0, 1, 50 * 10**6, 0) + struct.pack(">ih", 1, len(topic))
+    return _frame(1, 4, body + topic + struct.pack(">iiqi", 1, 0, 0, 50 * 10**6))
+
+
+def _log_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(tmp_path / "data")
+    running.start()
+    yield running
+    assert running.process is not None
+    if running.process.poll() is None:
+        running.process.kill()
+    running.process.wait()
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+
+
+def test_sigterm_answers_what_is_under_way_and_leaves_a_clean_folder(broker: BrokerProcess) -> None:
+    batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 1000] * 50))
+    with (
+        socket.create_connection(("127.0.0.1", broker.port), timeout=10) as writer,
+        socket.create_connection(("127.0.0.1", broker.port), timeout=10) as reader,
+    ):
+        writer.sendall(_metadata(b"t"))
+        _receive(writer)
+        writer.sendall(_metadata(b"empty"))
+        _receive(writer)
+        reader.sendall(_metadata(b"empty"))
+        _receive(reader)
+        reader.sendall(_long_poll(b"empty", 60_000, 9))
+        for _ in range(20):
+            writer.sendall(_produce(b"t", batch))
+        # The long poll was sent before the batches, so it is parked once they are in the log.
+        deadline = time.monotonic() + 60
+        while _log_bytes(broker.data / "t-0") < 20 * len(batch):
+            assert time.monotonic() < deadline, "the broker reads what was sent"
+            time.sleep(0.01)
+        assert broker.process is not None
+        began = time.monotonic()
+        os.kill(broker.process.pid, signal.SIGTERM)
+        assert _receive(reader)[:4] == struct.pack(">i", 9), "a long poll ends with what there is"
+        acknowledged = 0
+        data = b""
+        while part := writer.recv(65536):
+            data += part
+        while data:
+            length = struct.unpack_from(">i", data)[0]
+            error = struct.unpack_from(">h", data, 4 + 4 + 4 + 2 + 1 + 4 + 4)[0]
+            acknowledged += error == 0
+            data = data[4 + length :]
+        assert broker.process.wait(20) == 0
+        assert time.monotonic() - began < 15
+    folder = broker.data
+    assert (folder / ".kafka_cleanshutdown").exists()
+    with strandlog.open(folder) as log:
+        assert log.problems == []
+        end = log.broker.catalog.log("t", 0).log_end_offset
+    assert end >= acknowledged * 50
+    assert acknowledged == 20, "all of them were there before the signal"
+
+
+def test_a_second_signal_ends_it_at_once(broker: BrokerProcess) -> None:
+    batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 1000] * 500))
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as stuck:
+        stuck.sendall(_metadata(b"t"))
+        _receive(stuck)
+        for _ in range(20):
+            stuck.sendall(_produce(b"t", batch))
+            _receive(stuck)
+        stuck.sendall(b"".join(_fetch_all(b"t") for _ in range(20)))  # 200 MB that nobody takes
+        time.sleep(0.5)
+        assert broker.process is not None
+        os.kill(broker.process.pid, signal.SIGTERM)
+        time.sleep(0.5)
+        assert broker.process.poll() is None, "it waits for the client to take its replies"
+        began = time.monotonic()
+        os.kill(broker.process.pid, signal.SIGINT)
+        assert broker.process.wait(10) == 130
+        assert time.monotonic() - began < 4
+    with strandlog.open(broker.data) as log:
+        assert log.broker.catalog.log("t", 0).log_end_offset == 20 * 500
+
+
+def test_a_client_that_takes_nothing_delays_the_end_only_for_a_while(
+    broker: BrokerProcess,
+) -> None:
+    batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 1000] * 500))
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as stuck:
+        stuck.sendall(_metadata(b"t"))
+        _receive(stuck)
+        for _ in range(20):
+            stuck.sendall(_produce(b"t", batch))
+            _receive(stuck)
+        stuck.sendall(b"".join(_fetch_all(b"t") for _ in range(20)))
+        time.sleep(0.5)
+        assert broker.process is not None
+        os.kill(broker.process.pid, signal.SIGTERM)
+        assert broker.process.wait(15) == 0
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+class _BrokenError(Exception):
+    """What no code of ours raises on purpose."""
+
+
+def _broken_execute(_plan: FlushPlan) -> None:
+    raise _BrokenError("the sync thread is broken")
+
+
+def _broken_take(_durability: Durability) -> list[object]:
+    raise _BrokenError("the syncing task is broken")
+
+
+def _broken_chore(_remover: FileRemover, _now_ms: int) -> Steps[int]:
+    yield from ()
+    raise _BrokenError("a chore is broken")
+
+
+def _broken_due(_upkeep: Upkeep) -> list[object]:
+    raise _BrokenError("the timer is broken")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (FlushPlan, "execute", _broken_execute),
+        (Durability, "take", _broken_take),
+        (FileRemover, "removing", _broken_chore),
+        (Upkeep, "begin_due", _broken_due),
+    ],
+)
+def test_a_part_that_dies_takes_the_server_with_it_and_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: type,
+    name: str,
+    broken: object,
+) -> None:
+    """Else the broker would take requests that are never answered."""
+
+    async def scene() -> None:
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def ready(line: str) -> None:
+            port.set_result(int(line.split()[1].rpartition(":")[2]))
+
+        serving = asyncio.create_task(
+            run_until_stopped(ServerOptions(str(tmp_path / "d"), kafka_port=0), ready)
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", await port)
+        writer.write(_metadata(b"t"))
+        await reader.readexactly(4)
+        monkeypatch.setattr(owner, name, broken)
+        batch = bytes(build_batch(int(time.time() * 1000), [b"x"]))
+        writer.write(_produce(b"t", batch))
+        with pytest.raises(ServerCrashError, match="broken"):
+            await asyncio.wait_for(serving, 20)
+        await _hang_up(writer)
+
+    asyncio.run(scene())
+    assert "broken" in caplog.text
+
+
+def test_a_sync_that_the_disk_refuses_is_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        server = Server(ServerOptions(str(tmp_path / "d"), kafka_port=0))
+        line = await server.start()
+        port = int(line.split()[1].rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(_metadata(b"t"))
+        await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
+
+        def refuse(_plan: FlushPlan) -> None:
+            raise StorageError("the disk says no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FlushPlan, "execute", refuse)
+            batch = bytes(build_batch(int(time.time() * 1000), [b"x"]))
+            writer.write(_produce(b"t", batch))
+            answer = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
+            assert struct.unpack_from(">h", answer, 4 + 4 + 2 + 1 + 4 + 4)[0] != 0
+            assert server.metrics()["failed_syncs"] == 1
+        await _hang_up(writer)
+        assert not server.crashed.done()
+        await server.stop()
+
+    asyncio.run(scene())
+
+
+def test_the_last_line_of_the_log_sums_up(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split()[1].rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(_frame(18, 0))
+            _receive(connection)
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "stopped: 1 requests of 1 connections" in errors.splitlines()[-1]
+    assert "event loop late by at most" in errors.splitlines()[-1]

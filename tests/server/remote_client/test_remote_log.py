@@ -1,0 +1,192 @@
+"""`strandlog.connect`: topics, settings and groups of a real broker, and what its errors become."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+
+import strandlog
+from strandlog import RemoteLog, TopicPartition, errors
+from strandlog.client.remote.errors import confluent, error_of
+from strandlog.client.topic_info import NOT_TOLD
+
+
+def test_a_topics_life(remote: RemoteLog) -> None:
+    made = remote.create_topic("t", 3, {"retention.ms": "1d"})
+    assert (made.name, len(made.partitions)) == ("t", 3)
+    assert made.config == {"retention.ms": 86_400_000}
+    assert made.partitions[0] == strandlog.PartitionInfo(0, 0, 0, NOT_TOLD, NOT_TOLD)
+    assert remote.topics() == ["t"]
+    altered = remote.alter_topic("t", {"retention.ms": None, "segment.bytes": "1MiB"}, 4)
+    assert (altered.config, len(altered.partitions)) == ({"segment.bytes": 1_048_576}, 4)
+    assert altered.topic_id == made.topic_id
+    settings = remote.topic_settings("t")
+    assert settings["segment.bytes"] == 1_048_576
+    assert settings["cleanup.policy"] == ("delete",)
+    remote.delete_topic("t")
+    assert remote.topics() == []
+
+
+def test_a_topic_is_the_same_as_its_owner_sees_it(tmp_path: Path) -> None:
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t", 2, {"retention.ms": "3d", "max.message.bytes": "2MiB"})
+        log.producer().send_batch("t", [b"1", b"2", b"3"])
+        log.delete_records("t", 0, 1)
+        log.commit_offsets("g", {TopicPartition("t", 1): 1})
+        mine = log.describe_topic("t")
+    broker = BrokerProcess(tmp_path / "data")
+    broker.start()
+    with strandlog.connect(broker.address) as remote:
+        theirs = remote.describe_topic("t")
+        assert theirs[:2] == mine[:2]
+        assert theirs.config == mine.config
+        assert [row[:3] for row in theirs.partitions] == [row[:3] for row in mine.partitions]
+        assert remote.groups() == ["g"]
+        assert remote.committed_offsets("g")[TopicPartition("t", 1)].offset == 1
+    assert broker.stop() == 0
+
+
+def test_looking_at_a_topic_does_not_make_it(remote: RemoteLog) -> None:
+    for look in (remote.describe_topic, remote.partition_count, remote.topic_settings):
+        with pytest.raises(strandlog.TopicNotFoundError, match="'nope' does not exist"):
+            look("nope")
+    with pytest.raises(strandlog.TopicNotFoundError):
+        remote.producer().send("nope", b"x")
+    with pytest.raises(strandlog.TopicNotFoundError):
+        remote.consumer(["nope"])
+    assert remote.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda log: log.create_topic("t"), errors.TopicExistsError, "exists already"),
+        (lambda log: log.create_topic("a b"), errors.InvalidTopicError, "is not a topic name"),
+        (lambda log: log.create_topic("u", 0), errors.InvalidPartitionsError, "partitions"),
+        (
+            lambda log: log.create_topic("u", 1, {"retenion.ms": 1}),
+            errors.SettingError,
+            "did you mean 'retention.ms'",
+        ),
+        (lambda log: log.alter_topic("t", {"segment.ms": "x"}), errors.SettingError, "segment.ms"),
+        (lambda log: log.alter_topic("t", None, 1), errors.InvalidPartitionsError, "only grow"),
+        (lambda log: log.alter_topic("u", None, 1), errors.TopicNotFoundError, "not exist"),
+        (lambda log: log.delete_topic("u"), errors.TopicNotFoundError, "not exist"),
+        (lambda log: log.delete_records("t", 0, 9), errors.OffsetOutOfRangeError, ""),
+        (lambda log: log.describe_group("u"), errors.GroupNotFoundError, "'u' does not exist"),
+        (lambda log: log.delete_group("u"), errors.GroupNotFoundError, "'u' does not exist"),
+        (
+            lambda log: log.commit_offsets("g", {TopicPartition("u", 0): 1}),
+            errors.TopicNotFoundError,
+            "'u' does not exist",
+        ),
+        (lambda log: log.producer(acks=2), errors.InvalidSettingError, "acks"),
+        (lambda log: log.producer(partitioner="x"), errors.InvalidSettingError, "murmur2"),
+        (lambda log: log.producer(compression="x"), errors.UnsupportedCodecError, ""),
+        (lambda log: log.consumer(assignors="sticky"), errors.InvalidSettingError, "roundrobin"),
+        (lambda log: log.consumer(auto_commit=True), errors.InvalidGroupError, "auto_commit"),
+    ],
+)
+def test_mistakes_are_the_errors_of_the_tree(
+    remote: RemoteLog, call: Callable[[RemoteLog], object], kind: type[Exception], words: str
+) -> None:
+    remote.create_topic("t", 2)
+    with pytest.raises(kind) as found:
+        call(remote)
+    assert words in str(found.value)
+
+
+def test_every_code_that_has_a_class_becomes_that_class() -> None:
+    make = confluent().KafkaError
+    for kind in (
+        errors.CorruptRecordError,
+        errors.GroupFullError,
+        errors.GroupNotEmptyError,
+        errors.MessageTooLargeError,
+        errors.RebalanceInProgressError,
+        errors.StorageError,
+        errors.UnknownMemberError,
+    ):
+        found = error_of(make(kind.kafka_code, "because"))
+        assert type(found) is kind
+        assert str(found) == "because"
+    other = error_of(make(29, "not for you"))
+    assert type(other) is errors.RemoteError
+    assert (other.code, str(other)) == (29, "not for you")
+    assert type(error_of(make(-185, "late"))) is errors.UnreachableError
+
+
+def test_a_wrong_address_is_told_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        port = taken.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(strandlog.UnreachableError) as found:
+            strandlog.connect(f"127.0.0.1:{port}")
+        assert time.monotonic() - began < 5
+    assert f"no broker at 127.0.0.1:{port}" in str(found.value)
+    assert "Connection refused" in str(found.value)
+    assert found.value.retriable
+
+
+def test_something_that_does_not_answer_has_a_time_out() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(strandlog.UnreachableError, match=r"no answer from 127\.0\.0\.1"):
+            strandlog.connect(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=1000)
+
+
+def test_a_setting_that_librdkafka_does_not_have_is_named(broker: BrokerProcess) -> None:
+    with pytest.raises(errors.SettingError, match=r"no\.such\.setting"):
+        strandlog.connect(broker.address, no_such_setting=1)
+
+
+def test_settings_go_through_with_underscores_or_dots(broker: BrokerProcess) -> None:
+    dotted = {"socket.keepalive.enable": "true"}
+    with strandlog.RemoteLog(broker.address, {"client_id": "me", **dotted}) as log:
+        assert log.client_config["client.id"] == "me"
+        assert log.client_config["socket.keepalive.enable"] == "true"
+
+
+def test_settings_of_the_broker_say_where_they_come_from(remote: RemoteLog) -> None:
+    rows = {row.name: row for row in remote.broker_settings()}
+    assert rows["group.initial.rebalance.delay.ms"].value == "0"
+    assert rows["group.max.session.timeout.ms"].source == "default"
+
+
+def test_records_are_deleted_from_the_beginning(remote: RemoteLog) -> None:
+    remote.create_topic("t")
+    remote.producer().send_batch("t", [b"1", b"2", b"3"])
+    remote.delete_records("t", 0, 2)
+    assert remote.describe_topic("t").partitions[0][1:3] == (2, 3)
+    assert [record.value for record in remote.consumer(["t"]).poll()] == [b"3"]
+
+
+def test_a_closed_log_says_so(broker: BrokerProcess) -> None:
+    log = strandlog.connect(broker.address)
+    producer, consumer = log.producer(), log.consumer()
+    log.close()
+    log.close()
+    for call in (log.topics, log.producer, log.consumer, producer.flush, consumer.poll):
+        with pytest.raises(strandlog.ClosedError):
+            call()
+
+
+def test_without_the_extra_there_is_one_line_to_say_so() -> None:
+    script = (
+        "import sys; sys.modules['confluent_kafka'] = None; import strandlog\n"
+        "try: strandlog.connect('localhost:9092')\n"
+        "except strandlog.StrandlogError as error: print(error)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "this needs confluent_kafka: pip install 'strandlog[client]'\n"

@@ -1,0 +1,294 @@
+"""What a reporter does when all is well, and when the one it reports to is slow, wrong or gone."""
+
+from __future__ import annotations
+
+import math
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.spark_access.report_server import hang_up_on, listening
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import client_of, http_address, http_broker, ok
+
+pytest.importorskip("pyspark", reason="reports come out of Spark")
+
+from strandlog.errors import UnreachableError
+from strandlog.server.http.api import pipeline_reports as taken
+from strandlog.spark.monitoring import reporter as module
+from strandlog.spark.monitoring.progress import QueryReport
+from strandlog.spark.monitoring.report_address import ReportAddress, address_finder, parse_report
+from strandlog.spark.monitoring.reporter import Reporter
+
+REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 2, "2013-01-01T00:00:00.000Z")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("INTERVAL_SECONDS", "PATIENCE_SECONDS", "END_SECONDS", "LONGEST_PAUSE_SECONDS"):
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+
+
+@pytest.fixture
+def reporters() -> Iterator[Callable[..., Reporter]]:
+    made: list[Reporter] = []
+
+    def make(address: str | None, name: str = "flights", **more: Any) -> Reporter:
+        given = None if address is None else parse_report(address)
+        made.append(Reporter(name, lambda: given, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end("stopped")
+
+
+def wait_for(told: Callable[[], Any]) -> None:
+    end = time.monotonic() + 20
+    while not told():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# -- all is well ---------------------------------------------------------------------------------
+
+
+def test_what_is_told_is_what_a_broker_takes_and_shows(
+    tmp_path: Path, reporters: Callable[..., Reporter]
+) -> None:
+    names = ("MOST_QUERIES", "MOST_NAME_CHARACTERS")
+    assert [getattr(module, name) for name in names] == [getattr(taken, name) for name in names]
+    with http_broker(tmp_path / "data") as broker, client_of(broker) as client:
+        reporter = reporters(http_address(broker), "a/b é?")
+        reporter.say("running", ui_url="http://127.0.0.1:4040")
+        reporter.tell(REPORT)
+        for odd in (math.nan, math.inf):
+            reporter.tell(REPORT._replace(name=f"odd {odd}" + "x" * 300, rows_per_second=odd))
+        for number in range(50):
+            reporter.tell(REPORT._replace(name=f"query {number}", watermark="x" * 300, lag=None))
+        path = "/api/v1/pipelines/a%2Fb%20%C3%A9%3F"
+        wait_for(lambda: client.get(path).status_code == 200)
+        assert ok(client.get(path))["ui_url"] == "http://127.0.0.1:4040"
+        reporter.end("failed", "why: " + "x" * 5000)
+        shown = ok(client.get(path))
+    assert (shown["name"], shown["state"]) == ("a/b é?", "failed")
+    assert shown["error"].startswith("why: x")
+    assert shown["ui_url"] is None, "Spark's pages end with it"
+    queries = {query["last"]["name"]: query["last"] for query in shown["queries"]}
+    assert len(queries) == taken.MOST_QUERIES
+    assert queries["orders"] == REPORT._asdict()
+    assert [query["rows_per_second"] for name, query in queries.items() if "odd" in name] == [0, 0]
+
+
+def test_reports_are_sent_in_bundles_and_only_what_is_new(
+    reporters: Callable[..., Reporter],
+) -> None:
+    with listening() as server:
+        reporter = reporters(server.address)
+        reporter.say("running")
+        wait_for(lambda: server.told)
+        for number in range(200):
+            reporter.tell(REPORT._replace(batch_id=number))
+            reporter.tell(REPORT._replace(name="other", batch_id=number))
+        wait_for(lambda: len(server.told) == 2)
+        reporter.tell(REPORT._replace(batch_id=200))
+        wait_for(lambda: len(server.told) == 3)
+        reporter.end("stopped")
+    assert [len(each["queries"]) for each in server.told] == [0, 2, 1, 0]
+    assert [each["state"] for each in server.told] == ["running"] * 3 + ["stopped"]
+    assert [each["batch_id"] for each in server.told[1]["queries"]] == [199, 199]
+    assert server.times[2] - server.times[1] > 0.9 * module.INTERVAL_SECONDS
+    assert set(server.paths) == {"/api/v1/pipelines/flights/progress"}
+
+
+def test_an_idle_batch_does_not_hide_the_speed_of_the_one_before_it(
+    reporters: Callable[..., Reporter],
+) -> None:
+    with listening() as server:
+        reporter = reporters(server.address)
+        reporter.say("running")
+        wait_for(lambda: server.told)
+        reporter.tell(REPORT)
+        reporter.tell(REPORT._replace(batch_id=4, rows=0, rows_per_second=0.0, batch_ms=9, lag=0))
+        wait_for(lambda: len(server.told) == 2)
+        [query] = server.told[1]["queries"]
+        assert query == {**REPORT._asdict(), "batch_id": 4, "lag": 0}
+
+
+def test_a_pipeline_that_is_idle_is_not_forgotten(
+    reporters: Callable[..., Reporter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.1)
+    is_alive = True
+    with listening() as server:
+        reporter = reporters(server.address, is_alive=lambda: is_alive)
+        reporter.say("running")
+        reporter.tell(REPORT)
+        wait_for(lambda: len(server.told) >= 4)
+        assert sum(len(each["queries"]) for each in server.told) == 1
+        is_alive = False
+        wait_for(lambda: server.told[-1]["state"] == "stopped")
+        count = len(server.told)
+        reporter.tell(REPORT)
+        time.sleep(0.3)
+        assert len(server.told) == count
+
+
+# -- trouble -------------------------------------------------------------------------------------
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_server_that_is_not_there_is_one_warning_and_holds_nobody_up(
+    reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    reporter = reporters(f"http://127.0.0.1:{port}")
+    began = time.monotonic()
+    for number in range(1000):
+        reporter.tell(REPORT._replace(batch_id=number))
+    assert time.monotonic() - began < 5
+    wait_for(lambda: warnings(caplog))
+    time.sleep(0.5)  # some more attempts
+    reporter.end("stopped")
+    [told] = warnings(caplog)
+    assert f"flights is doing cannot be told to http://127.0.0.1:{port}" in told
+
+
+def test_a_slow_server_delays_only_the_reporter(
+    reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
+) -> None:
+    with listening() as server:
+        server.delay_seconds = 60
+        reporter = reporters(server.address)
+        began = time.monotonic()
+        reporter.say("running")
+        reporter.tell(REPORT)
+        wait_for(lambda: warnings(caplog))
+        reporter.end("stopped")
+        assert time.monotonic() - began < 5
+    assert "timed out" in warnings(caplog)[0]
+
+
+@pytest.mark.parametrize("status", [500, 404, 302])
+def test_a_server_that_refuses_is_one_warning_until_it_takes_reports(
+    status: int, reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
+) -> None:
+    with listening() as server:
+        server.status = status
+        reporter = reporters(server.address)
+        reporter.tell(REPORT)
+        wait_for(lambda: server.refused >= 3)
+        server.status = 204
+        wait_for(lambda: server.told)
+        reporter.end("stopped")
+    [told] = warnings(caplog)
+    assert f"it answers {status}" in told
+    assert [each["name"] for each in server.told[0]["queries"]] == ["orders"]
+    assert server.told[-1]["state"] == "stopped"
+
+
+def test_a_broker_that_comes_back_at_another_port_is_told_everything_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place: list[ReportAddress] = []
+
+    def find() -> ReportAddress:
+        if not place:
+            raise UnreachableError("no connection to the broker")
+        return place[0]
+
+    reporter = Reporter("flights", find)
+    try:
+        with listening() as first:
+            place[:] = [ReportAddress(False, "127.0.0.1", first.server_port)]
+            reporter.tell(REPORT)
+            reporter.tell(REPORT._replace(name="other"))
+            wait_for(lambda: first.told)
+        place.clear()
+        reporter.tell(REPORT._replace(batch_id=4))
+        wait_for(lambda: warnings(caplog))
+        with listening() as second:
+            place[:] = [ReportAddress(False, "127.0.0.1", second.server_port)]
+            wait_for(lambda: second.told)
+            told = {each["name"]: each["batch_id"] for each in second.told[0]["queries"]}
+            assert told == {"orders": 4, "other": 3}
+            reporter.end("stopped")
+            assert second.told[-1]["state"] == "stopped"
+    finally:
+        reporter.end("stopped")
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_broker_that_was_killed_shows_the_pipeline_again_when_it_is_back(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", doors=("--no-grpc", "--http-port", "0"))
+    broker.start()
+    reporter = Reporter("flights", address_finder(None, broker.address, {}))
+
+    def queries() -> list[str]:
+        with client_of(broker) as client:
+            found = client.get("/api/v1/pipelines/flights")
+        shown = found.json()["queries"] if found.status_code == 200 else []
+        return [query["last"]["name"] for query in shown]
+
+    try:
+        reporter.tell(REPORT)
+        reporter.tell(REPORT._replace(name="other"))
+        wait_for(lambda: queries() == ["orders", "other"])
+        broker.stop(signal.SIGKILL)
+        broker.start()  # on the same port for Kafka, and another one for HTTP
+        reporter.tell(REPORT)
+        wait_for(lambda: queries() == ["orders", "other"])
+    finally:
+        reporter.end("stopped")
+        assert broker.stop() == 0
+
+
+def test_a_connection_that_was_closed_meanwhile_is_no_trouble(
+    reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
+) -> None:
+    with listening() as server:
+        reporter = reporters(server.address)
+        reporter.tell(REPORT)
+        wait_for(lambda: server.told)
+        time.sleep(2 * module.INTERVAL_SECONDS)
+        for connection in server.connections:
+            hang_up_on(connection)
+        reporter.tell(REPORT._replace(batch_id=4))
+        wait_for(lambda: len(server.told) == 2)
+    assert warnings(caplog) == []
+
+
+def test_a_last_word_that_nobody_hears_is_no_trouble(
+    reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
+) -> None:
+    with listening() as server:
+        reporter = reporters(server.address)
+        reporter.tell(REPORT)
+        wait_for(lambda: server.told)
+    reporter.end("stopped")
+    assert warnings(caplog) == []
+
+
+def test_nobody_to_tell_is_no_trouble(
+    reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter = reporters(None)  # a broker without that door
+    reporter.say("running")
+    reporter.tell(REPORT)
+    reporter.end("stopped")
+    off = Reporter("flights", None)
+    before = threading.active_count()
+    off.say("running")
+    off.tell(REPORT)
+    assert threading.active_count() == before
+    off.end("stopped")
+    assert warnings(caplog) == []

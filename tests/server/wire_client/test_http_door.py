@@ -1,0 +1,44 @@
+"""Where a broker answers HTTP, as it tells over Kafka's protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_client import http_broker
+
+from strandlog.client.wire.client import WireClient
+
+
+def test_a_broker_without_that_door_has_no_address(client: WireClient) -> None:
+    assert client.http_address() is None
+
+
+def test_the_address_leads_to_the_door_by_whatever_name_the_broker_was_reached(
+    tmp_path: Path,
+) -> None:
+    with http_broker(tmp_path / "data") as broker:
+        port = int(broker.ready.split("http=127.0.0.1:")[1].split()[0])
+        for name in ("127.0.0.1", "localhost"):
+            with WireClient(f"{name}:{broker.port}") as client:
+                assert client.http_address() == f"http://127.0.0.1:{port}"
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(("listen", "reach"), [("0.0.0.0", "127.0.0.1"), ("::1", "[::1]")])
+def test_neither_every_address_nor_an_advertised_name_is_told(
+    listen: str, reach: str, tmp_path: Path
+) -> None:
+    doors = ("--no-grpc", "--http-port", "0", "--host", listen, "--advertise", "far.example:9092")
+    broker = BrokerProcess(tmp_path / "data", doors=doors)
+    broker.start()
+    try:
+        with WireClient(f"{reach}:{broker.port}") as client:
+            address = client.http_address()
+        assert address is not None
+        assert address.startswith(f"http://{reach}:")
+        assert httpx.get(f"{address}/healthz").status_code == 200
+    finally:
+        assert broker.stop() == 0

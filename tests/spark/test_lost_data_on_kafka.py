@@ -1,0 +1,38 @@
+"""Our Spark source on Apache Kafka, whose topics change under it: the tests of our own broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from tests.clients.apache_kafka import running_kafka
+from tests.server.spark_access.test_lost_data import (  # noqa: F401 - collected here once more
+    delete,
+    given,
+    streams,
+    test_a_batch_outside_of_what_is_there_is_an_error,
+    test_a_checkpoint_without_topic_ids_notices_a_start_beyond_the_end,
+    test_a_deleted_topic_does_not_reset_the_offsets_of_the_others,
+    test_a_partition_that_is_added_is_read_from_its_start_or_named,
+    test_a_topic_deleted_between_planning_and_reading_is_named,
+    test_a_topic_that_was_created_again_and_refilled_is_an_error_or_read_from_its_start,
+    test_an_end_that_an_open_transaction_hides_is_no_loss,
+)
+from tests.spark.conftest import topic  # noqa: F401 - a fixture
+
+from strandlog.client.wire.client import WireClient
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    with running_kafka(tmp_path_factory.mktemp("kafka")) as address:
+        yield SimpleNamespace(address=address)
+
+
+@pytest.fixture
+def client(broker: SimpleNamespace) -> Iterator[WireClient]:
+    with WireClient(broker.address, {"default.api.timeout.ms": "30000"}) as made:
+        yield made

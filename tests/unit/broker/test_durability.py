@@ -1,0 +1,196 @@
+"""When a partition is synced: at once for somebody who waits, else a little later for many."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.log_builders import batch, open_dir, small_settings
+
+from strandlog.broker.durability import (
+    KEPT_JOBS,
+    LAZY_SYNC_MS,
+    MAX_JOBS,
+    Durability,
+    SyncJob,
+)
+from strandlog.errors import StorageError
+from strandlog.model import TopicPartition
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.testing import FakeClock, SimulatedFiles
+
+
+class Bench:
+    """Three partitions of a simulated disk, and who heard of what."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedFiles()
+        self.clock = FakeClock()
+        self.log_dir = open_dir(self.disk, self.clock)
+        for number in range(3):
+            tp = TopicPartition("t", number)
+            self.log_dir.create_partition(tp, "id", small_settings())
+        self.log_dir.sync_names()
+        self.syncing: set[PartitionLog] = set()
+        self.shown: list[int] = []
+        self.told: list[StorageError | None] = []
+        self.durability = Durability(
+            self.clock, self.syncing, lambda log: self.shown.append(log.tp.partition)
+        )
+
+    def log(self, number: int = 0) -> PartitionLog:
+        return self.log_dir.logs[TopicPartition("t", number)]
+
+    def append(self, number: int = 0, *, is_awaited: bool = False) -> PartitionLog:
+        log = self.log(number)
+        log.append(batch(b"v", timestamp=self.clock.now_ms()))
+        self.durability.appended(log, is_awaited=is_awaited)
+        return log
+
+    def take(self) -> list[int]:
+        """Which partitions are due; synced at once."""
+        jobs = self.durability.take()
+        for job in jobs:
+            self.execute(job)
+        return [job.log.tp.partition for job in jobs]
+
+    def execute(self, job: SyncJob) -> None:
+        try:
+            job.plan.execute()
+        except StorageError as error:
+            self.durability.done(job, error)
+        else:
+            self.durability.done(job, None)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_an_append_that_nobody_waits_for_is_synced_a_little_later(bench: Bench) -> None:
+    log = bench.append()
+    assert not bench.durability.is_due()
+    assert bench.take() == []
+    assert bench.durability.next_due_ms() == LAZY_SYNC_MS
+    bench.clock.advance(LAZY_SYNC_MS - 1)
+    bench.append()  # a second append does not put the first one off
+    assert bench.take() == []
+    bench.clock.advance(1)
+    assert bench.durability.is_due()
+    assert bench.take() == [0]
+    assert log.flushed_offset == log.high_watermark == 2
+    assert bench.shown == [0]
+    assert bench.durability.next_due_ms() is None
+
+
+def test_what_a_producer_waits_for_is_due_at_once_and_alone(bench: Bench) -> None:
+    bench.append(0)
+    log = bench.append(1)
+    bench.durability.when_durable(log, 1, bench.told.append)
+    assert bench.durability.is_due()
+    assert bench.take() == [1]
+    assert bench.told == [None]
+    assert bench.durability.next_due_ms() == LAZY_SYNC_MS
+
+
+def test_what_is_on_disk_already_is_told_at_once(bench: Bench) -> None:
+    log = bench.append(is_awaited=True)
+    bench.take()
+    bench.durability.when_durable(log, 1, bench.told.append)
+    assert bench.told == [None]
+    assert not bench.durability.is_due()
+
+
+def test_a_reader_that_is_parked_already_makes_an_append_urgent(bench: Bench) -> None:
+    bench.append(is_awaited=True)
+    assert bench.take() == [0]
+    assert bench.shown == [0]
+
+
+def test_a_partition_has_one_sync_under_way_and_then_the_next(bench: Bench) -> None:
+    log = bench.append(is_awaited=True)
+    (job,) = bench.durability.take()
+    bench.append(is_awaited=True)
+    bench.durability.when_durable(log, 2, bench.told.append)
+    assert bench.durability.take() == []
+    assert bench.durability.next_due_ms() is None, "else the loop would spin until it is done"
+    bench.execute(job)
+    assert bench.told == []
+    assert bench.take() == [0]
+    assert bench.told == [None]
+
+
+def test_while_one_is_synced_the_others_come_due(bench: Bench) -> None:
+    bench.append(0, is_awaited=True)
+    (job,) = bench.durability.take()
+    bench.append(0)
+    bench.clock.advance(10)
+    bench.append(1)
+    assert bench.durability.next_due_ms() == LAZY_SYNC_MS + 10
+    bench.execute(job)
+    assert bench.durability.next_due_ms() == LAZY_SYNC_MS
+    bench.clock.advance(LAZY_SYNC_MS)
+    assert sorted(bench.take()) == [0, 1]
+
+
+def test_a_failed_sync_fails_all_who_wait(bench: Bench) -> None:
+    log = bench.append()
+    bench.durability.when_durable(log, 1, bench.told.append)
+    bench.durability.when_durable(log, 1, bench.told.append)
+    bench.disk.fail_next("sync")
+    bench.take()
+    assert [type(error) for error in bench.told] == [StorageError] * 2
+    assert bench.shown == []
+    bench.durability.when_durable(log, 1, bench.told.append)
+    assert bench.take() == []
+    assert isinstance(bench.told[-1], StorageError), "a sync would prove nothing until it is mended"
+
+
+def test_who_waits_for_a_deleted_partition_hears_of_it(bench: Bench) -> None:
+    log = bench.append()
+    bench.durability.when_durable(log, 1, bench.told.append)
+    bench.durability.forget(log)
+    assert isinstance(bench.told[0], StorageError)
+    assert bench.durability.next_due_ms() is None
+
+
+def _append_to_many(bench: Bench, count: int, *, is_bulk: bool, first: int = 100) -> list[int]:
+    numbers = list(range(first, first + count))
+    for number in numbers:
+        tp = TopicPartition("t", number)
+        bench.log_dir.create_partition(tp, "id", small_settings())
+        log = bench.append(number)
+        bench.durability.when_durable(log, log.log_end_offset, bench.told.append, is_bulk=is_bulk)
+    return numbers
+
+
+def test_a_producer_does_not_wait_for_all_partitions_of_a_request_that_names_many(
+    bench: Bench,
+) -> None:
+    many = _append_to_many(bench, 200, is_bulk=True)
+    log = bench.append(1)
+    bench.durability.when_durable(log, log.log_end_offset, bench.told.append)
+    first = bench.take()
+    assert first[0] == 1
+    assert len(first) == MAX_JOBS
+    rounds = [first]
+    while bench.durability.is_due():
+        rounds.append(bench.take())
+    assert [number for each in rounds for number in each] == [1, *many]
+    assert len(bench.told) == 201
+
+
+def test_partitions_of_large_requests_are_synced_however_many_small_ones_come(
+    bench: Bench,
+) -> None:
+    many = _append_to_many(bench, 40, is_bulk=True)
+    few = _append_to_many(bench, 100, is_bulk=False, first=500)
+    found = bench.take()
+    assert found == few[: MAX_JOBS - KEPT_JOBS] + many[:KEPT_JOBS]
+
+
+def test_appends_without_a_waiter_are_handed_out_in_bounded_groups(bench: Bench) -> None:
+    for number in range(100, 300):
+        bench.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
+        bench.append(number)
+    bench.clock.advance(LAZY_SYNC_MS)
+    assert bench.take() == list(range(100, 100 + MAX_JOBS))

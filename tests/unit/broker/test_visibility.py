@@ -1,0 +1,287 @@
+"""Requests that look wait for one sync, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.support.log_builders import batch, open_dir, small_settings
+
+from strandlog.broker import fetch as fetches
+from strandlog.broker.deferred import Deferred
+from strandlog.broker.durability import Durability, SyncJob
+from strandlog.broker.fetch import FetchAnswer, Fetches, FetchPart, FetchWish
+from strandlog.broker.timers import Timers
+from strandlog.broker.visibility import Visibility
+from strandlog.errors import OffsetOutOfRangeError, StorageError
+from strandlog.model import TopicPartition
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.testing import FakeClock, SimulatedFiles
+
+MAX_WAIT_MS = 5000
+
+
+class Bench:
+    """Two partitions of a simulated disk that syncs when it is told to."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.log_dir = open_dir(SimulatedFiles(), self.clock)
+        for number in range(2):
+            self.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
+        self.log_dir.sync_names()
+        self.timers = Timers()
+        self.fetches = Fetches(self.timers, self.when_visible)
+        self.durability = Durability(self.clock, set(), self.fetches.visible)
+        self.visibility = Visibility(self.durability, self.timers, self.clock, MAX_WAIT_MS)
+        self.answered: list[int] = []
+        self.syncs = 0
+
+    def when_visible(self, logs: object, then: object) -> bool:
+        return self.visibility.when_visible(logs, then)  # type: ignore[arg-type]
+
+    def log(self, number: int = 0) -> PartitionLog:
+        return self.log_dir.logs[TopicPartition("t", number)]
+
+    def append(self, number: int = 0) -> PartitionLog:
+        log = self.log(number)
+        log.append(batch(b"v", timestamp=self.clock.now_ms()))
+        self.durability.appended(log)
+        return log
+
+    def look(self, *numbers: int) -> bool:
+        logs = [self.log(number) for number in numbers or (0,)]
+        return self.visibility.when_visible(logs, lambda: self.answered.append(len(self.answered)))
+
+    def sync(self) -> int:
+        """Sync what is due; how many partitions that was."""
+        jobs = self.durability.take()
+        for job in jobs:
+            self.finish(job)
+        return len(jobs)
+
+    def finish(self, job: SyncJob, error: StorageError | None = None) -> None:
+        if error is None:
+            job.plan.execute()
+        self.durability.done(job, error)
+
+    def wait(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.timers.run_due(self.clock.monotonic_ms())
+
+    def fetch(self, offset: int, *, wait_ms: int = 0, min_bytes: int = 1) -> object:
+        now_ms = self.clock.monotonic_ms()
+        part = FetchPart(self.log().tp, self.log(), offset, 10_000)
+        return self.fetches.fetch(FetchWish([part], min_bytes, 10_000, now_ms + wait_ms), now_ms)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_request_that_finds_everything_durable_is_answered_at_once(bench: Bench) -> None:
+    assert bench.look(0, 1)
+    assert bench.answered == [0]
+    assert not bench.durability.is_due()
+
+
+def test_a_request_that_looks_makes_the_sync_due_at_once(bench: Bench) -> None:
+    bench.append()
+    assert not bench.durability.is_due()
+    assert not bench.look()
+    assert bench.durability.is_due()
+    assert bench.sync() == 1
+    assert bench.answered == [0]
+    assert bench.timers.next_deadline_ms() is None
+
+
+def test_a_thousand_requests_that_look_cost_two_syncs_of_a_partition(bench: Bench) -> None:
+    bench.append()
+    for _ in range(500):
+        bench.look()
+    (job,) = bench.durability.take()
+    bench.append()
+    for _ in range(500):
+        bench.look()
+        assert bench.durability.take() == [], "one sync at a time"
+    bench.finish(job)
+    assert len(bench.answered) == 500
+    assert bench.sync() == 1
+    assert len(bench.answered) == 1000
+    assert bench.sync() == 0
+
+
+def test_a_request_is_answered_when_all_of_its_partitions_are_durable(bench: Bench) -> None:
+    bench.append(0)
+    bench.append(1)
+    bench.look(0, 1)
+    first, second = bench.durability.take()
+    bench.finish(first)
+    assert bench.answered == []
+    bench.finish(second)
+    assert bench.answered == [0]
+
+
+def test_a_disk_that_does_not_answer_holds_a_request_up_no_longer_than_the_limit(
+    bench: Bench,
+) -> None:
+    bench.append()
+    bench.look()
+    (job,) = bench.durability.take()
+    bench.wait(MAX_WAIT_MS - 1)
+    assert bench.answered == []
+    bench.wait(1)
+    assert bench.answered == [0]
+    assert bench.log().high_watermark == 0, "the answer is what is durable"
+    bench.finish(job)
+    assert bench.answered == [0], "answered once"
+
+
+def test_a_disk_that_fails_lets_requests_see_what_is_durable(bench: Bench) -> None:
+    bench.append()
+    bench.look()
+    (job,) = bench.durability.take()
+    bench.finish(job, StorageError("no"))
+    assert bench.answered == [0]
+    assert bench.look(), "there is nothing to wait for until the partition is mended"
+
+
+def test_a_deleted_partition_is_not_waited_for(bench: Bench) -> None:
+    bench.append()
+    bench.look()
+    bench.durability.forget(bench.log())
+    assert bench.answered == [0]
+
+
+def test_a_fetch_that_would_not_wait_gets_what_was_acknowledged_before(bench: Bench) -> None:
+    bench.append()
+    pending = bench.fetch(0)
+    assert not pending.is_done  # type: ignore[attr-defined]
+    bench.sync()
+    [found] = pending.result()  # type: ignore[attr-defined]
+    assert (found.error, found.high_watermark) == (None, 1)
+    assert len(found.data)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2])
+def test_a_fetch_between_high_watermark_and_log_end_is_not_out_of_range(
+    bench: Bench, offset: int
+) -> None:
+    bench.append()
+    bench.append()
+    pending = bench.fetch(offset)
+    bench.wait(MAX_WAIT_MS)
+    [found] = pending.result()  # type: ignore[attr-defined]
+    assert (found.error, found.high_watermark, len(found.data)) == (None, 0, 0)
+
+
+def test_a_fetch_behind_the_log_end_is_out_of_range(bench: Bench) -> None:
+    bench.append()
+    [found] = bench.fetch(2).result()  # type: ignore[attr-defined]
+    assert isinstance(found.error, OffsetOutOfRangeError)
+
+
+def test_a_fetch_that_wants_more_than_the_sync_shows_waits_until_its_deadline(
+    bench: Bench,
+) -> None:
+    bench.append()
+    pending = bench.fetch(0, wait_ms=100, min_bytes=9000)
+    bench.sync()
+    assert not pending.is_done  # type: ignore[attr-defined]
+    bench.wait(100)
+    [found] = pending.result()  # type: ignore[attr-defined]
+    assert len(found.data)
+
+
+class ManyPartitions:
+    """Fetches of many partitions, read when the test says so."""
+
+    def __init__(self, count: int) -> None:
+        self.bench = Bench()
+        for number in range(2, count):
+            tp = TopicPartition("t", number)
+            self.bench.log_dir.create_partition(tp, "id", small_settings())
+        self.count = count
+        self.later: list[Callable[[], None]] = []
+        self.fetches = Fetches(self.bench.timers, self.bench.when_visible, later=self.later.append)
+
+    def write(self, number: int) -> None:
+        log = self.bench.log(number)
+        log.append(batch(b"v" * 100))
+        log.flush()
+        self.fetches.visible(log)
+
+    def fetch(self, min_bytes: int = 1) -> Deferred[list[FetchAnswer]]:
+        logs = [self.bench.log(number) for number in range(self.count)]
+        parts = [FetchPart(log.tp, log, 0, 10_000) for log in logs]
+        return self.fetches.fetch(FetchWish(parts, min_bytes, 10**6, 60_000), 0)
+
+    def run(self) -> int:
+        """Do all that was left for later; how many calls that took."""
+        calls = 0
+        while self.later:
+            self.later.pop(0)()
+            calls += 1
+        return calls
+
+
+def test_a_fetch_of_many_partitions_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetches, "WAKE_SECONDS", -1.0)  # one partition in each slice
+    many = ManyPartitions(50)
+    many.write(7)
+    pending = many.fetch()
+    assert not pending.is_done
+    assert many.run() >= 50
+    assert [each.tp.partition for each in pending.result() if each.data] == [7]
+
+
+def test_large_fetches_are_read_one_after_the_other_and_not_for_a_client_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetches, "WAKE_SECONDS", -1.0)
+    many = ManyPartitions(50)
+    many.write(7)
+    first, second, third = many.fetch(), many.fetch(), many.fetch()
+    assert len(many.later) == 1
+    many.fetches.cancel(first)
+    many.run()
+    assert (first.is_done, second.is_done, third.is_done) == (False, True, True)
+
+
+def test_fetches_of_many_partitions_wait_only_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetches, "PARKED_MAX_PARTITIONS", 120)
+    many = ManyPartitions(50)
+    waiting = [many.fetch() for _ in range(5)]
+    many.run()
+    assert [each.is_done for each in waiting] == [False, False, True, True, True]
+    many.write(3)
+    many.run()
+    assert all(each.is_done for each in waiting)
+    assert many.fetches.parked_count == 0
+    again = many.fetch(10**6)
+    assert not again.is_done, "there is room again"
+
+
+def test_a_waiting_fetch_looks_only_at_the_partition_that_has_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = ManyPartitions(50)
+    pending = many.fetch(min_bytes=400)
+    looked_at: list[PartitionLog] = []
+    readable = fetches._readable_bytes
+
+    def look(log: PartitionLog, offset: int, committed: bool) -> int:
+        looked_at.append(log)
+        return readable(log, offset, committed)
+
+    monkeypatch.setattr(fetches, "_readable_bytes", look)
+    many.write(3)
+    assert [log.tp.partition for log in looked_at] == [3]
+    many.write(4)
+    many.write(3)
+    many.run()
+    assert pending.is_done
+    assert [log.tp.partition for log in looked_at] == [3, 4, 3]

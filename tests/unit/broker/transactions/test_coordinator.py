@@ -1,0 +1,721 @@
+"""The transaction coordinator on a disk that is watched, cut off, filled up and made to fail."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from tests.support.broker_harness import (
+    T0,
+    T1,
+    TIMEOUT_MS,
+    U0,
+    TransactionBench,
+)
+from tests.support.log_builders import batch
+
+from strandlog.broker.transactions.coordinator import EXPIRY_LOOK_MS, RETRY_MS
+from strandlog.broker.transactions.transaction import LAST_EPOCH
+from strandlog.errors import (
+    ConcurrentTransactionsError,
+    DataError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionStateError,
+    InvalidTransactionTimeoutError,
+    ProducerFencedError,
+    StorageError,
+    StrandlogError,
+    TooManyTransactionalIdsError,
+    TransactionalIdNotFoundError,
+)
+from strandlog.model import ProducerIdentity
+from strandlog.protocol.transaction_records import TransactionState as S
+from strandlog.protocol.transaction_records import encode_key, encode_value
+from strandlog.testing import SimulatedFiles
+from strandlog.testing.disk.faults import Operation
+
+TABLE = "__transaction_state"
+OFFSETS = "__consumer_offsets"
+
+
+@pytest.fixture
+def bench() -> TransactionBench:
+    return TransactionBench()
+
+
+# -- nothing is said before it is on disk --------------------------------------------------------
+
+
+def test_a_producer_hears_of_its_epoch_when_it_is_on_disk(bench: TransactionBench) -> None:
+    asked = bench.init()
+    assert not asked.is_done
+    with pytest.raises(ConcurrentTransactionsError):
+        bench.init()
+    assert bench.sync(TABLE)
+    assert asked.result() == (0, 0)
+    assert bench.after_crash().producer() == (0, 1)
+
+
+def test_a_partition_is_added_when_that_is_on_disk(bench: TransactionBench) -> None:
+    producer = bench.producer()
+    asked = bench.add(producer, T0)
+    assert (asked.is_done, bench.state()) == (False, S.ONGOING)
+    with pytest.raises(ConcurrentTransactionsError):
+        bench.init()
+    with pytest.raises(ConcurrentTransactionsError):
+        bench.add(producer, T0)
+    with pytest.raises(ConcurrentTransactionsError):
+        bench.end(producer)
+    bench.sync(TABLE)
+    assert asked.is_done
+    assert bench.add(producer, T0).is_done  # said before: nothing is written
+    assert bench.sync() == []
+    assert bench.after_crash().state() is S.ONGOING
+
+
+def test_a_write_does_not_overtake_the_answer_that_allows_it(bench: TransactionBench) -> None:
+    """The last transaction is committed once more after a crash that takes the new one from the
+    table: what was written for the new one would be committed with it."""
+    producer = bench.begun(T0)
+    bench.done(lambda: bench.end(producer))
+    bench.add(producer, T0)
+    with pytest.raises(InvalidTransactionStateError):
+        bench.send(producer, T0, b"early")
+    bench.settle()
+    bench.send(producer, T0, b"in time")
+    bench.add(producer, U0)
+    bench.send(producer, T0, b"in time, too")  # only what is new has to wait
+    with pytest.raises(InvalidTransactionStateError):
+        bench.send(producer, U0, b"early")
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_markers_follow_the_decision_and_the_answer_follows_the_markers(
+    bench: TransactionBench, commit: bool
+) -> None:
+    producer = bench.begun(T0, U0)
+    bench.send(producer, T0, b"a")
+    bench.send(producer, U0, b"b")
+    bench.settle()
+    asked = bench.end(producer, commit=commit)
+    bench.sync("t")
+    bench.sync("u")
+    assert bench.marker_count(T0) == bench.marker_count(U0) == 0, "the decision is not on disk"
+    bench.sync(TABLE)
+    assert bench.marker_count(T0) == bench.marker_count(U0) == 1
+    decided = S.PREPARE_COMMIT if commit else S.PREPARE_ABORT
+    for topic in ("t", "u"):
+        assert (asked.is_done, bench.state()) == (False, decided)
+        with pytest.raises(ConcurrentTransactionsError):
+            bench.add(producer, T0)
+        with pytest.raises(ConcurrentTransactionsError):
+            bench.end(producer, commit=commit)
+        with pytest.raises(ConcurrentTransactionsError):
+            bench.init()
+        bench.sync(topic)
+    assert asked.is_done
+    assert bench.state() is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
+    assert bench.seen(T0) == ([b"a"] if commit else [])
+    assert bench.seen(U0) == ([b"b"] if commit else [])
+    assert bench.end(producer, commit=commit).is_done  # its answer was lost: it asks again
+    with pytest.raises(InvalidTransactionStateError):
+        bench.end(producer, commit=not commit)
+
+
+def test_readers_of_committed_records_wait_for_the_end(bench: TransactionBench) -> None:
+    producer = bench.begun(T0, T1)
+    bench.send(producer, T0, b"a")
+    bench.settle()
+    assert bench.seen(T0) == []
+    assert bench.held_back() == [T0]
+    bench.done(lambda: bench.end(producer))
+    assert bench.seen(T0) == [b"a"]
+    assert bench.held_back() == []
+
+
+def test_transactions_follow_each_other_at_once(bench: TransactionBench) -> None:
+    producer = bench.producer()
+    for number in range(6):
+        bench.done(lambda: bench.add(producer, T0, U0))
+        bench.send(producer, T0, b"%d" % number)
+        bench.settle()
+        asked = bench.end(producer, commit=number % 2 == 0)
+        while not asked.is_done:
+            assert bench.sync()
+        bench.add(producer, T0)  # the record that says "complete" need not be on disk
+        bench.settle()
+        bench.done(lambda: bench.end(producer))
+    assert bench.seen(T0) == [b"0", b"2", b"4"]
+
+
+# -- who may ask ---------------------------------------------------------------------------------
+
+
+def test_time_outs_have_limits(bench: TransactionBench) -> None:
+    for timeout_ms in (0, -1, 900_001):
+        with pytest.raises(InvalidTransactionTimeoutError):
+            bench.init(timeout_ms=timeout_ms)
+    assert bench.init(timeout_ms=900_000)
+    with pytest.raises(DataError):
+        bench.init("")
+
+
+def test_a_new_producer_aborts_what_the_old_one_left_open(bench: TransactionBench) -> None:
+    old = bench.begun(T0)
+    bench.send(old, T0, b"zombie")
+    bench.settle()
+    asked = bench.init()
+    bench.sync(TABLE)
+    assert not asked.is_done  # the markers come first
+    bench.settle()
+    new = asked.result()
+    assert new == (old.producer_id, old.epoch + 2)  # one for the abort, one for the producer
+    assert (bench.seen(T0), bench.held_back()) == ([], [])
+    with pytest.raises(ProducerFencedError):
+        bench.add(old, T0)
+    with pytest.raises(ProducerFencedError):
+        bench.end(old)
+    with pytest.raises(ProducerFencedError):
+        bench.init(given=old)
+    bench.done(lambda: bench.add(new, T0))
+    with pytest.raises(InvalidProducerEpochError):
+        bench.send(old, T0, b"zombie")
+    bench.send(new, T0, b"new")
+    bench.done(lambda: bench.end(new))
+    assert bench.seen(T0) == [b"new"]
+
+
+def test_the_partitions_know_of_the_fence_themselves(bench: TransactionBench) -> None:
+    old = bench.begun(T0)
+    bench.send(old, T0, b"1")
+    bench.producer()
+    log = bench.log(T0)
+    with pytest.raises(InvalidProducerEpochError):
+        log.append(batch(b"2", producer=(*old, 1), transactional=True))
+
+
+def test_nobody_writes_outside_of_a_transaction(bench: TransactionBench) -> None:
+    producer = bench.begun(T0)
+    for stranger, tp in (
+        (producer, T1),  # not added
+        (ProducerIdentity(99, 0), T0),
+    ):
+        with pytest.raises(InvalidTransactionStateError):
+            bench.transactions.check_write(stranger, tp)
+    bench.transactions.check_write(producer, T0)
+    bench.done(lambda: bench.end(producer))
+    with pytest.raises(InvalidTransactionStateError):
+        bench.transactions.check_write(producer, T0)
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_a_write_with_an_epoch_that_is_not_the_producers_is_refused(
+    bench: TransactionBench, shift: int
+) -> None:
+    producer = bench.begun(T0)
+    with pytest.raises(InvalidProducerEpochError):
+        bench.transactions.check_write(producer._replace(epoch=producer.epoch + shift), T0)
+
+
+def test_an_answer_that_was_lost_is_given_again(bench: TransactionBench) -> None:
+    first = bench.producer()
+    second = bench.producer(given=first)
+    assert second == (first.producer_id, first.epoch + 1)
+    assert bench.producer(given=first) == second
+    assert bench.producer(given=second) == (first.producer_id, first.epoch + 2)
+    with pytest.raises(ProducerFencedError):
+        bench.init(given=first)
+
+
+def test_a_zombie_that_asks_for_an_epoch_stays_fenced_off(bench: TransactionBench) -> None:
+    zombie = bench.producer()
+    owner = bench.producer()  # another process, which knows of no epoch
+    with pytest.raises(ProducerFencedError):
+        bench.init(given=zombie)
+    bench.done(lambda: bench.add(owner, T0))
+
+
+def test_two_names_never_share_a_producer_id(bench: TransactionBench) -> None:
+    ids = [bench.producer(f"tx{number}").producer_id for number in range(4)]
+    again = bench.after_crash()
+    ids += [again.producer(f"new{number}").producer_id for number in range(4)]
+    assert len(set(ids)) == 8
+    with pytest.raises(InvalidProducerIdMappingError):
+        again.add(ProducerIdentity(ids[0], 0), T0, name="tx1")
+
+
+def after_many_inits(bench: TransactionBench, epoch: int) -> TransactionBench:
+    """The broker, started again with a table in which the producer has this epoch."""
+    value = bench.transactions.describe("tx").value._replace(epoch=epoch)
+    entry = (encode_key("tx"), encode_value(value))
+    bench.broker.transactions_table.append([entry], bench.clock.now_ms())
+    bench.settle()
+    return bench.after_crash()
+
+
+def test_a_producer_out_of_epochs_gets_a_new_id(bench: TransactionBench) -> None:
+    producer = bench.producer()
+    bench = after_many_inits(bench, LAST_EPOCH - 1)
+    spent = producer._replace(epoch=LAST_EPOCH - 1)
+    bench.done(lambda: bench.add(spent, T0))
+    bench.send(spent, T0, b"a")
+    bench.advance(TIMEOUT_MS)
+    bench.settle()
+    assert bench.transactions.describe("tx").identity == (producer.producer_id, LAST_EPOCH)
+    again = bench.producer()
+    assert again.producer_id != producer.producer_id
+    assert again.epoch == 0
+    for old in (spent, producer._replace(epoch=LAST_EPOCH)):
+        with pytest.raises(InvalidProducerIdMappingError):
+            bench.add(old, T0)
+    assert bench.after_crash().producer() == (again.producer_id, 1)
+
+
+def test_who_shows_the_last_epoch_does_not_hold_readers_back_for_ever(
+    bench: TransactionBench,
+) -> None:
+    guessed = bench.producer()._replace(epoch=LAST_EPOCH)
+    bench = after_many_inits(bench, LAST_EPOCH)
+    bench.done(lambda: bench.add(guessed, T0))
+    bench.send(guessed, T0, b"a")
+    bench.advance(TIMEOUT_MS)
+    bench.settle()
+    assert (bench.state(), bench.held_back()) == (S.COMPLETE_ABORT, [])
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+
+def test_an_open_transaction_runs_into_its_time_out(bench: TransactionBench) -> None:
+    producer = bench.begun(T0)
+    bench.send(producer, T0, b"a")
+    bench.advance(TIMEOUT_MS - 1)
+    assert bench.state() is S.ONGOING
+    bench.advance(1)
+    bench.settle()
+    assert bench.state() is S.COMPLETE_ABORT
+    assert (bench.seen(T0), bench.held_back()) == ([], [])
+    with pytest.raises(ProducerFencedError):
+        bench.add(producer, T0)
+    with pytest.raises(ProducerFencedError):
+        bench.end(producer)
+    back = bench.producer(given=producer)  # it may go on with a new epoch
+    assert back == (producer.producer_id, producer.epoch + 1)
+    bench.done(lambda: bench.add(back, T0))
+    bench.send(back, T0, b"b")
+    bench.done(lambda: bench.end(back))
+    assert bench.seen(T0) == [b"b"]
+
+
+def test_more_partitions_do_not_make_more_time(bench: TransactionBench) -> None:
+    producer = bench.begun(T0)
+    bench.advance(TIMEOUT_MS - 10)
+    bench.done(lambda: bench.add(producer, T1))
+    bench.advance(10)
+    bench.settle()
+    assert bench.state() is S.COMPLETE_ABORT
+
+
+def test_the_next_transaction_has_its_own_time(bench: TransactionBench) -> None:
+    producer = bench.begun(T0)
+    bench.advance(TIMEOUT_MS - 10)
+    bench.done(lambda: bench.end(producer))
+    bench.done(lambda: bench.add(producer, T0))
+    bench.advance(TIMEOUT_MS - 10)
+    assert bench.state() is S.ONGOING
+    bench.advance(10)
+    bench.settle()
+    assert bench.state() is S.COMPLETE_ABORT
+
+
+def test_time_goes_on_while_the_broker_is_down(bench: TransactionBench) -> None:
+    bench.begun(T0)
+    bench.clock.advance(TIMEOUT_MS - 100)
+    again = bench.after_crash()
+    again.advance(99)
+    assert again.state() is S.ONGOING
+    again.advance(1)
+    again.settle()
+    assert again.state() is S.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_clock_that_was_put_right_gives_at_most_the_whole_time(
+    bench: TransactionBench, days: int
+) -> None:
+    bench.begun(T0)
+    bench.clock.set_wall(bench.clock.now_ms() + days * 86_400_000)
+    again = bench.after_crash()
+    again.advance(TIMEOUT_MS)
+    again.settle()
+    assert again.state() is S.COMPLETE_ABORT
+
+
+def test_a_time_out_waits_for_a_change_that_is_on_its_way(bench: TransactionBench) -> None:
+    producer = bench.begun(T0)
+    bench.advance(TIMEOUT_MS - 10)
+    asked = bench.add(producer, T1)
+    bench.advance(20, syncing=False)
+    assert bench.state() is S.ONGOING
+    bench.settle()
+    assert asked.is_done
+    bench.advance(RETRY_MS)
+    bench.settle()
+    assert bench.state() is S.COMPLETE_ABORT
+    assert bench.marker_count(T1) == 1
+
+
+def test_a_decision_is_not_overtaken_by_the_time_out(bench: TransactionBench) -> None:
+    producer = bench.begun(T0)
+    bench.send(producer, T0, b"a")
+    bench.settle()
+    bench.advance(TIMEOUT_MS - 10)
+    asked = bench.end(producer)
+    bench.advance(20, syncing=False)
+    bench.settle()
+    assert asked.is_done
+    assert (bench.state(), bench.seen(T0)) == (S.COMPLETE_COMMIT, [b"a"])
+
+
+def test_idle_producers_are_forgotten_and_busy_ones_are_not() -> None:
+    day_ms = 86_400_000
+    bench = TransactionBench(settings={"transactional.id.expiration.ms": day_ms})
+    idle = bench.producer("idle")
+    bench.advance(day_ms - EXPIRY_LOOK_MS)
+    busy = bench.producer("busy")
+    bench.advance(2 * EXPIRY_LOOK_MS)
+    assert [transaction.transactional_id for transaction in bench.transactions.all()] == ["busy"]
+    with pytest.raises(TransactionalIdNotFoundError):
+        bench.transactions.describe("idle")
+    with pytest.raises(InvalidProducerIdMappingError):
+        bench.add(idle, T0, name="idle")
+    again = bench.after_crash()
+    assert [transaction.transactional_id for transaction in again.transactions.all()] == ["busy"]
+    assert again.producer("busy") == (busy.producer_id, 1)
+
+
+def test_a_producer_that_slept_too_long_can_start_again(bench: TransactionBench) -> None:
+    """It shows an id that was forgotten meanwhile; all it wants is one that counts."""
+    producer = bench.producer()
+    bench.advance(8 * 86_400_000)
+    assert bench.transactions.all() == []
+    again = bench.producer(given=producer)
+    assert again.producer_id != producer.producer_id
+    bench.done(lambda: bench.add(again, T0))
+
+
+def test_a_full_disk_does_not_make_an_idle_producer_half_forgotten() -> None:
+    day_ms = 86_400_000
+    bench = TransactionBench(settings={"transactional.id.expiration.ms": day_ms})
+    bench.producer()
+    bench.disk.fail_on("append", TABLE, error=errno.ENOSPC)
+    bench.advance(day_ms + EXPIRY_LOOK_MS)
+    assert bench.transactions.all() == []  # at the next look
+    assert bench.after_crash().transactions.all() == []
+
+
+# -- a disk that fails ---------------------------------------------------------------------------
+
+
+def live_once(bench: TransactionBench) -> None:
+    """A producer that copies from one topic to others, twice; and asks again as clients do."""
+    producer = bench.producer()
+    for number in range(2):
+        bench.done(lambda: bench.add(producer, T0, U0))
+        bench.done(lambda: bench.add(producer, bench.offsets_partition()))
+        for tp in (T0, U0):
+            retried(bench, partial(bench.send, producer, tp, b"%d" % number))
+        retried(bench, partial(bench.send_offsets, producer, {T1: 10 + number}))
+        bench.done(lambda: bench.end(producer))
+
+
+def retried(bench: TransactionBench, act: Callable[[], None]) -> None:
+    """Do something until the disk takes it."""
+    for _ in range(20):
+        try:
+            act()
+        except StrandlogError as error:
+            assert error.retriable, error
+            bench.advance(RETRY_MS)
+        else:
+            bench.settle()
+            return
+    raise AssertionError("the disk never took it")
+
+
+FAULTS: list[tuple[Operation, str, int]] = [
+    ("sync", TABLE, errno.EIO),
+    ("append", TABLE, errno.ENOSPC),
+    ("sync", "data/t-0", errno.EIO),
+    ("append", "data/t-0", errno.ENOSPC),
+    ("sync", OFFSETS, errno.EIO),
+    ("append", OFFSETS, errno.ENOSPC),
+]
+
+
+@pytest.mark.parametrize(("operation", "path", "error"), FAULTS)
+def test_whatever_the_disk_refuses_the_change_is_pursued(
+    operation: Operation, path: str, error: int
+) -> None:
+    clean = TransactionBench()
+    clean.broker.offsets_table.ensure()
+    clean.broker.transactions_table.ensure()
+    before = len(clean.disk.trace)
+    live_once(clean)
+    times = sum(
+        step.operation == operation and path in step.path for step in clean.disk.trace[before:]
+    )
+    assert times > 2
+    for skip, count in itertools.product(range(times), (1, 3)):
+        bench = TransactionBench()
+        bench.broker.offsets_table.ensure()
+        bench.broker.transactions_table.ensure()
+        bench.disk.fail_on(operation, path, skip=skip, count=count, error=error)
+        live_once(bench)
+        bench.disk.clear_faults()
+        bench.advance(10 * RETRY_MS)
+        for each in (bench, bench.after_crash()):
+            assert each.state() is S.COMPLETE_COMMIT, (skip, count)
+            assert each.held_back() == [], (skip, count)
+            assert each.seen(T0) == each.seen(U0) == [b"0", b"1"], (skip, count)
+            assert each.committed() == {T1: 11}, (skip, count)
+
+
+def test_who_asked_hears_of_a_failed_sync_and_the_change_goes_on(bench: TransactionBench) -> None:
+    producer = bench.begun(T0)
+    bench.send(producer, T0, b"a")
+    bench.settle()
+    asked = bench.end(producer)
+    bench.disk.fail_on("sync", TABLE)
+    bench.sync(TABLE)
+    assert isinstance(asked.error, StorageError)
+    assert bench.marker_count(T0) == 0
+    with pytest.raises(ConcurrentTransactionsError):
+        bench.end(producer)
+    bench.advance(2 * RETRY_MS)
+    assert bench.state() is S.COMPLETE_COMMIT
+    assert bench.seen(T0) == [b"a"]
+    assert bench.end(producer).is_done
+
+
+def test_what_the_table_does_not_take_has_not_happened(bench: TransactionBench) -> None:
+    producer = bench.producer()
+    bench.disk.fail_on("append", TABLE, error=errno.ENOSPC)
+    with pytest.raises(StorageError):
+        bench.add(producer, T0)
+    assert bench.state() is S.EMPTY
+    bench.done(lambda: bench.add(producer, T0))
+    bench.disk.fail_on("append", TABLE, error=errno.ENOSPC)
+    with pytest.raises(StorageError):
+        bench.end(producer)
+    assert bench.state() is S.ONGOING
+    bench.disk.fail_on("append", TABLE, error=errno.ENOSPC)
+    bench.advance(TIMEOUT_MS + RETRY_MS)  # the abort is tried again, too
+    bench.settle()
+    assert bench.state() is S.COMPLETE_ABORT
+
+
+# -- topics that go ------------------------------------------------------------------------------
+
+
+def delete(bench: TransactionBench, topic: str) -> None:
+    """As DeleteTopics does."""
+    logs = bench.broker.catalog.logs(topic)
+    bench.broker.delete_topic(topic)
+    for log in logs:
+        bench.core.durability.forget(log)
+
+
+def test_a_topic_is_deleted_in_the_middle_of_a_transaction(bench: TransactionBench) -> None:
+    producer = bench.begun(T0, U0)
+    bench.send(producer, T0, b"a")
+    bench.send(producer, U0, b"b")
+    bench.settle()
+    delete(bench, "u")
+    bench.done(lambda: bench.end(producer))
+    assert bench.seen(T0) == [b"a"]
+
+
+def test_a_topic_is_deleted_while_the_decision_is_on_its_way(bench: TransactionBench) -> None:
+    producer = bench.begun(T0, U0)
+    asked = bench.end(producer)
+    delete(bench, "u")
+    bench.settle()
+    assert asked.is_done
+
+
+def test_a_topic_is_deleted_while_its_marker_is_on_its_way(bench: TransactionBench) -> None:
+    """Nobody would ever say that the marker is on disk: the producer waited for ever."""
+    producer = bench.begun(T0, U0)
+    asked = bench.end(producer)
+    bench.sync(TABLE)
+    assert bench.marker_count(U0) == 1
+    delete(bench, "u")
+    bench.settle()
+    bench.advance(2 * RETRY_MS)
+    assert asked.is_done
+    assert bench.state() is S.COMPLETE_COMMIT
+    bench.done(lambda: bench.add(producer, T0))
+
+
+def test_a_topic_is_made_anew_while_its_marker_is_on_its_way(bench: TransactionBench) -> None:
+    producer = bench.begun(T0, U0)
+    asked = bench.end(producer)
+    bench.sync(TABLE)
+    delete(bench, "u")
+    bench.broker.create_topic("u", 1)
+    bench.advance(2 * RETRY_MS)
+    assert asked.is_done
+    assert (bench.seen(U0), bench.held_back()) == ([], [])
+
+
+def test_a_partition_is_opened_anew_while_its_marker_is_on_its_way(
+    bench: TransactionBench,
+) -> None:
+    producer = bench.begun(T0)
+    bench.send(producer, T0, b"a")
+    bench.settle()
+    asked = bench.end(producer)
+    bench.sync(TABLE)
+    before = bench.log(T0)
+    bench.broker.catalog.distrust(before)
+    assert bench.log(T0) is not before
+    bench.advance(2 * RETRY_MS)
+    assert asked.is_done
+    assert (bench.seen(T0), bench.held_back()) == ([b"a"], [])
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_the_table_is_opened_anew_while_a_change_is_on_its_way(
+    bench: TransactionBench, partition: int
+) -> None:
+    bench.broker.transactions_table.ensure()
+    name = ("tx", "ty")[partition]
+    table = bench.broker.transactions_table.log_of(name)
+    asked = bench.init(name)
+    bench.broker.catalog.distrust(table)
+    assert bench.broker.transactions_table.log_of(name) is not table
+    bench.advance(3 * RETRY_MS)
+    assert asked.is_done
+    again = bench.producer(name)
+    assert again.epoch > 0
+    assert bench.after_crash().producer(name).epoch == again.epoch + 1
+
+
+# -- starts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_start_ends_what_was_decided(commit: bool, rounds: int) -> None:
+    bench = TransactionBench()
+    producer = bench.begun(T0, U0)
+    bench.send(producer, T0, b"a")
+    bench.send(producer, U0, b"b")
+    bench.settle()
+    bench.end(producer, commit=commit)
+    for _ in range(rounds):
+        bench.sync()
+    for again in (bench.after_kill(), bench.after_crash()):
+        was_decided = again.state() is not S.ONGOING
+        assert was_decided or rounds == 0
+        again.settle()
+        again.advance(TIMEOUT_MS)
+        again.settle()
+        assert again.seen(T0) == ([b"a"] if commit and was_decided else [])
+        assert again.seen(U0) == ([b"b"] if commit and was_decided else [])
+        assert again.held_back() == []
+        assert again.producer().epoch > producer.epoch
+
+
+def test_a_start_with_a_disk_that_is_full_ends_it_later() -> None:
+    bench = TransactionBench()
+    producer = bench.begun(T0, U0)
+    bench.send(producer, T0, b"a")
+    bench.settle()
+    bench.end(producer)
+    bench.sync()
+    disk = bench.disk.after_crash(next(bench.disk.crash_states(1)))
+    disk.fail_on("append", "data/t-0", count=2, error=errno.ENOSPC)
+    again = TransactionBench(disk, bench.clock)
+    again.settle()
+    assert again.state() is S.PREPARE_COMMIT
+    with pytest.raises(ConcurrentTransactionsError):
+        again.init()
+    again.advance(3 * RETRY_MS)
+    assert again.state() is S.COMPLETE_COMMIT
+    assert again.seen(T0) == [b"a"]
+
+
+def orphaned(disk: SimulatedFiles) -> TransactionBench:
+    """A partition holds an open transaction of which the table knows nothing."""
+    bench = TransactionBench(disk)
+    bench.log(T0).append(batch(b"orphan", producer=(77, 0, 0), transactional=True))
+    bench.log(T0).append(batch(b"plain"))
+    bench.log(T0).flush()
+    assert bench.seen(T0) == []
+    return bench
+
+
+def test_an_open_transaction_that_nobody_knows_is_aborted() -> None:
+    again = orphaned(SimulatedFiles()).after_kill()
+    again.settle()
+    assert (again.seen(T0), again.held_back()) == ([b"plain"], [])
+
+
+def test_a_full_disk_does_not_keep_a_broker_with_an_orphan_from_starting() -> None:
+    disk = orphaned(SimulatedFiles()).disk.after_kill()
+    disk.fail_on("append", "data/t-0", count=2, error=errno.ENOSPC)
+    again = TransactionBench(disk)
+    again.settle()
+    assert again.seen(T0) == []
+    again.advance(3 * RETRY_MS)
+    assert (again.seen(T0), again.held_back()) == ([b"plain"], [])
+
+
+def test_the_abort_of_an_orphan_does_not_hit_the_next_transaction() -> None:
+    bench = TransactionBench()
+    producer = bench.producer()
+    log = bench.log(T0)
+    log.append(batch(b"orphan", producer=(*producer, 0), transactional=True))
+    log.flush()
+    disk = bench.disk.after_kill()
+    disk.fail_on("append", "data/t-0", count=2, error=errno.ENOSPC)
+    again = TransactionBench(disk, bench.clock)
+    with pytest.raises(ConcurrentTransactionsError):
+        again.add(producer, T0)
+    new = again.producer()
+    again.done(lambda: again.add(new, T0))
+    again.send(new, T0, b"kept")
+    again.done(lambda: again.end(new))
+    again.advance(5 * RETRY_MS)
+    assert again.seen(T0) == [b"kept"]
+
+
+def test_records_of_a_newer_release_are_passed_over() -> None:
+    bench = TransactionBench()
+    bench.producer("old")
+    from strandlog.protocol.transaction_records import encode_key
+
+    newer = (encode_key("new"), b"\x00\x09 whatever that means")
+    bench.broker.transactions_table.append([newer], bench.clock.now_ms())
+    bench.settle()
+    again = bench.after_crash()
+    assert [each.transactional_id for each in again.transactions.all()] == ["old"]
+    assert again.producer("new").epoch == 0
+
+
+def test_ever_new_transactional_ids_take_a_bounded_amount_of_memory() -> None:
+    bench = TransactionBench(settings={"transactional.ids.max.bytes": 100_000})
+    for number in range(3):
+        bench.done(lambda number=number: bench.init(f"{number}" + "x" * 30_000))  # type: ignore[misc]
+    with pytest.raises(TooManyTransactionalIdsError, match=r"transactional\.ids\.max\.bytes"):
+        bench.init("y" * 30_000)
+    bench.done(lambda: bench.init("0" + "x" * 30_000))  # a known one goes on
+    again = bench.after_crash()
+    with pytest.raises(TooManyTransactionalIdsError):
+        again.init("y" * 30_000)

@@ -1,0 +1,257 @@
+"""Threads share syncs, and nobody pulls a partition from under a sync that is under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.support.embedded_harness import Desk
+
+from strandlog import ClosedError, StorageError, TopicNotFoundError
+from strandlog.testing import Step
+
+PATIENCE_S = 10
+
+
+class SlowSync:
+    """Holds the next sync of a log file back until it is released."""
+
+    def __init__(self, path_part: str = "/t-0/") -> None:
+        self.path_part = path_part
+        self.has_begun = threading.Event()
+        self._may_go_on = threading.Event()
+        self._is_used = False
+
+    def __call__(self, step: Step) -> None:
+        is_meant = step.operation == "sync" and step.path.endswith(".log")
+        if is_meant and self.path_part in step.path and not self._is_used:
+            self._is_used = True
+            self.has_begun.set()
+            assert self._may_go_on.wait(PATIENCE_S), "nobody released the sync"
+
+    def wait_until_begun(self) -> None:
+        assert self.has_begun.wait(PATIENCE_S), "no sync began"
+
+    def release(self) -> None:
+        self._may_go_on.set()
+
+
+class Worker(threading.Thread):
+    """A thread that keeps what its work returned or raised."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self.result: object = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = self._work()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def finish(self) -> None:
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "the thread hangs"
+
+
+@contextmanager
+def slow_sync(desk: Desk, path_part: str = "/t-0/") -> Iterator[SlowSync]:
+    """The next sync waits for the test; the end of the block releases it anyway."""
+    slow = SlowSync(path_part)
+    desk.disk.watch(slow)
+    try:
+        yield slow
+    finally:
+        slow.release()
+        desk.disk.watch(None)
+
+
+def test_threads_that_wait_together_share_one_sync(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    producer = desk.log.producer()
+    producer.send("t", b"first")
+    before = desk.count_steps("sync", "/t-0/")
+    with slow_sync(desk) as slow:
+        leader = Worker(lambda: producer.send("t", b"leader"))
+        slow.wait_until_begun()
+        followers = [Worker(lambda: producer.send("t", b"follower")) for _ in range(8)]
+        while desk.log.describe_topic("t").partitions[0].end_offset < 10:
+            pass  # the appends do not wait for the disk
+        slow.release()
+        for worker in [leader, *followers]:
+            worker.finish()
+            assert worker.error is None
+    assert desk.count_steps("sync", "/t-0/") - before == 2
+    assert len(desk.values("t")) == 10
+
+
+def test_many_producers_need_fewer_syncs_than_sends(desk: Desk) -> None:
+    desk.log.create_topic("t")
+
+    def send_many() -> None:
+        producer = desk.log.producer(acks="all")
+        for number in range(50):
+            producer.send("t", str(number).encode())
+
+    with slow_sync(desk) as slow:
+        workers = [Worker(send_many) for _ in range(6)]
+        slow.wait_until_begun()
+        while desk.log.describe_topic("t").partitions[0].end_offset < 6:
+            pass
+        slow.release()
+        for worker in workers:
+            worker.finish()
+            assert worker.error is None
+    assert len(desk.values("t")) == 300
+    assert desk.count_steps("sync", "/t-0/00000000000000000000.log") < 300
+
+
+def test_what_was_acknowledged_is_on_disk(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    with slow_sync(desk) as slow:
+        leader = Worker(lambda: desk.log.producer().send("t", b"waits"))
+        slow.wait_until_begun()
+        assert leader.is_alive(), "acks=all returns after the sync, not before"
+        slow.release()
+        leader.finish()
+    desk.lose_power()
+    assert desk.values("t") == [b"waits"]
+
+
+def test_a_partition_is_not_synced_twice_at_a_time(desk: Desk) -> None:
+    """When the first sync fails, a second one would vouch for bytes that the kernel has dropped."""
+    desk.log.create_topic("t")
+    consumer = desk.log.consumer(["t"])
+    with slow_sync(desk) as slow:
+        desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")
+        leader = Worker(lambda: desk.log.producer().send("t", b"lost"))
+        slow.wait_until_begun()
+        assert consumer.poll() == [], "the reader leaves the partition to the one who syncs it"
+        desk.clock.advance(2_000)
+        desk.log.upkeep()
+        slow.release()
+        leader.finish()
+    assert isinstance(leader.error, StorageError)
+    assert consumer.poll() == [], "nothing was made durable"
+    desk.lose_power()
+    assert desk.values("t") == []
+
+
+def test_a_reader_does_not_sync_a_partition_that_failed_to_sync(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")
+    with pytest.raises(StorageError):
+        desk.log.producer().send("t", b"not acknowledged")
+    consumer = desk.log.consumer(["t"])
+    assert consumer.poll() == []
+    for call in (
+        lambda: desk.log.compact("t"),
+        lambda: desk.log.delete_records("t", 0, 0),
+        desk.log.flush,
+    ):
+        with pytest.raises(StorageError, match="stopped taking records"):
+            call()
+    consumer.seek_to_time(0)
+    assert consumer.poll() == [], "only after it was written and synced again may it be shown"
+    desk.advance(5_000)
+    assert [record.value for record in consumer.poll()] == [b"not acknowledged"]
+
+
+def test_closing_waits_for_the_sync_under_way(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    log, disk = desk.log, desk.disk
+    with slow_sync(desk) as slow:
+        sender = Worker(lambda: log.producer().send("t", b"last"))
+        slow.wait_until_begun()
+        closer = Worker(log.close)
+        closer.join(0.05)
+        assert closer.is_alive(), "the folder is not given away while somebody writes in it"
+        slow.release()
+        closer.finish()
+        sender.finish()
+    assert sender.error is None and closer.error is None
+    steps = len(disk.trace)
+    assert desk.values("t") == [b"last"]
+    assert not [step for step in disk.trace[:steps] if step.operation == "lock"]
+
+
+def test_a_sender_that_waits_for_the_lock_finds_the_log_closed(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    log = desk.log
+    producer, consumer = log.producer(), log.consumer(["t"])
+    calls: list[Callable[[], object]] = [
+        lambda: producer.send("t", b"late"),
+        lambda: producer.send_batch("t", [b"late"]),
+        consumer.poll,
+        lambda: log.create_topic("late"),
+        lambda: log.delete_topic("t"),
+        log.topics,
+    ]
+    with log.condition:
+        workers = [Worker(call) for call in calls]
+        while sum(worker.is_alive() for worker in workers) < len(workers):
+            pass
+        log.close()
+    for worker in workers:
+        worker.finish()
+        assert isinstance(worker.error, ClosedError)
+    assert desk.log.topics() == ["t"]
+
+
+def test_a_topic_deleted_under_a_waiting_sender_and_made_anew_is_not_spoilt(desk: Desk) -> None:
+    def delete_and_create() -> None:
+        desk.log.delete_topic("t")
+        desk.log.create_topic("t")
+
+    desk.log.create_topic("t")
+    with slow_sync(desk) as slow:
+        leader = Worker(lambda: desk.log.producer().send("t", b"old"))
+        slow.wait_until_begun()
+        follower = Worker(lambda: desk.log.producer().send("t", b"old, too"))
+        while desk.log.describe_topic("t").partitions[0].end_offset < 2:
+            pass
+        deleter = Worker(delete_and_create)
+        deleter.join(0.05)
+        slow.release()
+        for worker in (leader, follower, deleter):
+            worker.finish()
+    assert leader.error is None and deleter.error is None
+    # Made anew before the follower looked again: the new one is not the one it wrote to.
+    assert follower.error is None or isinstance(follower.error, (TopicNotFoundError, StorageError))
+    desk.send("t", b"new")
+    desk.kill()
+    assert desk.values("t") == [b"new"]
+    assert desk.log.problems == []
+
+
+def test_a_failed_sync_fails_everybody_who_waited_for_it(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    with slow_sync(desk) as slow:
+        desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")
+        leader = Worker(lambda: desk.log.producer().send("t", b"a"))
+        slow.wait_until_begun()
+        follower = Worker(lambda: desk.log.producer().send("t", b"b"))
+        while desk.log.describe_topic("t").partitions[0].end_offset < 2:
+            pass
+        slow.release()
+        leader.finish()
+        follower.finish()
+    assert isinstance(leader.error, StorageError)
+    assert isinstance(follower.error, StorageError)
+    assert leader.error is not follower.error, "each thread raises its own"
+
+
+def test_flush_returns_when_everything_is_on_disk(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    producer = desk.log.producer(acks=0)
+    producer.send_batch("t", [b"a", b"b"])
+    before = desk.count_steps("sync", "/t-")
+    producer.flush()
+    assert desk.count_steps("sync", "/t-") - before == 2
+    desk.lose_power()
+    assert desk.values("t") == [b"a", b"b"]

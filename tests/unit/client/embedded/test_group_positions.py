@@ -1,0 +1,221 @@
+"""Where a group goes on: commits, late ones refused, auto commit, expiry."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.embedded_harness import Desk, member, numbered, owned
+
+from strandlog import (
+    GroupError,
+    InvalidGroupError,
+    NotOwnerError,
+    TopicPartition,
+)
+from strandlog.errors import (
+    IllegalGenerationError,
+    UnknownMemberError,
+)
+
+# -- positions ---------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_where_it_committed(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(6))
+    consumer = member(desk)
+    assert len(consumer.poll(max_records=4)) == 4
+    assert consumer.commit() == {TopicPartition("t", 0): 4}
+    assert consumer.committed("t", 0) == consumer.position("t", 0) == 4
+    assert consumer.commit() == {}
+    consumer.poll()
+    desk.reopen()
+    consumer = member(desk)
+    assert [record.offset for record in consumer.poll()] == [4, 5]
+
+
+def test_commits_survive_a_power_cut(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(6))
+    consumer = member(desk)
+    consumer.poll(max_records=4)
+    consumer.commit()
+    desk.lose_power()
+    assert [record.offset for record in member(desk).poll()] == [4, 5]
+
+
+def test_a_commit_may_go_back(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(6))
+    consumer = member(desk)
+    consumer.poll()
+    consumer.commit()
+    consumer.seek("t", 0, 2)
+    assert consumer.commit() == {TopicPartition("t", 0): 2}
+    desk.kill()
+    assert member(desk).poll()[0].offset == 2
+
+
+def test_dead_members_are_not_waited_for_after_a_kill(desk: Desk) -> None:
+    desk.log.create_topic("t", 4)
+    members = [member(desk) for _ in range(3)]
+    assert owned(*members) == [0, 1, 2, 3]
+    desk.kill()
+    survivor = member(desk)
+    assert owned(survivor) == [0, 1, 2, 3]
+
+
+def test_a_member_that_was_silent_for_too_long_loses_its_place(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(8))
+    slow = member(desk, max_poll_interval_ms=60_000)
+    assert len(slow.poll()) == 8
+    quick = member(desk, max_poll_interval_ms=60_000)
+    for _ in range(61):
+        desk.advance(1_000)
+        quick.poll()
+    assert len(quick.poll()) + len(quick.poll()) <= 8
+    assert owned(quick) == [0, 1]
+    with pytest.raises(UnknownMemberError, match="join"):
+        slow.commit()
+    quick.commit()
+    assert desk.log.committed_offsets("g")[TopicPartition("t", 0)].offset == 4
+    slow.poll()
+    assert len(slow.assignment) == len(quick.assignment) == 1
+
+
+def test_a_late_commit_does_not_move_the_group_back(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(8))
+    stale = member(desk, max_poll_interval_ms=60_000)
+    stale.poll(max_records=1)
+    other = member(desk, max_poll_interval_ms=60_000)
+    for _ in range(61):
+        desk.advance(1_000)
+        other.poll()
+        other.commit()
+    before = desk.log.committed_offsets("g")
+    assert {at.offset for at in before.values()} == {4}
+    with pytest.raises(GroupError):
+        stale.commit()
+    assert desk.log.committed_offsets("g") == before
+
+
+def test_a_commit_of_an_old_generation_is_refused(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(8))
+    first = member(desk)
+    first.poll()
+    generation = desk.log.describe_group("g").generation
+    second = member(desk)
+    first.commit()
+    second.poll()
+    assert desk.log.describe_group("g").generation == generation + 1
+    membership = first._membership
+    assert membership is not None
+    membership._generation = generation
+    first.seek_all(0)
+    with pytest.raises(IllegalGenerationError, match="join it again"):
+        first.commit()
+
+
+def test_a_commit_while_the_group_comes_together_anew_is_not_refused(desk: Desk) -> None:
+    """The member gave up nothing by waiting: what it still has after that, it may commit."""
+    desk.log.create_topic("t", 3)
+    desk.send("t", *numbered(9))
+    waiting, busy = member(desk), member(desk)
+    assert busy.poll()
+    newcomer = member(desk)
+    assert waiting.poll() == [] and newcomer.poll() == []
+    waiting.seek_all(1)
+    busy.close()
+    committed = waiting.commit()
+    assert committed.keys() == set(waiting.assignment), "those that it lost are not committed"
+    assert owned(waiting, newcomer) == [0, 1, 2]
+
+
+def test_a_member_cannot_ask_about_what_it_does_not_have(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    first, second = member(desk), member(desk)
+    foreign = second.assignment[0].partition
+    for call in (
+        lambda: first.position("t", foreign),
+        lambda: first.seek("t", foreign, 0),
+    ):
+        with pytest.raises(NotOwnerError, match=f"does not have t-{foreign}; see its assignment"):
+            call()
+    assert first.committed("t", foreign) is None
+
+
+# -- auto commit -------------------------------------------------------------------------------
+
+
+def test_auto_commit_commits_what_the_polls_before_returned(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(6))
+    consumer = member(desk, auto_commit=True)
+    consumer.poll(max_records=2)
+    assert consumer.committed("t", 0) == 0
+    consumer.poll(max_records=2)
+    assert consumer.committed("t", 0) == 2
+    consumer.close()
+    assert desk.log.committed_offsets("g")[TopicPartition("t", 0)].offset == 4
+
+
+def test_auto_commit_by_iteration_counts_a_record_when_the_next_is_asked_for(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(3))
+    consumer = member(desk, auto_commit=True)
+    for record in consumer:
+        assert consumer.committed("t", 0) == record.offset
+    assert consumer.committed("t", 0) == 3
+
+
+def test_auto_commit_does_not_count_the_record_at_which_the_program_failed(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(3))
+    with pytest.raises(ZeroDivisionError), member(desk, auto_commit=True) as consumer:
+        for record in consumer:
+            assert record.value != b"1" or 1 / 0
+    assert member(desk).poll()[0].value == b"1"
+
+
+def test_auto_commit_before_a_consumer_turns_to_other_partitions(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(4))
+    consumer = member(desk, auto_commit=True)
+    consumer.poll()
+    consumer.assign([("t", 0)])
+    assert {at.offset for at in desk.log.committed_offsets("g").values()} == {2}
+
+
+def test_auto_commit_needs_a_group(desk: Desk) -> None:
+    with pytest.raises(InvalidGroupError, match="auto_commit needs a group"):
+        desk.log.consumer(auto_commit=True)
+
+
+def test_without_auto_commit_nothing_is_committed(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(3))
+    with member(desk) as consumer:
+        consumer.poll()
+        consumer.poll()
+    assert desk.log.committed_offsets("g") == {}
+
+
+def test_old_offsets_expire_and_used_ones_do_not(desk: Desk) -> None:
+    desk.settings = {"offsets.retention.minutes": 60}
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(3))
+    with member(desk, group="gone") as gone:
+        gone.poll()
+        gone.commit()
+    stays = member(desk, group="stays")
+    stays.poll()
+    stays.commit()
+    for _ in range(8):
+        desk.clock.advance(600_000)
+        desk.log.upkeep()
+        desk.clock.advance(1)
+        stays.poll()
+    assert desk.log.committed_offsets("gone") == {}
+    assert desk.log.committed_offsets("stays")[TopicPartition("t", 0)].offset == 3

@@ -1,0 +1,321 @@
+"""Consumers that share the partitions of their topics as members of a group."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.embedded_harness import Desk, member, numbered, owned, read_values
+
+from strandlog import (
+    InvalidGroupError,
+    TopicInUseError,
+    TopicPartition,
+)
+from strandlog.errors import (
+    GroupFullError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InconsistentProtocolError,
+    InvalidSessionTimeoutError,
+    InvalidSettingError,
+    UnknownMemberError,
+)
+
+# -- who has what ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_members_share_all_partitions_and_no_partition_twice(
+    desk: Desk, assignor: str, count: int
+) -> None:
+    desk.log.create_topic("t", 4)
+    desk.send("t", *numbered(40))
+    members = [member(desk, assignors=[assignor]) for _ in range(count)]
+    assert owned(*members) == [0, 1, 2, 3]
+    sizes = [len(each.assignment) for each in members]
+    assert max(sizes) - min(sizes) <= 1
+    assert read_values(*members) == numbered(40)
+    assert read_values(*members) == []
+
+
+def test_more_members_than_partitions_leaves_some_without_any(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(6))
+    members = [member(desk) for _ in range(4)]
+    assert sorted(len(each.assignment) for each in members) == [0, 0, 1, 1]
+    assert read_values(*members) == numbered(6)
+    idle = next(each for each in members if not each.assignment)
+    assert idle.poll() == [] and idle.commit() == {}
+
+
+def test_a_newcomer_gets_its_share_and_a_leaver_hands_it_back(desk: Desk) -> None:
+    desk.log.create_topic("t", 4)
+    first = member(desk)
+    assert owned(first) == [0, 1, 2, 3]
+    second = member(desk)
+    assert len(first.assignment) == len(second.assignment) == 2
+    second.close()
+    first.poll()
+    assert owned(first) == [0, 1, 2, 3]
+    assert second.assignment == []
+
+
+def test_what_a_leaver_committed_is_not_read_again(desk: Desk) -> None:
+    desk.log.create_topic("t", 4)
+    desk.send("t", *numbered(8))
+    first, second = member(desk), member(desk)
+    done = second.poll()
+    second.commit()
+    second.close()
+    rest = first.poll() + first.poll()
+    assert len(done) == 4
+    assert sorted(record.value or b"" for record in done + rest) == numbered(8)
+
+
+def test_what_a_leaver_did_not_commit_is_read_again(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(8))
+    first, second = member(desk), member(desk)
+    assert len(second.poll()) == 4
+    second.close()
+    assert len(first.poll() + first.poll()) == 8
+
+
+def test_a_member_with_uncommitted_records_keeps_its_partitions(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(4))
+    first = member(desk)
+    assert len(first.poll()) == 4
+    second = member(desk)
+    assert second.poll() == [] and second.assignment == []
+    assert owned(first) == [0, 1]
+    first.commit()
+    second.poll()
+    assert len(first.assignment) == len(second.assignment) == 1
+    assert second.poll() == [], "nothing is read twice"
+
+
+def test_a_member_gives_its_partitions_up_when_it_polls(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(4))
+    first = member(desk)
+    first.poll()
+    second = member(desk)
+    first.poll()
+    assert len(second.poll()) == 2, "not committed, so read again by the new owner"
+
+
+def test_a_member_that_joins_again_hands_out_nothing_meanwhile(desk: Desk) -> None:
+    """It would hand out records of partitions that it is about to lose."""
+    desk.log.create_topic("t", 3)
+    desk.send("t", *numbered(3))
+    busy, idle = member(desk), member(desk)
+    done = len(busy.poll())
+    assert done
+    desk.send("t", *numbered(3))
+    newcomer = member(desk)
+    assert idle.poll() == [] and newcomer.poll() == []
+    busy.commit()
+    values = read_values(busy, idle, newcomer)
+    assert len(values) + done == 6
+    assert owned(busy, idle, newcomer) == [0, 1, 2]
+
+
+def test_a_member_that_closed_while_it_waited_to_join_leaves_no_ghost(desk: Desk) -> None:
+    desk.log.create_topic("t", 4)
+    desk.send("t", *numbered(8))
+    first = member(desk)
+    first.poll()
+    second = member(desk)
+    second.close()
+    first.commit()
+    first.poll()
+    assert owned(first) == [0, 1, 2, 3]
+    assert len(desk.log.describe_group("g").members) == 1
+
+
+def test_three_members_are_settled_as_soon_as_the_third_is_there(desk: Desk) -> None:
+    desk.log.create_topic("t", 3)
+    members = [member(desk) for _ in range(3)]
+    assert [len(each.assignment) for each in members] == [1, 1, 1]
+    assert desk.log.describe_group("g").state == "Stable"
+
+
+def test_groups_are_independent(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(6))
+    one, two = member(desk, group="one"), member(desk, group="two")
+    assert read_values(one) == read_values(two) == numbered(6)
+    assert desk.log.groups() == ["one", "two"]
+
+
+def test_members_with_different_subscriptions_never_get_foreign_topics(desk: Desk) -> None:
+    for topic in ("a", "b", "c"):
+        desk.log.create_topic(topic, 3)
+    wishes = [("a",), ("b",), ("a", "b"), ("c",)]
+    for assignor in ("range", "roundrobin", "sticky"):
+        members = [member(desk, *wish, group=assignor, assignors=[assignor]) for wish in wishes]
+        for each, wish in zip(members, wishes, strict=True):
+            each.poll()
+            assert {tp.topic for tp in each.assignment} <= set(wish)
+        have = sorted(tp for each in members for tp in each.assignment)
+        assert have == [TopicPartition(topic, n) for topic in "abc" for n in range(3)]
+
+
+def test_a_topic_that_grows_is_shared_anew(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    first, second = member(desk), member(desk)
+    desk.log.alter_topic("t", partitions=6)
+    second.poll()
+    first.poll()
+    assert owned(first, second) == [0, 1, 2, 3, 4, 5]
+    assert len(first.assignment) == 3
+    desk.send("t", *numbered(6))
+    assert read_values(first, second) == numbered(6)
+
+
+def test_growth_of_a_topic_that_only_a_follower_reads_is_noticed(desk: Desk) -> None:
+    desk.log.create_topic("a")
+    desk.log.create_topic("b")
+    leader, follower = member(desk, "a"), member(desk, "b")
+    for count in (2, 3, 5):
+        desk.log.alter_topic("b", partitions=count)
+        leader.poll()
+        follower.poll()
+        assert len(follower.assignment) == count
+
+
+def test_a_member_asks_for_a_topic_that_does_not_exist(desk: Desk) -> None:
+    with pytest.raises(Exception, match="topic 'nowhere' does not exist; create it first"):
+        member(desk, "nowhere")
+    assert desk.log.groups() == []
+
+
+# -- groups from outside -----------------------------------------------------------------------
+
+
+def test_a_topic_in_use_is_not_deleted(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    consumer = member(desk)
+    with pytest.raises(TopicInUseError, match="topic 't' is in use by consumers of group g"):
+        desk.log.delete_topic("t")
+    consumer.close()
+    desk.log.delete_topic("t")
+    assert desk.log.topics() == []
+
+
+def test_offsets_are_set_from_outside_while_nobody_reads(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(8))
+    desk.log.commit_offsets("g", {TopicPartition("t", 0): 3, TopicPartition("t", 1): 1})
+    consumer = member(desk)
+    assert consumer.position("t", 0) == 3 and consumer.position("t", 1) == 1
+    with pytest.raises(UnknownMemberError, match="only they may commit"):
+        desk.log.commit_offsets("g", {TopicPartition("t", 0): 0})
+    consumer.close()
+    desk.log.commit_offsets("g", {TopicPartition("t", 0): 0})
+    assert member(desk).position("t", 0) == 0
+
+
+def test_a_group_is_described_and_deleted(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    consumer = member(desk)
+    described = desk.log.describe_group("g")
+    assert (described.state, described.protocol_name, len(described.members)) == (
+        "Stable",
+        "range",
+        1,
+    )
+    with pytest.raises(GroupNotEmptyError, match=r"has 1 member\(s\); stop them first"):
+        desk.log.delete_group("g")
+    consumer.commit()
+    consumer.close()
+    desk.log.delete_group("g")
+    assert desk.log.groups() == [] and desk.log.committed_offsets("g") == {}
+    with pytest.raises(GroupNotFoundError, match="group 'g' does not exist"):
+        desk.log.describe_group("g")
+    with pytest.raises(GroupNotFoundError):
+        desk.log.delete_group("g")
+    desk.reopen()
+    assert desk.log.groups() == []
+
+
+def test_a_consumer_with_partitions_of_its_own_commits_for_a_group_without_members(
+    desk: Desk,
+) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(4))
+    consumer = desk.log.consumer(group="g")
+    consumer.assign([("t", 1)])
+    assert len(consumer.poll()) == 2
+    assert consumer.commit() == {TopicPartition("t", 1): 2}
+    with member(desk), pytest.raises(UnknownMemberError):
+        consumer.seek("t", 1, 0)
+        consumer.commit()
+    assert desk.log.committed_offsets("g")[TopicPartition("t", 1)].offset == 2
+
+
+def test_a_member_that_assigns_itself_partitions_leaves_its_group(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    first, second = member(desk), member(desk)
+    first.assign([("t", 0), ("t", 1)])
+    second.poll()
+    assert owned(first) == owned(second) == [0, 1]
+    assert first.group == "g"
+
+
+# -- what goes wrong ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 256, "\ud800"])
+def test_bad_group_names_are_refused_and_do_no_harm(desk: Desk, name: str) -> None:
+    desk.log.create_topic("t")
+    with pytest.raises(InvalidGroupError, match="is not a group name"):
+        member(desk, group=name)
+    desk.reopen()
+    assert desk.log.groups() == []
+
+
+@pytest.mark.parametrize("name", ["a|b", "a/b", "a b", "ä", "..", "-", "日本"])
+def test_odd_group_names_are_fine(desk: Desk, name: str) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", b"0")
+    consumer = member(desk, group=name)
+    consumer.poll()
+    consumer.commit()
+    desk.kill()
+    assert desk.log.groups() == [name]
+    assert member(desk, group=name).poll() == []
+
+
+def test_a_member_that_could_not_start_leaves_nothing_behind(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    with pytest.raises(InvalidSettingError, match="some of range, roundrobin, sticky"):
+        member(desk, assignors=["nonsense"])
+    with pytest.raises(InvalidSettingError):
+        member(desk, assignors=[])
+    with pytest.raises(InvalidSessionTimeoutError, match="outside 6000 to 1800000"):
+        member(desk, max_poll_interval_ms=1)
+    assert desk.log.groups() == []
+    first = member(desk, assignors=["range"])
+    with pytest.raises(InconsistentProtocolError, match="add one that they have"):
+        member(desk, assignors=["roundrobin"])
+    first.poll()
+    assert owned(first) == [0, 1]
+
+
+def test_a_full_group_says_so(desk: Desk) -> None:
+    desk.settings = {"group.max.size": 2}
+    desk.log.create_topic("t", 3)
+    first, second = member(desk), member(desk)
+    with pytest.raises(GroupFullError, match=r"raise group.max.size \(2\)"):
+        member(desk)
+    first.poll()
+    assert owned(first, second) == [0, 1, 2]
+
+
+def test_a_closed_log_lets_its_members_go(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    member(desk)
+    desk.reopen()
+    assert desk.log.describe_group("g").members == ()

@@ -1,0 +1,540 @@
+"""Sending: every form of a record, where it goes, how safe it is, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from tests.support.embedded_harness import Desk, drain, numbered, place
+
+from strandlog import (
+    ClosedError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    Producer,
+    Record,
+    RecordMetadata,
+    StorageError,
+    TopicNotFoundError,
+)
+from strandlog.errors import (
+    InvalidRecordError,
+    InvalidSettingError,
+    InvalidTimestampError,
+    UnsupportedCodecError,
+)
+from strandlog.record.partitioner import fnv1a, md5_hash, murmur2
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def read_all(desk: Desk, topic: str = "t") -> list[Record]:
+    return sorted(drain(desk.log.consumer([topic])), key=place)
+
+
+def as_metadata(record: Record) -> RecordMetadata:
+    return RecordMetadata(record.topic, record.partition, record.offset, record.timestamp)
+
+
+# -- one record --------------------------------------------------------------------------------
+
+
+def test_every_part_of_a_record_comes_back(desk: Desk) -> None:
+    desk.log.create_topic("t", 3)
+    meta = desk.log.producer().send(
+        "t", b"value", b"key", headers={"h": b"x", "n": None, "e": b""}, partition=2, timestamp=123
+    )
+    assert meta == RecordMetadata("t", 2, 0, 123)
+    (record,) = read_all(desk)
+    assert record == Record(
+        "t", 2, 0, 123, b"key", b"value", (("h", b"x"), ("n", None), ("e", b""))
+    )
+
+
+def test_null_and_empty_are_not_the_same(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    producer = desk.log.producer()
+    given: list[tuple[bytes | None, bytes | None]] = [
+        (key, value) for key in (None, b"", b"k") for value in (None, b"", b"v")
+    ]
+    for key, value in given:
+        producer.send("t", value, key)
+    producer.send_batch("t", given)
+    desk.kill()
+    assert [(r.key, r.value) for r in read_all(desk)] == given * 2
+
+
+def test_any_bytes_are_a_value(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    every = bytes(range(256))
+    desk.log.producer().send("t", every, every, headers={"ä\u0000 ": every})
+    (record,) = read_all(desk)
+    assert (record.key, record.value, record.headers) == (every, every, (("ä\u0000 ", every),))
+
+
+def test_headers_may_be_pairs_and_come_twice(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    pairs = [("a", b"1"), ("a", b"2"), ("b", None)]
+    producer = desk.log.producer()
+    producer.send("t", b"", headers=pairs)
+    producer.send_batch("t", [{"value": b"", "headers": pairs}, {"value": b"", "headers": {}}])
+    assert [record.headers for record in read_all(desk)] == [tuple(pairs), tuple(pairs), ()]
+
+
+def test_the_time_is_the_clocks_unless_given(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    producer = desk.log.producer()
+    assert producer.send("t", b"").timestamp == desk.clock.now_ms()
+    assert producer.send("t", b"", timestamp=0).timestamp == 0
+    assert [r.timestamp for r in read_all(desk)] == [desk.clock.now_ms(), 0]
+
+
+def test_a_topic_may_stamp_the_time_of_the_append(desk: Desk) -> None:
+    desk.log.create_topic("t", config={"message.timestamp.type": "LogAppendTime"})
+    producer = desk.log.producer()
+    metas = [producer.send("t", b"", timestamp=5)]
+    desk.clock.advance(1_000)
+    metas += producer.send_batch("t", [{"value": b"", "timestamp": 7}, b"", (b"k", b"")])
+    assert [meta.timestamp for meta in metas] == [desk.clock.now_ms() - 1_000] + [
+        desk.clock.now_ms()
+    ] * 3
+    assert metas == [as_metadata(record) for record in read_all(desk)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"value": "text"}, "value is bytes or None, not str; encode it first"),
+        ({"value": bytearray(b"x")}, "value is bytes or None, not bytearray"),
+        ({"value": b"", "key": 5}, "key is bytes or None, not int"),
+        ({"value": b"", "headers": {"h": "x"}}, "a header has a str for a name and bytes"),
+        ({"value": b"", "headers": {1: b"x"}}, "a header has a str for a name and bytes"),
+        ({"value": b"", "headers": "abc"}, r"sequence of \(name, value\) pairs"),
+        ({"value": b"", "headers": 5}, r"sequence of \(name, value\) pairs"),
+        ({"value": b"", "partition": "0"}, "a partition is an int; this one is '0'"),
+        ({"value": b"", "partition": 1.0}, "a partition is an int"),
+        ({"value": b"", "timestamp": 1.5}, "a timestamp is an int, in Unix milliseconds"),
+        ({"value": b"", "timestamp": "now"}, "a timestamp is an int, in Unix milliseconds"),
+    ],
+)
+def test_wrong_types_are_told_by_name(desk: Desk, parts: dict[str, object], message: str) -> None:
+    desk.log.create_topic("t", 2)
+    producer = desk.log.producer()
+    with pytest.raises(TypeError, match=message):
+        producer.send("t", **parts)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=message):
+        producer.send_batch("t", [b"fine", parts])
+    assert read_all(desk) == []
+
+
+@pytest.mark.parametrize("timestamp", [-1, -5, 2**63])
+def test_a_time_before_time_is_refused(desk: Desk, timestamp: int) -> None:
+    desk.log.create_topic("t")
+    producer = desk.log.producer()
+    with pytest.raises(InvalidTimestampError, match=f"{timestamp} is no timestamp: 0 to"):
+        producer.send("t", b"", timestamp=timestamp)
+    with pytest.raises(InvalidTimestampError):
+        producer.send_batch("t", [{"value": b"", "timestamp": timestamp}])
+
+
+def test_the_window_for_timestamps_is_the_topics(desk: Desk) -> None:
+    desk.log.create_topic(
+        "t",
+        config={"message.timestamp.after.max.ms": "1s", "message.timestamp.before.max.ms": "1h"},
+    )
+    producer = desk.log.producer()
+    now_ms = desk.clock.now_ms()
+    producer.send("t", b"", timestamp=now_ms + 1_000)
+    producer.send("t", b"", timestamp=now_ms - 3_600_000)
+    with pytest.raises(InvalidTimestampError, match=r"after.max.ms allows 1000"):
+        producer.send("t", b"", timestamp=now_ms + 1_001)
+    with pytest.raises(InvalidTimestampError, match=r"before.max.ms allows 3600000"):
+        producer.send("t", b"", timestamp=now_ms - 3_600_001)
+    assert len(read_all(desk)) == 2
+
+
+# -- where a record goes -----------------------------------------------------------------------
+
+
+def test_an_explicit_partition_comes_before_the_key_and_the_key_before_the_turn(
+    desk: Desk,
+) -> None:
+    desk.log.create_topic("t", 5)
+    producer = desk.log.producer()
+    by_key = murmur2(b"k") % 5
+    other = (by_key + 1) % 5
+    assert producer.send("t", b"", b"k", partition=other).partition == other
+    assert [producer.send("t", b"", b"k").partition for _ in range(3)] == [by_key] * 3
+    assert [producer.send("t", b"").partition for _ in range(6)] == [0, 1, 2, 3, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "hashed"), [("murmur2", murmur2), ("md5", md5_hash), ("fnv1a", fnv1a)]
+)
+def test_each_partitioner_puts_keys_where_its_hash_says(
+    desk: Desk, name: str, hashed: Callable[[bytes], int]
+) -> None:
+    desk.log.create_topic("t", 7)
+    producer = desk.log.producer(partitioner=name)
+    keys = [b"", *numbered(40), bytes(1000)]
+    expected = [hashed(key) % 7 for key in keys]
+    assert [producer.send("t", b"", key).partition for key in keys] == expected
+    pairs: list[tuple[bytes | None, bytes | None]] = [(key, b"") for key in keys]
+    assert [meta.partition for meta in producer.send_batch("t", pairs)] == expected
+    mixed = [{"value": b"", "key": key} for key in keys]
+    assert [meta.partition for meta in producer.send_batch("t", mixed)] == expected
+
+
+@pytest.mark.parametrize("form", ["sends", "values", "mappings", "pairs"])
+def test_nine_records_without_keys_over_three_partitions(desk: Desk, form: str) -> None:
+    desk.log.create_topic("t", 3)
+    producer = desk.log.producer()
+    match form:
+        case "sends":
+            for value in numbered(9):
+                producer.send("t", value)
+        case "values":
+            producer.send_batch("t", numbered(9))
+        case "mappings":
+            producer.send_batch("t", [{"value": value} for value in numbered(9)])
+        case "pairs":
+            producer.send_batch("t", [(None, value) for value in numbered(9)])
+    assert Counter(record.partition for record in read_all(desk)) == {0: 3, 1: 3, 2: 3}
+
+
+def test_short_lived_producers_do_not_all_begin_with_the_first_partition(desk: Desk) -> None:
+    desk.log.create_topic("t", 3)
+    for value in numbered(9):
+        with desk.log.producer() as producer:
+            producer.send("t", value)
+    assert Counter(record.partition for record in read_all(desk)) == {0: 3, 1: 3, 2: 3}
+
+
+def test_turns_go_on_between_sends_and_batches(desk: Desk) -> None:
+    desk.log.create_topic("t", 3)
+    producer = desk.log.producer()
+    partitions = [producer.send("t", b"").partition]
+    partitions += [meta.partition for meta in producer.send_batch("t", numbered(4))]
+    partitions += [producer.send("t", b"").partition]
+    partitions += [meta.partition for meta in producer.send_batch("t", [None, (None, b"")])]
+    assert partitions == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("partition", [3, -1, 10**9])
+def test_a_partition_that_is_not_there(desk: Desk, partition: int) -> None:
+    desk.log.create_topic("t", 3)
+    producer = desk.log.producer()
+    message = f"topic 't' has no partition {partition}; it has 0 to 2"
+    with pytest.raises(TopicNotFoundError, match=message):
+        producer.send("t", b"", partition=partition)
+    with pytest.raises(TopicNotFoundError, match=message):
+        producer.send_batch("t", [b"fine", {"value": b"", "partition": partition}])
+    assert read_all(desk) == []
+
+
+def test_producing_does_not_create_topics(desk: Desk) -> None:
+    producer = desk.log.producer()
+    for call in (
+        lambda: producer.send("nowhere", b""),
+        lambda: producer.send_batch("nowhere", [b""]),
+    ):
+        with pytest.raises(TopicNotFoundError, match="topic 'nowhere' does not exist; create it"):
+            call()
+    assert desk.log.topics() == []
+
+
+# -- many records ------------------------------------------------------------------------------
+
+
+def test_send_batch_takes_every_form_and_tells_where_each_record_went(desk: Desk) -> None:
+    desk.log.create_topic("t", 3)
+    producer = desk.log.producer()
+    items = [
+        b"value",
+        (b"key", b"pair"),
+        (None, None),
+        None,
+        {"value": b"mapping", "key": b"k", "headers": {"h": b"1"}, "timestamp": 99},
+        {"value": None, "partition": 1},
+    ]
+    metas = producer.send_batch("t", items)
+    assert len(metas) == 6
+    records = {place(record): record for record in read_all(desk)}
+    found = [records[meta.topic, meta.partition, meta.offset] for meta in metas]
+    assert [as_metadata(record) for record in found] == list(metas) == metas
+    assert [(r.key, r.value) for r in found] == [
+        (None, b"value"),
+        (b"key", b"pair"),
+        (None, None),
+        (None, None),
+        (b"k", b"mapping"),
+        (None, None),
+    ]
+    assert found[4].headers == (("h", b"1"),) and found[4].timestamp == 99
+    assert metas[-1].partition == 1 and metas[1:3] == list(metas)[1:3]
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("codec", CODECS)
+def test_lazy_metadata_is_what_consumers_read(desk: Desk, partitions: int, codec: str) -> None:
+    desk.log.create_topic("t", partitions)
+    producer = desk.log.producer(compression=codec)
+    sent: list[RecordMetadata] = []
+    for round_number in range(5):
+        values: list[bytes | None] = [b"%d-%d" % (round_number, n) for n in range(50)]
+        values[7] = None
+        sent += producer.send_batch("t", values)
+        sent += producer.send_batch("t", [(b"k%d" % n, b"") for n in range(50)])
+        sent += producer.send_batch("t", [{"value": b"", "timestamp": n} for n in range(50)])
+        desk.clock.advance(1)
+    assert sorted(sent) == sorted(as_metadata(record) for record in read_all(desk))
+
+
+def test_the_list_that_was_sent_may_be_used_again(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    producer = desk.log.producer()
+    items = [b"a", b"b"]
+    first = producer.send_batch("t", items)
+    items.clear()
+    items += [b"c"]
+    second = producer.send_batch("t", items)
+    assert [meta.offset for meta in first] == [0, 1]
+    assert [meta.offset for meta in second] == [2]
+    assert repr(second) == repr(list(second))
+
+
+def test_anything_that_can_be_iterated_is_a_batch(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    producer = desk.log.producer()
+    assert list(producer.send_batch("t", [])) == []
+    assert len(producer.send_batch("t", iter([b"a", b"b"]))) == 2
+    assert len(producer.send_batch("t", (value for value in (b"c",)))) == 1
+    assert desk.values("t") == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(b"k", b"v", b"x")],
+        [(b"k", b"v"), (b"k",)],
+        [{"key": b"k"}],
+        [{"value": b"", "topic": "t"}],
+        [[b"k", b"v"]],
+        [b"fine", "text"],
+        [(b"k", "text")],
+        [5],
+        b"bytes",
+    ],
+)
+def test_what_is_no_record_is_refused_and_nothing_is_written(desk: Desk, wrong: object) -> None:
+    desk.log.create_topic("t", 2)
+    with pytest.raises(TypeError, match="a record"):
+        desk.log.producer().send_batch("t", wrong)  # type: ignore[arg-type]
+    assert read_all(desk) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        ({"value": bytes(2_000)}, MessageTooLargeError),
+        ({"value": b"", "timestamp": 2**62}, InvalidTimestampError),
+        ({"value": b"", "key": None}, InvalidRecordError),
+    ],
+)
+def test_one_bad_record_keeps_a_batch_from_all_partitions(
+    desk: Desk, bad: dict[str, object], error: type[Exception]
+) -> None:
+    desk.log.create_topic("t", 3, {"max.message.bytes": 1_000, "cleanup.policy": "compact"})
+    good = [{"value": b"x", "key": b"k", "partition": number} for number in range(3)]
+    for place_of_bad in range(3):
+        with pytest.raises(error):
+            desk.log.producer().send_batch("t", [*good, {**good[place_of_bad], **bad}])
+    assert [info.end_offset for info in desk.log.describe_topic("t").partitions] == [0, 0, 0]
+
+
+def test_a_broken_partition_keeps_a_batch_from_all_partitions(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    producer = desk.log.producer()
+    desk.disk.fail_on("sync", "/t-1/")
+    with pytest.raises(StorageError):
+        producer.send("t", b"", partition=1)
+    with pytest.raises(StorageError, match="t-1 stopped taking records"):
+        producer.send_batch("t", [b"a", b"b"])
+    assert desk.log.describe_topic("t").partitions[0].end_offset == 0
+
+
+def test_a_batch_that_is_too_large_says_how_large_it_may_be(desk: Desk) -> None:
+    desk.log.create_topic("t", config={"max.message.bytes": 500})
+    producer = desk.log.producer()
+    message = "is over the limit of 500; send smaller batches or raise max.message.bytes"
+    with pytest.raises(MessageTooLargeError, match=message):
+        producer.send("t", bytes(500))
+    with pytest.raises(MessageTooLargeError, match=message):
+        producer.send_batch("t", [bytes(100)] * 5)
+    producer.send_batch("t", [bytes(100)] * 3)
+    desk.log.alter_topic("t", {"max.message.bytes": 5_000})
+    producer.send("t", bytes(500))
+    assert len(read_all(desk)) == 4
+
+
+def test_a_record_may_be_larger_than_a_segment(desk: Desk) -> None:
+    desk.log.create_topic("t", config={"segment.bytes": 1024})
+    producer = desk.log.producer()
+    values = [bytes([number]) * size for number, size in enumerate((10, 5_000, 10, 9_000, 9_000))]
+    for value in values:
+        producer.send("t", value)
+    desk.kill()
+    assert [record.value for record in read_all(desk)] == values
+
+
+# -- compression -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_by_producer_and_by_topic(desk: Desk, codec: str) -> None:
+    as_topic = "uncompressed" if codec == "none" else codec
+    desk.log.create_topic("mine")
+    desk.log.create_topic("its", config={"compression.type": as_topic})
+    value = b"again and " * 500
+    for topic, producer in (
+        ("mine", desk.log.producer(compression=codec)),
+        ("its", desk.log.producer()),
+    ):
+        producer.send(topic, value, b"key", headers={"h": b"x"})
+        producer.send_batch(topic, [value] * 5)
+        (info,) = desk.log.describe_topic(topic).partitions
+        assert (info.size_bytes < 2_000) is (codec != "none")
+        assert [record.value for record in read_all(desk, topic)] == [value] * 6
+
+
+def test_an_unknown_codec_is_refused(desk: Desk) -> None:
+    with pytest.raises(UnsupportedCodecError, match="none, gzip, snappy, lz4, zstd"):
+        desk.log.producer(compression="brotli")
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_what_packs_well_but_no_reader_could_unpack_is_refused(desk: Desk, codec: str) -> None:
+    desk.settings = {"decompressed.max.bytes": 100_000}
+    desk.log.create_topic("t")
+    producer = desk.log.producer(compression=codec)
+    message = "is over the limit of 100000; send smaller batches or raise decompressed.max.bytes"
+    with pytest.raises(MessageTooLargeError, match=message):
+        producer.send("t", bytes(100_000))
+    with pytest.raises(MessageTooLargeError, match=message):
+        producer.send_batch("t", [bytes(100)] * 1_000)
+    producer.send("t", bytes(99_980))
+    producer.send_batch("t", [b""] * 5_000)
+    assert len(read_all(desk)) == 5_001
+    desk.log.producer(compression="none").send("t", bytes(500_000))
+    assert len(read_all(desk)) == 5_002, "what is not packed need not be unpacked"
+
+
+# -- how safe ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [0, 1, "0", "1"])
+def test_acks_0_and_1_survive_the_death_of_the_process(desk: Desk, acks: str) -> None:
+    desk.log.create_topic("t")
+    before = desk.count_steps("sync", "/t-0/")
+    producer = desk.log.producer(acks)  # type: ignore[arg-type]
+    producer.send("t", b"a")
+    producer.send_batch("t", [b"b"])
+    assert desk.count_steps("sync", "/t-0/") == before
+    desk.kill()
+    assert desk.values("t") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("acks", ["all", -1, "-1"])
+def test_acks_all_survives_a_power_cut(desk: Desk, acks: str) -> None:
+    desk.log.create_topic("t", 2)
+    producer = desk.log.producer(acks)  # type: ignore[arg-type]
+    producer.send("t", b"a")
+    producer.send_batch("t", [b"b", b"c"])
+    desk.log.producer(acks=0).send("t", b"not yet")
+    desk.lose_power()
+    assert sorted(value or b"" for value in desk.values("t")) == [b"a", b"b", b"c"]
+
+
+def test_with_page_cache_durability_nobody_waits_for_the_disk(desk: Desk) -> None:
+    desk.settings = {"log.durability": "page_cache"}
+    desk.log.create_topic("t")
+    before = desk.count_steps("sync", "/t-0/")
+    producer = desk.log.producer(acks="all")
+    producer.send("t", b"a")
+    producer.send_batch("t", [b"b"])
+    consumer = desk.log.consumer(["t"])
+    assert len(consumer.poll()) == 2, "and readers see it at once"
+    assert desk.count_steps("sync", "/t-0/") == before
+    producer.flush()
+    assert desk.count_steps("sync", "/t-0/") > before
+    producer.send("t", b"c")
+    desk.kill()
+    assert desk.values("t") == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("wrong", [2, "some", None, 0.5])
+def test_acks_are_0_1_or_all(desk: Desk, wrong: str) -> None:
+    with pytest.raises(InvalidSettingError, match='one of 0, 1, "all"'):
+        desk.log.producer(acks=wrong)  # type: ignore[arg-type]
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+def test_a_compacted_topic_wants_keys(desk: Desk) -> None:
+    desk.log.create_topic("t", config={"cleanup.policy": "compact"})
+    producer = desk.log.producer()
+    with pytest.raises(InvalidRecordError, match="t-0 is compacted: every record needs a key"):
+        producer.send("t", b"v")
+    with pytest.raises(InvalidRecordError, match="number 1 of the batch has none"):
+        producer.send_batch("t", [(b"k", b"v"), (None, b"v")])
+    producer.send("t", None, b"k")
+    assert len(read_all(desk)) == 1
+
+
+def test_the_logs_own_topics_are_not_for_programs(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    with desk.log.consumer(["t"], group="g") as consumer:
+        consumer.commit()
+    for call in (
+        lambda: desk.log.producer().send("__consumer_offsets", b"", b"k"),
+        lambda: desk.log.producer().send_batch("__consumer_offsets", [(b"k", b"")]),
+        lambda: desk.log.create_topic("__consumer_offsets"),
+        lambda: desk.log.delete_topic("__consumer_offsets"),
+        lambda: desk.log.alter_topic("__consumer_offsets", partitions=5),
+    ):
+        with pytest.raises(InvalidTopicError, match="it is an internal topic"):
+            call()
+    assert desk.log.topics() == ["t"]
+
+
+def use(producer: Producer) -> list[Callable[[], object]]:
+    return [
+        lambda: producer.send("t", b""),
+        lambda: producer.send_batch("t", [b""]),
+        lambda: producer.send_batch("t", []),
+        producer.flush,
+    ]
+
+
+def test_a_closed_producer_says_so(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    with desk.log.producer(acks=0) as producer:
+        producer.send("t", b"kept")
+    producer.close()
+    for call in use(producer):
+        with pytest.raises(ClosedError, match="this producer is closed; open a new one"):
+            call()
+    desk.lose_power()
+    assert desk.values("t") == [b"kept"], "closing makes everything durable"
+
+
+def test_a_producer_of_a_closed_log_says_so(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    producer = desk.log.producer()
+    desk.log.close()
+    for call in use(producer):
+        with pytest.raises(ClosedError):
+            call()
+    producer.close()

@@ -1,0 +1,180 @@
+"""Ctrl-C in the middle of anything: the program may go on with the log as if nothing had happened.
+
+A tracer raises KeyboardInterrupt at the n-th line that strandlog executes, for every n, as the
+interpreter may do when a signal comes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+from tests.support.embedded_harness import Desk, drain, member, numbered
+
+import strandlog
+
+PACKAGE = strandlog.__file__.removesuffix("__init__.py")
+# The lock itself cannot be taken and given back without a line in between.
+SPARED = ("closing.py", "testing/", "errors.py")
+
+
+class Interrupter:
+    """Raises at one line; `has_struck` tells whether there were so many."""
+
+    def __init__(self, at_line: int) -> None:
+        self.lines_left = at_line
+        self.has_struck = False
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Interrupter | None:
+        name = frame.f_code.co_filename
+        if not name.startswith(PACKAGE) or name.removeprefix(PACKAGE).startswith(SPARED):
+            return None
+        if name.endswith(SPARED):
+            return None
+        if event == "line" and not self.has_struck:
+            self.lines_left -= 1
+            if self.lines_left < 0:
+                self.has_struck = True
+                raise KeyboardInterrupt
+        return self
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[Interrupter]:
+    interrupter = Interrupter(line)
+    before = sys.gettrace()
+    sys.settrace(interrupter)
+    try:
+        yield interrupter
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+def lines_to_try(deed: Callable[[int], bool]) -> int:
+    """Calls `deed` with every line until it was not interrupted; some lines are left out."""
+    chance = random.Random(7)
+    line = 0
+    while deed(line):
+        line += 1 if line < 300 else chance.randrange(1, 12)
+    return line
+
+
+def test_interrupted_sends_lose_nothing_that_was_acknowledged(desk: Desk) -> None:
+    desk.log.create_topic("t", 2, {"segment.bytes": 1024})
+    acknowledged: dict[tuple[int, int], bytes] = {}
+    counter = itertools.count()
+
+    def send(acks: str | int) -> None:
+        value = b"%d" % next(counter) + bytes(100)
+        meta = desk.log.producer(acks).send("t", value)  # type: ignore[arg-type]
+        assert (meta.partition, meta.offset) not in acknowledged, "an offset was given twice"
+        acknowledged[meta.partition, meta.offset] = value
+
+    for acks in ("all", 0):
+
+        def interrupt(line: int, acks: str | int = acks) -> bool:
+            with interrupted_at(line) as interrupter:
+                send(acks)
+            for _ in range(3):
+                send(acks)
+            return interrupter.has_struck
+
+        assert lines_to_try(interrupt) > 100
+    for reopen in (desk.upkeep, desk.kill, desk.reopen):
+        reopen()
+        found = {(r.partition, r.offset): r.value for r in drain(desk.log.consumer(["t"]))}
+        assert {place: found.get(place) for place in acknowledged} == acknowledged
+    assert desk.log.problems == []
+
+
+def test_interrupted_batches_are_kept_whole_or_not_at_all(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+
+    def interrupt(line: int) -> bool:
+        producer = desk.log.producer(acks=1)
+        with interrupted_at(line) as interrupter:
+            producer.send_batch("t", [b"%d" % line] * 6)
+        metas = producer.send_batch("t", [b"whole"] * 6)
+        found = {(r.partition, r.offset): r.value for r in drain(desk.log.consumer(["t"]))}
+        assert [found[meta.partition, meta.offset] for meta in metas] == [b"whole"] * 6
+        return interrupter.has_struck
+
+    assert lines_to_try(interrupt) > 100
+    values = desk.values("t")
+    for value in set(values):
+        assert values.count(value) % 3 == 0
+
+
+def test_an_interrupted_poll_has_handed_out_nothing(desk: Desk) -> None:
+    desk.log.create_topic("t", 3)
+    desk.send("t", *numbered(9))
+
+    def interrupt(line: int) -> bool:
+        consumer = desk.log.consumer(["t"])
+        taken: list[bytes | None] = []
+        with interrupted_at(line) as interrupter:
+            taken += [record.value for record in consumer.poll()]
+        taken += [record.value for record in drain(consumer)]
+        assert sorted(value or b"" for value in taken) == numbered(9), f"line {line}"
+        return interrupter.has_struck
+
+    assert lines_to_try(interrupt) > 100
+
+
+@pytest.mark.parametrize("deed", ["compact", "enforce_retention", "upkeep"])
+def test_an_interrupted_cleaning_is_begun_again(desk: Desk, deed: str) -> None:
+    config = {"segment.bytes": 1024, "retention.bytes": 3000, "cleanup.policy": "compact,delete"}
+    desk.log.create_topic("t", config=config)
+    producer = desk.log.producer()
+    for number in range(40):
+        producer.send("t", b"%d" % number + bytes(100), b"k%d" % (number % 3))
+    whole = desk.disk.after_kill()
+
+    def interrupted_clean(line: int) -> int:
+        """How many lines were left when it was done, if it was not interrupted."""
+        log = desk.use(whole.after_kill())
+        desk.clock.advance(600_000)
+        with interrupted_at(line) as interrupter:
+            getattr(log, deed)(*([] if deed == "upkeep" else ["t"]))
+        assert log.producer().send("t", b"last", b"k").offset == 40
+        for _ in (desk.log, desk.reopen()):
+            records = drain(desk.log.consumer(["t"]))
+            assert records[-1].value == b"last"
+            offsets = [record.offset for record in records]
+            assert offsets == sorted(set(offsets))
+            last = {r.key: r.value for r in records if r.offset < 40}
+            assert not last or last[b"k0"] == b"39" + bytes(100)
+        return 0 if interrupter.has_struck else interrupter.lines_left
+
+    many = 10**6
+    total = many - interrupted_clean(many)
+    assert total > 500
+    for line in random.Random(3).sample(range(total), 120):
+        assert not interrupted_clean(line)
+
+
+def test_an_interrupted_commit_may_be_repeated(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(3))
+
+    def interrupt(line: int) -> bool:
+        consumer = member(desk)
+        consumer.seek("t", 0, line % 3)
+        with interrupted_at(line) as interrupter:
+            consumer.commit()
+        consumer.seek("t", 0, 3)
+        consumer.commit()
+        consumer.close()
+        desk.reopen()
+        assert [at.offset for at in desk.log.committed_offsets("g").values()] == [3]
+        return interrupter.has_struck
+
+    assert lines_to_try(interrupt) > 50

@@ -1,0 +1,199 @@
+"""Sources merged: what counts, where it came from, everything that is wrong at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from strandlog.config.origin import Origin, Source
+from strandlog.config.resolve import Configuration, all_rows, settle
+from strandlog.config.sources.kafka_names import (
+    ALIASES,
+    NO_EFFECT,
+    PROTECTION,
+    reason_without_effect,
+)
+from strandlog.config.sources.properties import read_properties
+from strandlog.config.sources.toml import read_toml
+from strandlog.errors import ConfigurationError
+
+# The settings of the file that comes with Kafka 4.
+STOCK = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/var/lib/kraft-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
+
+def _file(text: str) -> Source:
+    return read_properties(text, "f.properties")
+
+
+def _given(kind: str, where: str, **values: str) -> Source:
+    source = Source()
+    for name, value in values.items():
+        source.add(name.replace("_", "."), value, Origin(kind, where))  # type: ignore[arg-type]
+    return source
+
+
+def _shown(configuration: Configuration, name: str) -> tuple[object, str]:
+    chosen = configuration.chosen[name]
+    return chosen.value, str(chosen.origin)
+
+
+def test_the_stronger_source_counts_whatever_the_order() -> None:
+    file = _file("num.partitions=2\nlog.retention.ms=2\nlog.segment.bytes=2048")
+    environment = _given("environment", "STRANDLOG_X", num_partitions="3", log_retention_ms="3")
+    options = _given("option", "--set", num_partitions="4")
+    for sources in ([file, environment, options], [options, environment, file]):
+        merged = settle(sources)
+        merged.check()
+        assert _shown(merged, "num.partitions") == (4, "--set")
+        assert _shown(merged, "log.retention.ms") == (3, "STRANDLOG_X")
+        assert _shown(merged, "log.segment.bytes") == (2048, "f.properties:3")
+        assert _shown(merged, "log.roll.ms") == (604_800_000, "default")
+
+
+def test_only_what_was_given_reaches_the_broker_as_given() -> None:
+    settings = settle([_file("num.partitions=2\nlog.roll.hours=1")]).broker_settings()
+    assert dict(settings.given) == {"num.partitions": 2, "log.roll.ms": 3_600_000}
+    assert settings.num_partitions == 2
+    assert settings.topic_defaults == {"segment.ms": 3_600_000}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("log.retention.hours=2", 7_200_000),
+        ("log.retention.minutes=2\nlog.retention.hours=1", 120_000),
+        ("log.retention.ms=5\nlog.retention.minutes=2\nlog.retention.hours=1", 5),
+        ("log.retention.hours=1\nlog.retention.ms=5", 5),
+        ("log.retention.hours=-1", -1),
+        ("log.retention.ms=7d", 604_800_000),
+    ],
+)
+def test_the_finer_unit_wins_in_one_source(text: str, value: int) -> None:
+    merged = settle([_file(text)])
+    merged.check()
+    assert not merged.notes
+    assert merged.chosen["log.retention.ms"].value == value
+
+
+def test_hours_of_a_stronger_source_beat_milliseconds_of_a_weaker_one() -> None:
+    options = _given("option", "--set", log_retention_hours="1")
+    merged = settle([_file("log.retention.ms=5"), options])
+    assert _shown(merged, "log.retention.ms") == (3_600_000, "--set")
+
+
+def test_the_file_that_comes_with_kafka_works() -> None:
+    merged = settle([_file(STOCK)])
+    merged.check()
+    assert merged.server is not None
+    assert merged.server.listen == ("0.0.0.0", 9092)
+    assert merged.server.advertised == ("localhost", 9092)
+    assert merged.server.data == "/var/lib/kraft-logs"
+    assert {note.name for note in merged.notes} >= {"process.roles", "num.io.threads", "node.id"}
+    assert not any("log." in note.name for note in merged.notes if "state" not in note.name)
+
+
+def test_everything_wrong_is_told_at_once_with_its_line() -> None:
+    merged = settle(
+        [
+            _file(
+                "log.retenton.ms=1\n"
+                "retention.ms=1\n"
+                "num.partitions=none\n"
+                "log.retention.hours=2.5\n"
+                "listeners=SSL://:9093\n"
+                "ssl.keystore.location=/k\n"
+                "quite.something.else=1\n"
+            )
+        ]
+    )
+    told = [str(problem) for problem in merged.problems]
+    expected = [
+        "f.properties:1: there is no setting 'log.retenton.ms'; did you mean 'log.retention.ms'?",
+        "f.properties:2: retention.ms is a setting of topics; their default is set with "
+        "'log.retention.ms'",
+        "f.properties:3: num.partitions='none' is not allowed: a number",
+        "f.properties:4: log.retention.hours='2.5' is not allowed: a whole number of hours",
+        "f.properties:6: ssl.keystore.location asks for protection",
+        "f.properties:7: there is no setting 'quite.something.else'; 'strandlog config show'",
+        "f.properties:5: listeners='SSL://:9093' is not allowed: only PLAINTEXT",
+    ]
+    assert len(told) == len(expected)
+    for found, begin in zip(told, expected, strict=True):
+        assert found.startswith(begin)
+    with pytest.raises(ConfigurationError, match=r"7 problems"):
+        merged.check()
+
+
+def test_the_last_of_two_equal_names_counts_and_is_noted() -> None:
+    merged = settle([_file("num.partitions=2\nnum.partitions=3")])
+    assert merged.chosen["num.partitions"].value == 3
+    (note,) = merged.notes
+    assert str(note) == (
+        "f.properties:2: num.partitions was given in line 1 already; this one counts"
+    )
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    merged = settle([_file("group.max.session.timeout.ms=5s")])
+    (problem,) = merged.problems
+    assert "group.min.session.timeout.ms is 6000, above group.max.session.timeout.ms" in str(
+        problem
+    )
+    assert problem.origin.line == 1
+
+
+def test_no_name_has_two_meanings() -> None:
+    settings = {row.name for row in all_rows()}
+    assert len(settings) == len(list(all_rows()))
+    assert not settings & set(ALIASES)
+    assert all(alias.name in settings for alias in ALIASES.values())
+    without_effect = {name for names in NO_EFFECT.values() for name in names}
+    assert not without_effect & settings, "it has an effect now: take it out of NO_EFFECT"
+    assert not set(PROTECTION) & settings, "it protects now: take it out of PROTECTION"
+
+
+def test_no_name_is_the_table_of_another_in_toml() -> None:
+    names = [row.name for row in all_rows()]
+    assert not [(a, b) for a in names for b in names if b.startswith(f"{a}.")]
+
+
+def test_names_without_effect_may_stand_for_many() -> None:
+    assert reason_without_effect("zookeeper.connection.timeout.ms") == "there is one node"
+    assert reason_without_effect("security.inter.broker.protocol") == "there is one node"
+    assert reason_without_effect("broker.identity") is None
+
+
+def test_the_example_in_the_guide_is_right() -> None:
+    guide = Path(__file__).parents[3] / "docs" / "guides" / "configure.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", guide.read_text(), re.DOTALL)
+    merged = settle([read_toml(example, "server.toml")])
+    merged.check()
+    assert not merged.notes
+    assert _shown(merged, "log.retention.ms") == (259_200_000, "server.toml:10")

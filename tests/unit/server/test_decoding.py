@@ -1,0 +1,122 @@
+"""Records that must be decoded before they are appended do not keep the event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support.log_builders import START_MS, batch, uuids
+from tests.support.undecodable_batches import BAD_RECORDS
+
+from strandlog.broker.broker import Broker
+from strandlog.errors import InvalidRecordError
+from strandlog.record.codecs import Codec
+from strandlog.server.decoding import QUICK_BATCHES, checking, parts_to_decode
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import finding_latest, finding_timestamp
+from strandlog.storage.partition.record_checks import QUICK_RECORDS
+from strandlog.testing import FakeClock, SimulatedFiles
+
+MANY = QUICK_RECORDS + 1
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    opened = Broker("data", SimulatedFiles(), FakeClock(START_MS), uuids())
+    opened.create_topic("keyed", 2, {"cleanup.policy": ("compact",)})
+    opened.create_topic("plain", 1, {})
+    yield opened
+    opened.close()
+
+
+def keyed(count: int, codec: Codec = Codec.NONE) -> bytes:
+    return batch(*[b"v"] * count, keys=[b"k"] * count, codec=codec)
+
+
+def log(broker: Broker, topic: str = "keyed", partition: int = 0) -> PartitionLog:
+    return broker.catalog.log(topic, partition)
+
+
+def test_small_batches_are_checked_at_once(broker: Broker) -> None:
+    assert parts_to_decode([(log(broker), keyed(QUICK_RECORDS))]) == []
+    assert parts_to_decode([(log(broker), keyed(10, Codec.ZSTD)), None]) == []
+    assert parts_to_decode([(log(broker), b""), (log(broker), b"no batch at all")]) == []
+
+
+def test_topics_without_a_rule_about_records_have_nothing_decoded(broker: Broker) -> None:
+    assert parts_to_decode([(log(broker, "plain"), keyed(MANY))]) == []
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [keyed(MANY)],
+        [keyed(QUICK_RECORDS), keyed(QUICK_RECORDS)],
+        [batch(bytes(1024 * 1024), keys=[b"k"], codec=Codec.ZSTD)],
+        [keyed(1)] * (QUICK_BATCHES + 1),
+    ],
+    ids=["many records", "many in several parts", "many bytes", "many batches"],
+)
+def test_a_request_with_much_to_decode_is_checked_one_batch_in_each_step(
+    broker: Broker, parts: list[bytes]
+) -> None:
+    slow = parts_to_decode([(log(broker), data) for data in parts])
+    assert [part.number for part in slow] == list(range(len(parts)))
+    steps = checking(broker, slow, lambda: False)
+    count, verdicts = drive(steps)
+    assert count == len(parts)
+    assert all(verdict.error is None for verdict in verdicts.values())
+
+
+def drive(steps: Any) -> tuple[int, Any]:
+    """Do every step in another thread; how many there were, and the result."""
+    count = 0
+    error: Exception | None = None
+    while True:
+        try:
+            part = next(steps) if error is None else steps.throw(error)
+        except StopIteration as end:
+            return count, end.value
+        count, error = count + 1, None
+        raised: list[Exception] = []
+
+        def work(part: Any = part, raised: list[Exception] = raised) -> None:
+            try:
+                part()
+            except Exception as problem:  # noqa: BLE001 - thrown into the generator
+                raised.append(problem)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        error = raised[0] if raised else None
+
+
+def test_one_bad_batch_is_the_fault_of_its_own_part(broker: Broker) -> None:
+    poison = BAD_RECORDS["garbage inside gzip"]
+    targets = [(log(broker), keyed(MANY)), (log(broker, partition=1), poison + keyed(1))]
+    count, verdicts = drive(checking(broker, parts_to_decode(targets), lambda: False))
+    assert count == 2, "what follows a bad batch is not looked at"
+    assert verdicts[0].error is None
+    assert isinstance(verdicts[1].error, InvalidRecordError)
+
+
+def test_nothing_more_is_decoded_for_a_client_that_is_gone(broker: Broker) -> None:
+    slow = parts_to_decode([(log(broker), keyed(1) * 100)])
+    steps = checking(broker, slow, iter([False, False, True]).__next__)
+    assert drive(steps) == (2, {})
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_lookup_by_time_decodes_a_large_batch_in_a_step(broker: Broker, codec: Codec) -> None:
+    target = log(broker, "plain")
+    times = [START_MS] * MANY + [START_MS + 5]
+    target.append(batch(*[b"v"] * len(times), timestamps=times, codec=codec))
+    target.append(batch(b"v", timestamp=START_MS + 1))
+    target.flush()
+    for steps in (finding_timestamp(target, START_MS + 2), finding_latest(target)):
+        count, found = drive(steps)
+        assert (count, found.offset) == (1, MANY)
+    assert drive(finding_timestamp(target, START_MS + 6)) == (0, None)

@@ -1,0 +1,118 @@
+"""Aborted records stay hidden when a transaction index is lost, cut or changed."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from tests.support.log_builders import DATA, FOLDER, TP, new_log, reopen, small_settings
+from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, committed, end, write
+
+from strandlog.errors import DataError
+from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.partition.read import aborted_in
+from strandlog.storage.readonly.dump import look_at_partition
+from strandlog.storage.readonly.stable import stable_view
+from strandlog.storage.readonly.view import FolderView
+from strandlog.storage.segment.transaction_index import ENTRY
+from strandlog.testing import SimulatedFiles
+
+STEPS = 40
+KEPT = [b"%d.%d" % (n, part) for n in range(STEPS) if n % 3 == 0 for part in range(2)]
+
+
+def filled(stop: str, *, compacted: bool = False) -> SimulatedFiles:
+    """A partition of several segments in which two of three transactions were aborted."""
+    files = SimulatedFiles()
+    log_dir, log = new_log(files, settings=small_settings(segment_bytes=900))
+    for number in range(STEPS):
+        write(log, number, 0, b"%d.0" % number)
+        write(log, number, 1, b"%d.1" % number)  # a second batch: a first offset may move to it
+        end(log, number, COMMIT if number % 3 == 0 else ABORT)
+    log.flush()
+    if compacted:
+        compact_now(log)
+    if stop == "clean":
+        log_dir.close()
+        return files
+    return files.after_kill()
+
+
+def indexes(files: SimulatedFiles) -> list[str]:
+    names = sorted(name for name in files.list_dir(FOLDER) if name.endswith(".txnindex"))
+    return [f"{FOLDER}/{name}" for name in names]
+
+
+def lose(files: SimulatedFiles, path: str, how: str) -> None:
+    data = files.read(path)
+    match how:
+        case "deleted":
+            files.remove(path)
+        case "emptied":
+            files.truncate(path, 0)
+        case "one entry less":
+            files.truncate(path, len(data) - ENTRY.size)
+        case "later first offset":
+            (first,) = struct.unpack_from(">q", data, 10)
+            files.write_at(path, 10, struct.pack(">q", first + 1))
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("how", ["deleted", "emptied", "one entry less", "later first offset"])
+def test_aborted_records_are_not_shown_after_the_loss_of_an_index(how: str, stop: str) -> None:
+    files = filled(stop)
+    assert len(indexes(files)) > 3
+    for path in indexes(files):
+        damaged = files.after_kill()
+        lose(damaged, path, how)
+        for attempt in range(3):
+            log_dir, log = reopen(damaged, settings=small_settings(segment_bytes=900))
+            assert committed(log) == KEPT, f"{path} {how}, start {attempt}"
+            assert bool(log.last_report.problems) is (attempt == 0)
+            if attempt == 1:
+                log_dir.close()
+            damaged = damaged.after_kill()
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied", "one entry less", "later first offset"])
+def test_verify_misses_the_transaction_index_of_a_sealed_segment(how: str) -> None:
+    files = filled("clean")
+    assert not look_at_partition(files, FOLDER).is_damaged
+    for path in indexes(files)[:-1]:
+        damaged = files.after_kill()
+        lose(damaged, path, how)
+        findings = look_at_partition(damaged, FOLDER).findings
+        assert [found.path for found in findings if found.kind == "damage"] == [path]
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied", "one entry less"])
+def test_a_reader_of_the_folder_gets_an_error_instead_of_aborted_records(how: str) -> None:
+    files = filled("clean")
+    for path in indexes(files):
+        damaged = files.after_kill()
+        lose(damaged, path, how)
+        with pytest.raises(DataError, match="damaged; its owner mends it"):
+            stable_view(damaged, FolderView(damaged, DATA).view(TP))
+        reopen(damaged, settings=small_settings(segment_bytes=900))
+        assert stable_view(damaged, FolderView(damaged, DATA).view(TP)).aborted
+
+
+def test_compaction_keeps_the_checksum_of_the_transaction_index() -> None:
+    files = filled("clean", compacted=True)
+    assert not look_at_partition(files, FOLDER).is_damaged
+    _, log = reopen(files.after_kill(), settings=small_settings(segment_bytes=900))
+    assert not log.last_report.problems
+    assert committed(log) == KEPT
+
+
+def test_damage_in_the_log_does_not_keep_readers_from_what_lies_beside_it() -> None:
+    files = filled("clean")
+    for name in sorted(n for n in files.list_dir(FOLDER) if n.endswith(".log")):
+        path = f"{FOLDER}/{name}"
+        size = len(files.read(path))
+        for start in range(0, size, 97):
+            damaged = files.after_kill()
+            damaged.write_at(path, start, bytes(min(200, size - start)))
+            _, log = reopen(damaged, settings=small_settings(segment_bytes=900))
+            for offset in range(0, log.log_end_offset, 7):
+                aborted_in(log, offset, log.last_stable_offset)

@@ -1,0 +1,52 @@
+"""A lookup by time says so when damage hides records from it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.log_builders import FOLDER, START_MS, batch, new_log, reopen, small_settings
+
+from strandlog.storage.partition.read import find_timestamp
+from strandlog.testing import SimulatedFiles
+
+MAX_TIMESTAMP_POSITION = 35
+
+
+def filled() -> tuple[SimulatedFiles, list[int]]:
+    """Batches of one record, ten milliseconds apart, in several segments; and the size of each."""
+    files = SimulatedFiles()
+    log_dir, log = new_log(files, settings=small_settings(segment_bytes=1500))
+    for number in range(60):
+        log.append(batch(b"value", timestamp=START_MS + 10 * number))
+    log.flush()
+    bases = [segment.base_offset for segment in log.segments.sealed]
+    log_dir.close()
+    assert len(bases) > 1
+    return files, bases
+
+
+@pytest.mark.parametrize("segment", [0, 1])
+def test_a_damaged_timestamp_does_not_hide_a_batch_silently(segment: int) -> None:
+    files, bases = filled()
+    path = f"{FOLDER}/{bases[segment]:020d}.log"
+    size = len(batch(b"value"))
+    for number in (1, 3):
+        damaged = files.after_kill()
+        damaged.flip_bit(path, 8 * (number * size + MAX_TIMESTAMP_POSITION + 5))
+        _, log = reopen(damaged, settings=small_settings(segment_bytes=1500))
+        offset = bases[segment] + number
+        found = find_timestamp(log, START_MS + 10 * offset)
+        assert found is not None
+        assert found.offset == offset + 1
+        assert any(path in problem for problem in log.last_report.problems)
+
+
+def test_a_segment_whose_end_is_zeros_is_not_passed_over_silently() -> None:
+    files, bases = filled()
+    path = f"{FOLDER}/{bases[0]:020d}.log"
+    whole, size = len(files.read(path)), len(batch(b"value"))
+    files.write_at(path, 2 * size, bytes(whole - 2 * size))
+    _, log = reopen(files, settings=small_settings(segment_bytes=1500))
+    found = find_timestamp(log, START_MS + 10 * 4)
+    assert found is not None
+    assert found.offset == bases[1]
+    assert any(path in problem for problem in log.last_report.problems)

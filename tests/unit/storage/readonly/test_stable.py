@@ -1,0 +1,67 @@
+"""What a guest takes for committed is what the owner does."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.log_builders import DATA, START_MS, TP, batch, new_log, reopen, small_settings
+
+from strandlog.record.control import ControlType, control_batch
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.readonly.stable import StableView, stable_view
+from strandlog.storage.readonly.view import FolderView
+from strandlog.testing import SimulatedFiles
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "write", "plain", "commit", "abort", "flush", "roll", "reopen"]),
+        st.integers(1, 3),
+    ),
+    max_size=40,
+)
+
+
+def seen_by_guest(files: SimulatedFiles) -> StableView:
+    return stable_view(files, FolderView(files, DATA).view(TP))
+
+
+def told(log: PartitionLog) -> list[tuple[int, int, int]]:
+    return sorted(entry[:3] for entry in log.aborted if entry.last_offset < log.high_watermark)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ACTIONS)
+def test_a_guest_finds_out_what_the_owner_knows(actions: list[tuple[str, int]]) -> None:
+    files = SimulatedFiles()
+    log_dir, log = new_log(files, settings=small_settings(segment_bytes=400))
+    sequences = dict.fromkeys((1, 2, 3), 0)
+    for action, producer in actions:
+        if action == "write":
+            numbered = (producer, 0, sequences[producer])
+            log.append(batch(b"x" * 40, producer=numbered, transactional=True))
+            sequences[producer] += 1
+        elif action == "plain":
+            log.append(batch(b"y" * 40))
+        elif action in ("commit", "abort"):
+            kind = ControlType.COMMIT if action == "commit" else ControlType.ABORT
+            log.append(control_batch(kind, producer, 0, START_MS), is_control=True)
+        elif action == "flush":
+            log.flush()
+        elif action == "roll":
+            log.roll()
+        else:
+            log_dir.close()
+            log_dir, log = reopen(files, settings=small_settings(segment_bytes=400))
+    log.flush()
+    guest = seen_by_guest(files)
+    assert guest.last_stable_offset == log.last_stable_offset
+    assert sorted(entry[:3] for entry in guest.aborted) == told(log)
+
+
+def test_what_is_not_on_disk_is_not_shown() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    log.append(batch(b"a"))
+    log.flush()
+    log.append(batch(b"b", producer=(7, 0, 0), transactional=True))
+    assert seen_by_guest(files).last_stable_offset == 1

@@ -1,0 +1,125 @@
+"""A segment that disappears is missed: at the next start, and by `log verify`."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.log_builders import FOLDER, START_MS, batch, fill, new_log, offsets, reopen
+from tests.support.log_builders import small_settings as settings
+
+from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.readonly.dump import look_at_partition
+from strandlog.storage.segment.manifest import ENTRY_SIZE, SPARE_ENTRIES, read_manifest
+from strandlog.testing import FakeClock, SimulatedFiles
+
+MANIFEST = f"{FOLDER}/segments"
+
+
+def lose(files: SimulatedFiles, path: str, how: str) -> None:
+    if how == "deleted":
+        files.remove(path)
+    else:
+        files.truncate(path, 0)
+
+
+def filled(*, compacted: bool = False, clean: bool = True) -> tuple[SimulatedFiles, PartitionLog]:
+    files, clock = SimulatedFiles(), FakeClock(START_MS)
+    log_dir, log = new_log(files, clock)
+    if compacted:
+        for number in range(60):
+            log.append(batch(b"v%d" % number, keys=[b"k%d" % (number % 25)]))
+        log.flush()
+        compact_now(log)
+    else:
+        fill(log, 60)
+        log.flush()
+    if clean:
+        log_dir.close()
+        return files, log
+    return files.after_kill(), log
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("compacted", [True, False])
+@pytest.mark.parametrize("how", ["deleted", "emptied"])
+def test_a_lost_segment_is_reported_and_its_offsets_do_not_come_again(
+    how: str, compacted: bool, clean: bool
+) -> None:
+    files, log = filled(compacted=compacted, clean=clean)
+    lost = [s for s in log.segments.all() if s.size_bytes]
+    assert len(lost) > 2
+    for segment in lost:
+        damaged = files.after_kill()
+        lose(damaged, segment.log_path, how)
+        report = look_at_partition(damaged, FOLDER)
+        assert report.is_damaged, f"verify does not miss {segment.log_path}"
+        for attempt in range(3):  # the loss stays known, and offsets stay used
+            _, again = reopen(damaged)
+            gone = range(segment.base_offset, min(segment.end_offset, 60))
+            assert not set(offsets(again)) & set(gone)
+            assert again.log_end_offset == 60 + attempt
+            assert attempt or again.last_report.problems
+            again.append(batch(b"new", keys=[b"new"]))
+            again.flush()
+            damaged = damaged.after_kill()
+
+
+def test_the_only_segment_of_a_partition_is_missed() -> None:
+    for clean in (True, False):
+        files = SimulatedFiles()
+        log_dir, log = new_log(files)
+        log.append(batch(b"v"))
+        log.flush()
+        path = log.segments.active.log_path
+        if clean:
+            log_dir.close()
+        files = files.after_kill()
+        files.remove(path)
+        assert look_at_partition(files, FOLDER).is_damaged
+        _, log = reopen(files)
+        assert log.log_end_offset == 1
+        assert any("were on disk once and are gone" in p for p in log.last_report.problems)
+
+
+def test_retention_truncation_and_compaction_are_no_losses() -> None:
+    files, clock = SimulatedFiles(), FakeClock(START_MS)
+    log_dir, log = new_log(files, clock)
+    fill(log, 100)
+    log.flush()
+    log.drop_oldest(2)
+    compact_now(log)
+    log.truncate_to(80)
+    fill(log, 20)
+    log_dir.close()
+    for _ in range(2):
+        assert not look_at_partition(files, FOLDER).is_damaged
+        log_dir, log = reopen(files, clock)
+        assert log.last_report.problems == []
+        log_dir.close()
+
+
+@pytest.mark.parametrize("cut", [1, ENTRY_SIZE - 1])
+def test_a_torn_entry_is_written_over_and_a_flipped_one_reported(cut: int) -> None:
+    files, log = filled()
+    count = len(read_manifest(files, FOLDER).claims)
+    assert count == len(log.segments.sealed)
+    files.truncate(MANIFEST, files.size(MANIFEST) - cut)
+    log_dir, log = reopen(files)
+    assert log.last_report.is_clean
+    assert len(read_manifest(files, FOLDER).claims) == count
+    log_dir.close()
+    files.flip_bit(MANIFEST, 40)
+    log_dir, log = reopen(files)
+    assert "1 entries of data/events-0/segments fail their checksum" in log.last_report.problems
+    log_dir.close()
+    assert reopen(files)[1].last_report.is_clean
+
+
+def test_the_manifest_does_not_grow_for_ever() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files, None, settings(segment_bytes=200))
+    for _ in range(5):
+        fill(log, SPARE_ENTRIES // 2)
+        log.flush()
+        log.drop_oldest(len(log.segments.sealed))
+    assert files.size(MANIFEST) <= ENTRY_SIZE * 2 * SPARE_ENTRIES

@@ -1,0 +1,97 @@
+"""Files go a while after they were taken out, soonest first, and never too early."""
+
+from __future__ import annotations
+
+from tests.support.log_builders import FOLDER, fill, new_log, offsets, reopen
+
+from strandlog.storage.file_remover import FileRemover
+from strandlog.testing import FakeClock, SimulatedFiles
+
+
+def disk(*names: str) -> SimulatedFiles:
+    files = SimulatedFiles()
+    for name in names:
+        files.append_to(name, name.encode())
+    return files
+
+
+def test_a_retired_file_has_another_name_at_once_and_is_gone_when_it_is_due() -> None:
+    files = disk("a.log", "b.log")
+    remover = FileRemover(files)
+    remover.retire("a.log", 200)
+    remover.retire("b.log", 100)
+    assert set(files.contents()) == {"a.log.deleted", "b.log.deleted"}
+    assert (len(remover), remover.next_due_ms()) == (2, 100)
+    assert remover.step(99) == 0
+    assert remover.step(100) == 1
+    assert (set(files.contents()), remover.next_due_ms()) == ({"a.log.deleted"}, 200)
+    assert remover.step(10**9) == 1
+    assert (files.contents(), remover.next_due_ms(), remover.removed) == ({}, None, 2)
+
+
+def test_a_missing_file_is_fine() -> None:
+    files = disk()
+    remover = FileRemover(files)
+    remover.retire("a.index", 100)
+    assert len(remover) == 0
+    remover.remove_later("nowhere", 100)
+    assert remover.step(100) == 1
+
+
+def test_a_file_that_somebody_removed_is_fine() -> None:
+    files = disk("a.log")
+    remover = FileRemover(files)
+    remover.retire("a.log", 100)
+    files.remove("a.log.deleted")
+    assert remover.step(100) == 1
+
+
+def test_a_folder_goes_with_all_that_is_in_it() -> None:
+    files = SimulatedFiles()
+    files.make_dir("t-0.0-delete/deeper")
+    files.append_to("t-0.0-delete/deeper/x", b"x")
+    files.append_to("stays", b"x")
+    remover = FileRemover(files)
+    remover.remove_later("t-0.0-delete", 100)
+    assert remover.step(99) == 0
+    assert remover.step(100) == 1
+    assert set(files.list_dir("")) == {"stays"}
+
+
+def test_a_stop_removes_what_waits_due_or_not() -> None:
+    files = disk("a.log", "b.log")
+    remover = FileRemover(files)
+    remover.retire("a.log", 2**62)
+    remover.retire("b.log", 5)
+    assert remover.remove_all() == 2
+    assert files.contents() == {}
+
+
+def test_a_segment_that_was_dropped_waits_for_its_delay() -> None:
+    files, clock = SimulatedFiles(), FakeClock()
+    log_dir, log = new_log(files, clock)
+    fill(log, 30)
+    log.flush()
+    log.drop_oldest(2)
+    first = f"{FOLDER}/{0:020d}.log.deleted"
+    assert files.exists(first)
+    assert not files.exists(f"{FOLDER}/{0:020d}.log")
+    clock.advance(log.settings.file_delete_delay_ms - 1)
+    log_dir.remover.step(clock.now_ms())
+    assert files.exists(first)
+    clock.advance(1)
+    log_dir.remover.step(clock.now_ms())
+    assert not any(name.endswith(".deleted") for name in files.list_dir(FOLDER))
+
+
+def test_what_waits_at_a_crash_goes_at_the_next_start() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    fill(log, 30)
+    log.flush()
+    log.drop_oldest(2)
+    left = offsets(log)
+    again = files.after_kill()
+    _, log = reopen(again)
+    assert offsets(log) == left
+    assert not any(name.endswith(".deleted") for name in again.list_dir(FOLDER))

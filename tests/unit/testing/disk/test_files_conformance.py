@@ -1,0 +1,259 @@
+"""What `storage.files` promises, asked of the real disk and of the simulated one alike.
+
+A test belongs here when it holds for both. That the double behaves as the disk does is what makes
+every other test that uses it worth something.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strandlog.errors import StorageError
+from strandlog.storage.files import PREVIOUS_SUFFIX, TEMP_SUFFIX, Buffer
+
+if TYPE_CHECKING:
+    from tests.unit.testing.disk.conftest import Place
+
+
+# ---- open files ----
+
+
+def test_an_opened_log_is_made_empty_when_missing(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    assert log.size == 0
+    assert place.files.size(place.path("a.log")) == 0
+    log.close()
+
+
+def test_append_writes_all_buffers_in_order_at_the_end(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    buffers: list[Buffer] = [b"one", bytearray(b"two"), memoryview(b"-three-")[1:6], b""]
+    log.append(buffers)
+    log.append([b"four"])
+    assert log.size == 15
+    assert place.files.read(place.path("a.log")) == b"onetwothreefour"
+    log.close()
+
+
+@pytest.mark.parametrize("buffers", [[], [b""], [b"", b""]])
+def test_append_of_nothing_changes_nothing(place: Place, buffers: list[Buffer]) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append(buffers)
+    assert log.size == 0
+    log.close()
+
+
+def test_a_reopened_log_goes_on_at_its_end(place: Place) -> None:
+    first = place.files.open_log(place.path("a.log"))
+    first.append([b"abc"])
+    first.close()
+    second = place.files.open_log(place.path("a.log"))
+    assert second.size == 3
+    second.append([b"def"])
+    assert second.read(0, 100) == b"abcdef"
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("position", "length", "expected"),
+    [(0, 3, b"012"), (8, 2, b"89"), (8, 10, b"89"), (10, 1, b""), (99, 5, b""), (3, 0, b"")],
+)
+def test_read_is_shorter_at_the_end(
+    place: Place, position: int, length: int, expected: bytes
+) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append([b"0123456789"])
+    assert log.read(position, length) == expected
+    log.close()
+
+
+def test_overwrite_changes_bytes_and_not_the_size(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append([b"0123456789"])
+    log.overwrite(8, memoryview(b"xy"))
+    log.overwrite(0, b"z")
+    assert log.size == 10
+    assert log.read(0, 10) == b"z1234567xy"
+    log.close()
+
+
+def test_truncate_moves_the_end_where_append_goes_on(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append([b"0123456789"])
+    log.truncate(4)
+    assert log.size == 4
+    log.append([b"ab"])
+    assert place.files.read(place.path("a.log")) == b"0123ab"
+    log.close()
+
+
+def test_truncate_beyond_the_end_adds_zeros(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append([b"ab"])
+    log.truncate(4)
+    assert log.size == 4
+    assert log.read(0, 9) == b"ab\0\0"
+    log.close()
+
+
+def test_sync_and_close_can_be_repeated(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append([b"ab"])
+    log.sync()
+    log.sync()
+    log.close()
+    log.close()
+
+
+def test_a_closed_log_refuses_everything(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append([b"ab"])
+    log.close()
+    with pytest.raises(StorageError):
+        log.append([b"cd"])
+    with pytest.raises(StorageError):
+        log.read(0, 1)
+    with pytest.raises(StorageError):
+        log.overwrite(0, b"x")
+    with pytest.raises(StorageError):
+        log.truncate(0)
+    with pytest.raises(StorageError):
+        log.sync()
+    assert place.files.read(place.path("a.log")) == b"ab"
+
+
+def test_an_open_log_survives_rename_and_removal(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append([b"one"])
+    place.files.rename(place.path("a.log"), place.path("b.log"))
+    log.append([b"two"])
+    assert place.files.read(place.path("b.log")) == b"onetwo"
+    place.files.remove(place.path("b.log"))
+    log.append([b"three"])
+    log.sync()
+    assert log.read(0, 100) == b"onetwothree"
+    assert place.files.list_dir(place.folder) == {}
+    log.close()
+
+
+def test_each_handle_appends_where_it_saw_the_end(place: Place) -> None:
+    first = place.files.open_log(place.path("a.log"))
+    second = place.files.open_log(place.path("a.log"))
+    first.append([b"abc"])
+    assert second.size == 0
+    second.append([b"X"])
+    assert place.files.read(place.path("a.log")) == b"Xbc"
+    first.close()
+    second.close()
+
+
+def test_append_past_a_file_that_was_cut_leaves_zeros(place: Place) -> None:
+    log = place.files.open_log(place.path("a.log"))
+    log.append([b"abcd"])
+    place.files.truncate(place.path("a.log"), 1)
+    log.append([b"e"])
+    assert place.files.read(place.path("a.log")) == b"a\0\0\0e"
+    log.close()
+
+
+# ---- mappings ----
+
+
+def test_a_map_shows_the_file(place: Place) -> None:
+    place.files.append_to(place.path("a.log"), b"0123456789")
+    mapped = place.files.map(place.path("a.log"))
+    assert bytes(mapped.view[2:4]) == b"23"
+    assert len(mapped.view) == 10
+    assert mapped.view.readonly
+    mapped.close()
+
+
+def test_an_empty_file_can_be_mapped(place: Place) -> None:
+    place.files.append_to(place.path("a.log"), b"")
+    mapped = place.files.map(place.path("a.log"))
+    assert len(mapped.view) == 0
+    mapped.close()
+
+
+def test_a_map_may_be_closed_while_a_slice_is_held_and_twice(place: Place) -> None:
+    place.files.append_to(place.path("a.log"), b"0123456789" * 1000)
+    mapped = place.files.map(place.path("a.log"))
+    held = mapped.view[5000:5004]
+    mapped.close()
+    mapped.close()
+    assert bytes(held) == b"0123"
+    assert len(mapped.view) == 0
+
+
+def test_a_map_survives_removal_and_appends(place: Place) -> None:
+    place.files.append_to(place.path("a.log"), b"0123")
+    mapped = place.files.map(place.path("a.log"))
+    place.files.append_to(place.path("a.log"), b"4567")
+    place.files.remove(place.path("a.log"))
+    assert bytes(mapped.view) == b"0123"
+    mapped.close()
+
+
+# ---- whole files ----
+
+
+def test_append_to_makes_the_file_and_then_adds(place: Place) -> None:
+    place.files.append_to(place.path("a"), b"one")
+    place.files.append_to(place.path("a"), memoryview(b"two"))
+    assert place.files.read(place.path("a")) == b"onetwo"
+    assert place.files.size(place.path("a")) == 6
+
+
+def test_write_at_makes_overwrites_and_extends(place: Place) -> None:
+    place.files.write_at(place.path("a"), 2, b"cd")
+    assert place.files.read(place.path("a")) == b"\0\0cd"
+    place.files.write_at(place.path("a"), 0, b"ab")
+    place.files.write_at(place.path("a"), 3, b"DE")
+    assert place.files.read(place.path("a")) == b"abcDE"
+
+
+def test_truncate_by_name(place: Place) -> None:
+    place.files.append_to(place.path("a"), b"0123")
+    place.files.truncate(place.path("a"), 1)
+    assert place.files.read(place.path("a")) == b"0"
+    place.files.truncate(place.path("a"), 3)
+    assert place.files.read(place.path("a")) == b"0\0\0"
+
+
+def test_replace_leaves_one_file_with_the_new_contents(place: Place) -> None:
+    place.files.replace(place.path("a"), b"first, and rather long")
+    place.files.replace(place.path("a"), memoryview(b"second"))
+    assert place.files.read(place.path("a")) == b"second"
+    assert place.files.list_dir(place.folder) == {"a": 6}
+
+
+def test_replace_can_write_an_empty_file(place: Place) -> None:
+    place.files.replace(place.path("a"), b"")
+    assert place.files.list_dir(place.folder) == {"a": 0}
+
+
+def test_replace_keeps_the_one_before(place: Place) -> None:
+    place.files.replace(place.path("a"), b"1", keep_previous=True)
+    assert place.files.list_dir(place.folder) == {"a": 1}
+    place.files.replace(place.path("a"), b"22", keep_previous=True)
+    place.files.replace(place.path("a"), b"333", keep_previous=True)
+    assert place.files.read(place.path("a")) == b"333"
+    assert place.files.read(place.path("a" + PREVIOUS_SUFFIX)) == b"22"
+    assert place.files.list_dir(place.folder) == {"a": 3, "a" + PREVIOUS_SUFFIX: 2}
+
+
+def test_replace_takes_over_a_temp_file_that_was_left(place: Place) -> None:
+    place.files.append_to(place.path("a" + TEMP_SUFFIX), b"half of something longer")
+    place.files.replace(place.path("a"), b"whole")
+    assert place.files.list_dir(place.folder) == {"a": 5}
+    assert place.files.read(place.path("a")) == b"whole"
+
+
+def test_a_reader_keeps_the_replaced_file(place: Place) -> None:
+    place.files.replace(place.path("a"), b"old")
+    log = place.files.open_log(place.path("a"))
+    place.files.replace(place.path("a"), b"new")
+    assert log.read(0, 9) == b"old"
+    log.close()

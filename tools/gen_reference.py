@@ -21,8 +21,9 @@ from strandlog.config.tables import client as client_settings
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.server import SERVER_SETTINGS
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.protocol.kafka.versions import APIS, GIVES, NOTES
 from strandlog.server.http.metrics.families import FAMILIES
+from strandlog.server.kafka.api import KafkaApi
+from strandlog.server.kafka.handlers import declared_apis
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 CLI_HEAD = """# Commands
@@ -95,18 +96,31 @@ def kafka_apis_page() -> str:
     """The APIs and versions of Kafka's protocol that the broker speaks."""
     lines = [
         "# Kafka APIs\n",
-        "Generated from `protocol/kafka/versions.py`, as ApiVersions tells it to clients. Versions "
-        "are inclusive. A request in another version is hung up on, except ApiVersions; what is "
-        "not listed is not advertised, and clients do without it.\n",
-        "| key | API | versions | flexible from | what you get | notes |",
-        "|--:|---|---|---|---|---|",
+        "Generated from the declarations beside the handlers (`server/kafka/handlers`), from which "
+        "ApiVersions derives as well. Versions are inclusive. A request in another version closes "
+        "the connection, except ApiVersions; an API that is not listed is not advertised, and "
+        "clients do without it.\n",
+        "*Permissions* are what Kafka's authorizer checks; this broker has none yet, so every "
+        "client may do everything.\n",
+        "| key | API | versions | flexible from | description | notes | permissions |",
+        "|--:|---|---|---|---|---|---|",
+        *map(_api_row, declared_apis()),
     ]
-    for api in APIS:
-        versions = f"{api.first}-{api.last}" if api.last > api.first else f"{api.first}"
-        gives, notes = GIVES[api.name], NOTES.get(api.name, "")
-        flexible = "never" if api.flexible_from > api.last else f"{api.flexible_from}"
-        lines.append(f"| {api.key} | {api.name} | {versions} | {flexible} | {gives} | {notes} |")
     return "\n".join(lines) + "\n"
+
+
+def _api_row(api: KafkaApi) -> str:
+    first, last = api.versions[0], api.last_version
+    versions = f"{first}-{last}" if last > first else f"{first}"
+    flexible = "never" if api.api.flexible_from > last else f"{api.api.flexible_from}"
+    permissions = "; ".join(
+        " or ".join(map(str, each)) if isinstance(each, tuple) else str(each)
+        for each in api.requires
+    )
+    return (
+        f"| {api.key} | {api.name} | {versions} | {flexible} | {api.summary} | {api.notes} "
+        f"| {permissions or 'none'} |"
+    )
 
 
 def cli_page() -> str:

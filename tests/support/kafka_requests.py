@@ -20,9 +20,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from strandlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
 from strandlog.protocol.kafka.schemas import FIXED, element_of, is_entity, unwrap
-from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
 from strandlog.record.builder import build_batch
 
 # Names that mean something to a broker, besides names that mean nothing.
@@ -111,7 +111,7 @@ def request_header(
 ) -> bytes:
     """The header of a request; flexible versions have tagged fields in it."""
     header = struct.pack(">hhih", api_key, version, correlation_id, 4) + b"test"
-    return header + tags if BY_KEY[api_key].is_flexible(version) else header
+    return header + tags if API_BY_KEY[api_key].is_flexible(version) else header
 
 
 def build(api_key: int, version: int, **values: Any) -> Any:
@@ -189,7 +189,7 @@ class Wire:
         frame = self.receive()
         assert struct.unpack_from(">i", frame)[0] == self._correlation_id
         position = 4
-        if api_key != API_VERSIONS and BY_KEY[api_key].is_flexible(version):
+        if api_key != API_VERSIONS.key and API_BY_KEY[api_key].is_flexible(version):
             assert frame[4] == 0
             position = 5
         body, size = entity_reader(load_response_schema(api_key, version))(frame[position:], 0)

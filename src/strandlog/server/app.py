@@ -37,9 +37,9 @@ from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.resolve import Chosen
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import ServerCrashError, StorageError
-from strandlog.protocol.kafka.encoder import warm_up
 from strandlog.server.background import SlowWork
 from strandlog.server.core import ServerCore
+from strandlog.server.kafka.api import warm_up
 from strandlog.server.kafka.connection import Connection
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.listeners import DoorWish, SideDoor, SideDoors

@@ -23,15 +23,23 @@ from kio.serial.errors import OutOfBoundValue
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_requests import Wire, create_topic, encode, request_bodies, request_header
 
-from strandlog.protocol.kafka.versions import API_VERSIONS, APIS, BY_KEY, PRODUCE, Api
+from strandlog.protocol.kafka.api import (
+    API_BY_KEY,
+    API_VERSIONS,
+    FETCH,
+    JOIN_GROUP,
+    PRODUCE,
+    SYNC_GROUP,
+)
+from strandlog.server.kafka.api import KafkaApi
+from strandlog.server.kafka.handlers import declared_apis
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
-VERSIONS = [(api.key, version) for api in APIS for version in range(api.first, api.last + 1)]
-FETCH, JOIN_GROUP, SYNC_GROUP = 1, 11, 14
-MAY_WAIT = {FETCH, JOIN_GROUP, SYNC_GROUP}  # and a changed byte may make it a long time
+VERSIONS = [(api.key, version) for api in declared_apis() for version in api.versions]
+MAY_WAIT = {FETCH.key, JOIN_GROUP.key, SYNC_GROUP.key}  # and a changed byte may make it a long time
 OUR_MISTAKES = ("went wrong", "Traceback")
 ASKED, ASKED_AFTER = 1, 2
-AFTERWARDS = struct.pack(">hhih", API_VERSIONS, 0, ASKED_AFTER, -1)
+AFTERWARDS = struct.pack(">hhih", API_VERSIONS.key, 0, ASKED_AFTER, -1)
 
 
 class Target:
@@ -122,7 +130,7 @@ def _settings(examples: int) -> settings:
 
 
 def _check_answer(api_key: int, version: int, answer: bytes) -> None:
-    is_flexible = api_key != API_VERSIONS and BY_KEY[api_key].is_flexible(version)
+    is_flexible = api_key != API_VERSIONS.key and API_BY_KEY[api_key].is_flexible(version)
     position = 5 if is_flexible else 4
     try:
         _, size = entity_reader(load_response_schema(api_key, version))(answer[position:], 0)
@@ -133,19 +141,19 @@ def _check_answer(api_key: int, version: int, answer: bytes) -> None:
         assert position + size == len(answer)
 
 
-def _all_versions(api: Api) -> st.SearchStrategy[tuple[Any, ...]]:
+def _all_versions(api: KafkaApi) -> st.SearchStrategy[tuple[Any, ...]]:
     """A request of each version of an API."""
-    return st.tuples(*(request_bodies(api.key, v) for v in range(api.first, api.last + 1)))
+    return st.tuples(*(request_bodies(api.key, v) for v in api.versions))
 
 
-def _fire_whole(target: Target, api: Api) -> None:
+def _fire_whole(target: Target, api: KafkaApi) -> None:
     @_settings(2)
     @given(_all_versions(api))
     def check(bodies: tuple[Any, ...]) -> None:
-        for version, body in enumerate(bodies, api.first):
+        for version, body in zip(api.versions, bodies, strict=True):
             frame = request_header(api.key, version, ASKED) + encode(body)
             # There is no other way to tell a producer without acks that something is wrong.
-            answer = target.fire(frame, may_hang_up=api.key == PRODUCE and body.acks == 0)
+            answer = target.fire(frame, may_hang_up=api.key == PRODUCE.key and body.acks == 0)
             if answer is not None:
                 _check_answer(api.key, version, answer)
 
@@ -153,7 +161,7 @@ def _fire_whole(target: Target, api: Api) -> None:
 
 
 def test_every_request_by_the_book_is_answered(target: Target) -> None:
-    for api in APIS:
+    for api in declared_apis():
         _fire_whole(target, api)
 
 
@@ -182,11 +190,11 @@ def _damaged(frame: bytes, damages: list[tuple[str, float, int]]) -> bytes:
     return bytes(data)
 
 
-def _fire_damaged(target: Target, api: Api) -> None:
+def _fire_damaged(target: Target, api: KafkaApi) -> None:
     @_settings(3)
     @given(_all_versions(api), st.lists(Damage, min_size=1, max_size=4))
     def check(bodies: tuple[Any, ...], damages: list[tuple[str, float, int]]) -> None:
-        for version, body in enumerate(bodies, api.first):
+        for version, body in zip(api.versions, bodies, strict=True):
             whole = request_header(api.key, version, ASKED) + encode(body)
             target.fire(_damaged(whole, damages))
 
@@ -194,12 +202,12 @@ def _fire_damaged(target: Target, api: Api) -> None:
 
 
 def test_no_damaged_request_harms_the_broker(target: Target) -> None:
-    for api in APIS:
+    for api in declared_apis():
         _fire_damaged(target, api)
 
 
 PROMPT = [
-    (api_key, version) for api_key, version in VERSIONS if api_key not in {*MAY_WAIT, PRODUCE}
+    (api_key, version) for api_key, version in VERSIONS if api_key not in {*MAY_WAIT, PRODUCE.key}
 ]
 Requests = st.lists(
     st.sampled_from(PROMPT).flatmap(lambda v: request_bodies(*v).map(lambda body: (*v, body))),

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
-from strandlog.protocol.kafka.encoder import warm_up
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
+from strandlog.server.kafka.api import warm_up
 from strandlog.testing import FakeClock
 
 IDLE_MS = 1000

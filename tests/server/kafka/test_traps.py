@@ -26,10 +26,10 @@ from tests.support.kafka_requests import (
     topic_id_of,
 )
 
-from strandlog.protocol.kafka.versions import APIS
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import ATTRIBUTES_POSITION, TRANSACTIONAL_BIT
 from strandlog.record.builder import build_batch
+from strandlog.server.kafka.handlers import declared_apis
 
 CORRUPT_MESSAGE, UNKNOWN_TOPIC, MESSAGE_TOO_LARGE, OUT_OF_ORDER, DUPLICATE_SEQUENCE = (
     2,
@@ -89,7 +89,7 @@ def test_produce_is_advertised_from_0_and_telemetry_is_not(wire: Wire) -> None:
     found = wire.ask(18, 3, client_software_name="x", client_software_version="1")
     rows = {row.api_key: (row.min_version, row.max_version) for row in found.api_keys}
     assert rows[0] == (0, 13)
-    assert rows.keys() == {api.key for api in APIS}
+    assert rows.keys() == {api.key for api in declared_apis()}
     assert not rows.keys() & {71, 72}, "clients push metrics to whoever takes them"
     assert found.throttle_time.total_seconds() == 0
 

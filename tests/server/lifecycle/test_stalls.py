@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import struct
 import time
 from collections.abc import Awaitable, Callable
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
-from strandlog.protocol.kafka.encoder import warm_up
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
+from strandlog.server.kafka.api import KAFKA_APIS, warm_up
 from strandlog.server.loop_monitor import BEAT_SECONDS
 from strandlog.storage.files import DiskFiles
 
@@ -235,7 +236,8 @@ def test_a_handler_that_takes_long_is_named_once_a_second(
             time.sleep(0.1)
             request.reply({"error_code": 0, "api_keys": []})
 
-        monkeypatch.setitem(scene.server.door._handlers, 18, dawdle)
+        slow = dataclasses.replace(KAFKA_APIS[18], handler=dawdle)
+        monkeypatch.setitem(KAFKA_APIS, 18, slow)
         for _ in range(5):
             await scene.worker.ask(18, 0)
         assert scene.server.metrics()["slow_handlers"] == 5

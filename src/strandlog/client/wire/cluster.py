@@ -29,8 +29,8 @@ from strandlog.errors import (
     UnreachableError,
 )
 from strandlog.model import TopicPartition
+from strandlog.protocol.kafka.api import METADATA
 from strandlog.protocol.kafka.schemas import kio
-from strandlog.protocol.kafka.versions import METADATA
 
 Result = TypeVar("Result")
 
@@ -193,7 +193,7 @@ class Cluster:
         wanted = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
         connection = self.any_connection()
         body = {"topics": wanted, "allow_auto_topic_creation": may_create}
-        answer = connection.send(METADATA, body).parsed()
+        answer = connection.send(METADATA.key, body).parsed()
         self._nodes = {node.node_id: Address(node.host, node.port) for node in answer.brokers}
         self.controller_id = answer.controller_id
         found: dict[str, TopicMetadata] = {}

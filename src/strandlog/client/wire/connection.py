@@ -24,13 +24,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strandlog.client.wire.apis import CLIENT_VERSIONS
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.sasl import tokens
 from strandlog.config.tables.server import Address
 from strandlog.errors import AuthenticationError, DataError, RemoteError, UnreachableError
+from strandlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS, FETCH, Api
 from strandlog.protocol.kafka.encoder import parse_response, request_encoder
 from strandlog.protocol.kafka.headers import read_response_header, request_header
-from strandlog.protocol.kafka.versions import API_VERSIONS, CLIENT_APIS, FETCH, Api
 
 Buffer = bytes | bytearray | memoryview
 
@@ -162,20 +163,19 @@ class WireConnection:
 
     def _negotiate(self) -> None:
         """Ask what the broker speaks; one that does not know our question is asked an older one."""
-        api = CLIENT_APIS[API_VERSIONS]
-        for version in (api.last, 0):
-            self._versions[API_VERSIONS] = version
+        for version in (CLIENT_VERSIONS[API_VERSIONS.key].last, 0):
+            self._versions[API_VERSIONS.key] = version
             body = {"client_software_name": "strandlog", "client_software_version": "0"}
-            reply = self.send(API_VERSIONS, body)
+            reply = self.send(API_VERSIONS.key, body)
             frame, position = reply.wait()
             if int.from_bytes(frame[position : position + 2]) != UNSUPPORTED_VERSION:
                 break
-        answer = parse_response(API_VERSIONS, version, frame, position)
+        answer = parse_response(API_VERSIONS.key, version, frame, position)
         if answer.error_code:
             raise self.broken(f"it refuses ApiVersions with code {answer.error_code}")
         for row in answer.api_keys:
-            ours = CLIENT_APIS.get(row.api_key)
-            if ours is not None and row.api_key != API_VERSIONS:
+            ours = CLIENT_VERSIONS.get(row.api_key)
+            if ours is not None and row.api_key != API_VERSIONS.key:
                 version = min(ours.last, row.max_version)
                 if version >= max(ours.first, row.min_version):
                     self._versions[row.api_key] = version
@@ -224,9 +224,10 @@ class WireConnection:
         """The version in which an API is spoken with this broker."""
         version = self._versions.get(api_key)
         if version is None:
-            api = CLIENT_APIS[api_key]
+            usable = CLIENT_VERSIONS[api_key]
             raise RemoteError(
-                f"{self.name} does not speak {api.name} {api.first} to {api.last}; "
+                f"{self.name} does not speak {API_BY_KEY[api_key].name} "
+                f"{usable.first} to {usable.last}; "
                 "Kafka 2.4 or later is needed",
                 UNSUPPORTED_VERSION,
             )
@@ -234,7 +235,7 @@ class WireConnection:
 
     def send(self, api_key: int, body: Mapping[str, Any] | Sequence[Buffer]) -> Reply:
         """Send a request; a dictionary is encoded by its schema."""
-        version, api = self.version(api_key), CLIENT_APIS[api_key]
+        version, api = self.version(api_key), API_BY_KEY[api_key]
         self._next_number = self._next_number + 1 & 0x7FFF_FFFF
         reply = Reply(self, api, version, self._next_number)
         parts: list[Buffer]
@@ -252,7 +253,7 @@ class WireConnection:
 
     def _take_in_fetches(self) -> None:
         # A broker may stop to read while we do not take its large answers: neither would go on.
-        while any(reply.api.key == FETCH for reply in self._replies):
+        while any(reply.api == FETCH for reply in self._replies):
             self.receive()
 
     def _write(self, parts: list[Buffer]) -> None:

@@ -27,12 +27,12 @@ from strandlog.client.wire.offsets import offset_range
 from strandlog.clock import Clock, pause
 from strandlog.errors import CorruptRecordError, OffsetOutOfRangeError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
+from strandlog.protocol.kafka.api import FETCH
 from strandlog.protocol.kafka.produce_fetch_client import (
     FetchAsk,
     fetch_request,
     parse_fetch_response,
 )
-from strandlog.protocol.kafka.versions import FETCH
 from strandlog.record.batch_header import HEADER_SIZE, LOG_OVERHEAD
 
 OFFSET_OUT_OF_RANGE = 1
@@ -116,7 +116,7 @@ class RangeReading:
     def _send(self, tp: TopicPartition, ask: FetchAsk) -> Reply:
         try:
             connection = self._cluster.connection_to(self._cluster.leader_of(tp))
-            return connection.send(FETCH, [fetch_request(connection.version(FETCH), ask)])
+            return connection.send(FETCH.key, [fetch_request(connection.version(FETCH.key), ask)])
         except UnreachableError:
             self._cluster.forget_topic(tp.topic)
             raise

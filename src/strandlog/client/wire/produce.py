@@ -23,9 +23,9 @@ from strandlog.client.wire.connection import Buffer, Reply
 from strandlog.clock import Clock, pause
 from strandlog.errors import CorruptRecordError, StrandlogError, UnreachableError
 from strandlog.model import TopicPartition
+from strandlog.protocol.kafka.api import PRODUCE
 from strandlog.protocol.kafka.produce_fetch_client import parse_produce_response, produce_request
 from strandlog.protocol.kafka.produce_fetch_server import ProduceAnswer
-from strandlog.protocol.kafka.versions import PRODUCE
 
 CORRUPT_MESSAGE = 2
 DUPLICATE_SEQUENCE = 46
@@ -197,11 +197,11 @@ class BatchSender:
             lane.in_flight += 1
         try:
             connection = self._cluster.connection_to(node_id)
-            version = connection.version(PRODUCE)
+            version = connection.version(PRODUCE.key)
             body = produce_request(
                 version, self._transactional_id, self._acks, self._timeout_ms, topics
             )
-            self._requests.append(_Request(node_id, connection.send(PRODUCE, body), batches))
+            self._requests.append(_Request(node_id, connection.send(PRODUCE.key, body), batches))
         except UnreachableError as error:
             for lane, batch in batches:
                 self._answered(lane, batch, error)

@@ -15,7 +15,7 @@ dictionaries. An array may be given as `bytes`: what `array_encoder` made of it 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType
@@ -38,7 +38,6 @@ from strandlog.protocol.kafka.schemas import (
     response_schema,
     unwrap,
 )
-from strandlog.protocol.kafka.versions import APIS
 from strandlog.protocol.shortening import shortened
 
 Writer = Callable[[Any, list[bytes]], None]
@@ -84,12 +83,12 @@ def parse_response(api_key: int, version: int, frame: memoryview, position: int)
         ) from error
 
 
-def warm_up() -> None:
-    """Load what the first request would have to wait for. From any thread."""
+def warm_up(versions: Iterable[tuple[int, int]]) -> None:
+    """Build the codecs of these (API key, version) pairs ahead of time, from any thread."""
     kio("index")
-    for api in APIS:
-        request_reader(api.key, api.last)
-        encoder(api.key, api.last)
+    for api_key, version in versions:
+        request_reader(api_key, version)
+        encoder(api_key, version)
 
 
 @cache

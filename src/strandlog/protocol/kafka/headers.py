@@ -12,10 +12,11 @@ the broker yet must be able to read it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY, Api
+from strandlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS, Api
 
 _REQUEST = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
@@ -34,8 +35,12 @@ class RequestHeader(NamedTuple):
     body_position: int
 
 
-def read_request_header(frame: memoryview) -> RequestHeader:
-    """The header of a request; `DataError` when the frame is too short for it."""
+def read_request_header(frame: memoryview, supported: Mapping[int, range]) -> RequestHeader:
+    """Read the header of a request; `DataError` if the frame is too short for it.
+
+    `supported` are versions by API key. In other versions the header may have any layout behind
+    the client id, so it is not read any further.
+    """
     try:
         api_key, version, correlation_id, length = _REQUEST.unpack_from(frame)
     except struct.error as error:
@@ -47,9 +52,7 @@ def read_request_header(frame: memoryview) -> RequestHeader:
             raise DataError("a client id is longer than its request")
         client_id = str(frame[position : position + length], "utf-8", "replace")
         position += length
-    api = BY_KEY.get(api_key)
-    # A version that we do not know is not read any further: its layout may be anything.
-    if api is not None and api.speaks(version) and api.is_flexible(version):
+    if version in supported.get(api_key, ()) and API_BY_KEY[api_key].is_flexible(version):
         position = skip_tagged_fields(frame, position)
     return RequestHeader(api_key, version, correlation_id, client_id, position)
 
@@ -57,7 +60,7 @@ def read_request_header(frame: memoryview) -> RequestHeader:
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
     """The header of a response."""
     header = _CORRELATION.pack(correlation_id)
-    if api_key != API_VERSIONS and BY_KEY[api_key].is_flexible(version):
+    if api_key != API_VERSIONS.key and API_BY_KEY[api_key].is_flexible(version):
         return header + NO_TAGGED_FIELDS
     return header
 
@@ -76,7 +79,7 @@ def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int
     except struct.error as error:
         raise DataError("a response is shorter than its header") from error
     position = _CORRELATION.size
-    if api.key != API_VERSIONS and api.is_flexible(version):
+    if api != API_VERSIONS and api.is_flexible(version):
         position = skip_tagged_fields(frame, position)
     return correlation_id, position
 

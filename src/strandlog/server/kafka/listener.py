@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 from strandlog.broker.deferred import Deferred
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
+from strandlog.protocol.kafka.api import API_VERSIONS
 from strandlog.protocol.kafka.encoder import encoder
 from strandlog.protocol.kafka.headers import read_request_header
-from strandlog.protocol.kafka.versions import API_VERSIONS, BY_KEY
 from strandlog.server.core import ServerCore
+from strandlog.server.kafka.api import KAFKA_APIS, SUPPORTED_VERSIONS
 from strandlog.server.kafka.connection import Connection, Slot
 from strandlog.server.kafka.request import Request
 from strandlog.server.memory import DecodingGate
@@ -26,8 +27,6 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Steps
 
 logger = logging.getLogger(__name__)
-
-Handler = Callable[["KafkaDoor", Request], Steps[None] | None]
 
 UNSUPPORTED_VERSION = 35
 NODE_ID = 0
@@ -47,7 +46,7 @@ class KafkaDoor:
         advertised: tuple[str, int] | None = None,
         max_inflight: int = 64,
     ) -> None:
-        from strandlog.server.kafka.handlers import HANDLERS  # noqa: PLC0415 - they know the door
+        import strandlog.server.kafka.handlers  # noqa: F401, PLC0415 - they know the door
 
         self.core = core
         self.broker = core.broker
@@ -64,7 +63,6 @@ class KafkaDoor:
         self.decoding = DecodingGate(DECODED_TOGETHER_BYTES)
         self.turns = core.turns
         self._advertised = advertised
-        self._handlers: dict[int, Handler] = HANDLERS
         self._connections: set[Connection] = set()
         self._quiet_until = 0.0
 
@@ -118,14 +116,14 @@ class KafkaDoor:
         """Work on one request; fills the slot now or later."""
         name = "?"
         try:
-            header = read_request_header(frame)
-            api = BY_KEY.get(header.api_key)
+            header = read_request_header(frame, SUPPORTED_VERSIONS)
+            api = KAFKA_APIS.get(header.api_key)
             request = Request(header, frame, slot, connection, self._max_elements)
-            if api is None or not api.speaks(header.version):
+            if api is None or header.version not in api.versions:
                 self._refuse_version(request)
                 return
             name = slot.api = api.name
-            steps = self._handlers[header.api_key](self, request)
+            steps = api.handler(self, request)
             if steps is not None:
                 self.in_slices(request, steps)
         except DataError as error:
@@ -217,15 +215,14 @@ class KafkaDoor:
     def _refuse_version(self, request: Request) -> None:
         """Only ApiVersions may be asked in a version that we do not know: it says what we do."""
         header = request.header
-        if header.api_key != API_VERSIONS:
-            raise DataError(f"api key {header.api_key} v{header.version} is not spoken here")
-        api = BY_KEY[API_VERSIONS]
+        if header.api_key != API_VERSIONS.key:
+            raise DataError(f"unsupported API key {header.api_key}, version {header.version}")
         body = {
             "error_code": UNSUPPORTED_VERSION,
-            "api_keys": [{"api_key": api.key, "min_version": api.first, "max_version": api.last}],
+            "api_keys": [KAFKA_APIS[API_VERSIONS.key].advertised()],
         }
         correlation = header.correlation_id.to_bytes(4, signed=True)
-        request.slot.fill([correlation, encoder(API_VERSIONS, 0)(body)])
+        request.slot.fill([correlation, encoder(API_VERSIONS.key, 0)(body)])
 
     def answer_when_done(
         self,

@@ -17,10 +17,10 @@ import pytest
 from strandlog.client.wire.client import WireClient
 from strandlog.client.wire.sasl import HASHES, tokens
 from strandlog.errors import AuthenticationError
+from strandlog.protocol.kafka.api import API_BY_KEY
 from strandlog.protocol.kafka.decoder import request_reader
 from strandlog.protocol.kafka.encoder import encoder
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
-from strandlog.protocol.kafka.versions import CLIENT_APIS
 
 USER, PASSWORD = "us=er,", "secret"
 SALT, ITERATIONS = b"salt", 4096
@@ -108,14 +108,14 @@ class Server:
             raise ConnectionError
         frame = memoryview(guest.recv(int.from_bytes(size), socket.MSG_WAITALL))
         api_key, version, number, length = struct.unpack_from(">hhih", frame)
-        position = 10 + length + CLIENT_APIS[api_key].is_flexible(version)
+        position = 10 + length + API_BY_KEY[api_key].is_flexible(version)
         return api_key, version, number, request_reader(api_key, version)(frame, position)
 
     def _reply(
         self, guest: socket.socket, api_key: int, version: int, number: int, body: dict[str, Any]
     ) -> None:
         frame = number.to_bytes(4)
-        if api_key != 18 and CLIENT_APIS[api_key].is_flexible(version):
+        if api_key != 18 and API_BY_KEY[api_key].is_flexible(version):
             frame += NO_TAGGED_FIELDS
         frame += encoder(api_key, version)(body)
         guest.sendall(len(frame).to_bytes(4) + frame)

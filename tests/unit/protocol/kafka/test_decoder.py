@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 from tests.support.kafka_requests import encode, request_bodies
 
 from strandlog.errors import DataError
+from strandlog.protocol.kafka.api import FETCH, PRODUCE
 from strandlog.protocol.kafka.decoder import MAX_ARRAY_LENGTH
 from strandlog.protocol.kafka.encoder import parse
-from strandlog.protocol.kafka.versions import APIS, FETCH, PRODUCE
+from strandlog.server.kafka.handlers import declared_apis
 
 # Produce is read by hand (hot_path.py).
 ALL_VERSIONS = [
     (api.key, version)
-    for api in APIS
-    if api.key != PRODUCE
-    for version in range(api.first, api.last + 1)
+    for api in declared_apis()
+    if api.key != PRODUCE.key
+    for version in api.versions
 ]
 FLEXIBLE = [
     (api.key, version)
-    for api in APIS
-    if api.key != PRODUCE
-    for version in range(max(api.first, api.flexible_from), api.last + 1)
+    for api in declared_apis()
+    if api.key != PRODUCE.key
+    for version in api.versions
+    if api.api.is_flexible(version)
 ]
 QUICK = settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -97,7 +99,7 @@ def test_an_unknown_tagged_field_inside_a_structure_is_skipped() -> None:
         + (b"\x02" + topic + b"\x02" + known + b"\x01\x63\x02xy" + b"\x00")
         + b"\x01\x01\x00"
     )
-    body = parse(FETCH, 12, memoryview(frame), 0)
+    body = parse(FETCH.key, 12, memoryview(frame), 0)
     [part] = body.topics[0].partitions
     assert (part.partition, part.fetch_offset, part.partition_max_bytes) == (3, 5, 100)
 

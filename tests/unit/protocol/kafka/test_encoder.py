@@ -10,17 +10,11 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from strandlog.errors import DataError
+from strandlog.protocol.kafka.api import Api
 from strandlog.protocol.kafka.encoder import array_encoder, encoder, parse
-from strandlog.protocol.kafka.versions import (
-    APIS,
-    BY_KEY,
-    GIVES,
-    NEVER_FLEXIBLE,
-    NOTES,
-    Api,
-)
+from strandlog.server.kafka.handlers import declared_apis
 
-ALL_VERSIONS = [(api, version) for api in APIS for version in range(api.first, api.last + 1)]
+ALL_VERSIONS = [(each.api, version) for each in declared_apis() for version in each.versions]
 
 
 def _read(api_key: int, version: int, data: bytes) -> Any:
@@ -90,17 +84,6 @@ def test_bytes_that_are_no_request_are_a_data_error(api: Api, version: int) -> N
             parse(api.key, version, memoryview(junk), 0)
         except DataError:
             continue
-
-
-def test_no_api_is_listed_twice_and_ranges_make_sense() -> None:
-    assert len(BY_KEY) == len(APIS)
-    assert all(0 <= api.first <= api.last for api in APIS)
-
-
-def test_every_api_says_what_it_gives() -> None:
-    assert list(GIVES) == [api.name for api in APIS]
-    assert NOTES.keys() <= GIVES.keys()
-    assert max(api.last for api in APIS) < NEVER_FLEXIBLE
 
 
 def test_an_array_that_was_encoded_before_is_taken_as_it_is() -> None:

@@ -13,7 +13,9 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 from tests.support.kafka_requests import encode, response_bodies
 
+from strandlog.client.wire.apis import CLIENT_VERSIONS
 from strandlog.errors import DataError
+from strandlog.protocol.kafka.api import API_BY_KEY, FETCH, PRODUCE, Api
 from strandlog.protocol.kafka.encoder import parse_response, request_encoder
 from strandlog.protocol.kafka.headers import (
     read_request_header,
@@ -36,14 +38,16 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     parse_produce,
     produce_response,
 )
-from strandlog.protocol.kafka.versions import BY_KEY, CLIENT_APIS, FETCH, PRODUCE, Api
+from strandlog.server.kafka.handlers import SUPPORTED_VERSIONS
 
 VERSIONS = [
-    (api, version) for api in CLIENT_APIS.values() for version in range(api.first, api.last + 1)
+    (API_BY_KEY[key], version)
+    for key, usable in CLIENT_VERSIONS.items()
+    for version in range(usable.first, usable.last + 1)
 ]
-BY_KIO = [(api, version) for api, version in VERSIONS if api.key not in {PRODUCE, FETCH}]
-PRODUCE_VERSIONS = range(CLIENT_APIS[PRODUCE].first, CLIENT_APIS[PRODUCE].last + 1)
-FETCH_VERSIONS = range(CLIENT_APIS[FETCH].first, CLIENT_APIS[FETCH].last + 1)
+BY_KIO = [(api, version) for api, version in VERSIONS if api not in {PRODUCE, FETCH}]
+PRODUCE_VERSIONS = [version for api, version in VERSIONS if api == PRODUCE]
+FETCH_VERSIONS = [version for api, version in VERSIONS if api == FETCH]
 QUICK = settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
@@ -94,10 +98,10 @@ def test_a_response_that_kio_wrote_is_read_and_one_that_was_cut_is_a_data_error(
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
 def test_our_headers_are_read_by_our_broker(api: Api, version: int) -> None:
-    if api.key not in BY_KEY or not BY_KEY[api.key].speaks(version):
+    if version not in SUPPORTED_VERSIONS.get(api.key, ()):
         pytest.skip(f"the broker does not speak {api.name} v{version}")
     sent = memoryview(request_header(api, version, 77, "me") + b"body")
-    header = read_request_header(sent)
+    header = read_request_header(sent, SUPPORTED_VERSIONS)
     assert header[:4] == (api.key, version, 77, "me")
     assert bytes(sent[header.body_position :]) == b"body"
     answer = memoryview(response_header(api.key, version, 77) + b"body")
@@ -108,7 +112,7 @@ def test_our_headers_are_read_by_our_broker(api: Api, version: int) -> None:
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_a_fetch_request_is_read_by_kio_as_it_was_meant(version: int) -> None:
     written = fetch_request(version, FetchAsk("töpic", 7, 2**40, 1000, 1, 500, 3))
-    found = _read(load_request_schema(FETCH, version), written)
+    found = _read(load_request_schema(FETCH.key, version), written)
     assert found.max_wait.total_seconds() == 0.5
     assert (found.replica_id, found.min_bytes, found.max_bytes) == (-1, 3, 1000)
     assert found.isolation_level == 1
@@ -160,7 +164,7 @@ def test_a_produce_request_is_read_as_it_was_meant(
         ("a", 5, b"more"),
         ("b", 1, b"x" * 300),
     ]
-    kios = _read(load_request_schema(PRODUCE, version), written)
+    kios = _read(load_request_schema(PRODUCE.key, version), written)
     assert [topic.name for topic in kios.topic_data] == ["a", "b"]
 
 
@@ -185,8 +189,8 @@ def test_a_produce_response_is_read_as_it_was_written_and_when_cut_is_a_data_err
 def test_every_api_that_the_client_asks_for_can_be_had_from_our_broker_too() -> None:
     sasl = {17, 36}
     missing = [
-        api.name
-        for key, api in CLIENT_APIS.items()
-        if key not in sasl and (key not in BY_KEY or BY_KEY[key].last < api.last)
+        API_BY_KEY[key].name
+        for key, usable in CLIENT_VERSIONS.items()
+        if key not in sasl and usable.last not in SUPPORTED_VERSIONS.get(key, ())
     ]
     assert not missing

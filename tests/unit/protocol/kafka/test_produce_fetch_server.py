@@ -14,6 +14,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from strandlog.errors import DataError
+from strandlog.protocol.kafka.api import FETCH, PRODUCE
 from strandlog.protocol.kafka.produce_fetch_server import (
     FetchedPartition,
     ProduceAnswer,
@@ -23,10 +24,10 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     parse_produce,
     produce_response,
 )
-from strandlog.protocol.kafka.versions import BY_KEY, FETCH, PRODUCE
+from strandlog.server.kafka.handlers import SUPPORTED_VERSIONS
 
-PRODUCE_VERSIONS = range(BY_KEY[PRODUCE].first, BY_KEY[PRODUCE].last + 1)
-FETCH_VERSIONS = range(BY_KEY[FETCH].first, BY_KEY[FETCH].last + 1)
+PRODUCE_VERSIONS = SUPPORTED_VERSIONS[PRODUCE.key]
+FETCH_VERSIONS = SUPPORTED_VERSIONS[FETCH.key]
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -35,7 +36,7 @@ def _nested(schema: Any, name: str) -> Any:
 
 
 def _produce_bytes(version: int, topics: list[tuple[str, list[tuple[int, bytes | None]]]]) -> bytes:
-    schema: Any = load_request_schema(PRODUCE, version)
+    schema: Any = load_request_schema(PRODUCE.key, version)
     topic_schema = _nested(schema, "TopicProduceData")
     partition_schema = _nested(schema, "PartitionProduceData")
 
@@ -157,7 +158,7 @@ def test_a_fetch_response_is_read_by_kio_as_it_was_meant(
     ]
     written = b"".join(fetch_response(version, list(zip(names, topics, strict=True))))
     response: Any
-    response, size = entity_reader(load_response_schema(FETCH, version))(written, 0)
+    response, size = entity_reader(load_response_schema(FETCH.key, version))(written, 0)
     assert size == len(written)
     assert [
         topic.topic_id if version >= 13 else topic.topic for topic in response.responses
@@ -205,7 +206,7 @@ def test_a_produce_response_is_read_by_kio_as_it_was_meant(
     ]
     written = produce_response(version, list(zip(names, topics, strict=True)))
     response: Any
-    response, size = entity_reader(load_response_schema(PRODUCE, version))(written, 0)
+    response, size = entity_reader(load_response_schema(PRODUCE.key, version))(written, 0)
     assert size == len(written)
     for topic, answers in zip(response.responses, topics, strict=True):
         for found, meant in zip(topic.partition_responses, answers, strict=True):

@@ -1,10 +1,16 @@
-"""One function per API: parse, ask the broker, reply. `HANDLERS` maps api keys to them."""
+"""Handlers for Kafka's APIs: each decodes a request, calls the broker and replies.
+
+Importing this package imports every handler module, and with it every `@kafka_api` declaration:
+`declared_apis` and `SUPPORTED_VERSIONS` are complete when they are imported from here.
+"""
 
 from __future__ import annotations
 
+from strandlog.server.kafka.api import SUPPORTED_VERSIONS, declared_apis
 from strandlog.server.kafka.handlers import (
     cluster,
     configs,
+    group_offsets,
     groups,
     partitions,
     reassignments,
@@ -13,56 +19,18 @@ from strandlog.server.kafka.handlers import (
     topics,
     transactions,
 )
-from strandlog.server.kafka.handlers import group_offsets as offsets
-from strandlog.server.kafka.listener import Handler
 
-HANDLERS: dict[int, Handler] = {
-    0: records.produce,
-    1: records.fetch,
-    2: records.list_offsets,
-    3: cluster.metadata,
-    8: offsets.offset_commit,
-    9: offsets.offset_fetch,
-    10: cluster.find_coordinator,
-    11: groups.join_group,
-    12: groups.heartbeat,
-    13: groups.leave_group,
-    14: groups.sync_group,
-    15: groups.describe_groups,
-    16: groups.list_groups,
-    18: cluster.api_versions,
-    19: topics.create_topics,
-    20: topics.delete_topics,
-    21: records.delete_records,
-    22: transactions.init_producer_id,
-    23: partitions.offset_for_leader_epoch,
-    24: transactions.add_partitions_to_txn,
-    25: transactions.add_offsets_to_txn,
-    26: transactions.end_txn,
-    28: transactions.txn_offset_commit,
-    29: security.describe_acls,
-    30: security.create_acls,
-    31: security.delete_acls,
-    32: configs.describe_configs,
-    33: configs.alter_configs,
-    34: reassignments.alter_replica_log_dirs,
-    35: partitions.describe_log_dirs,
-    37: topics.create_partitions,
-    42: groups.delete_groups,
-    43: reassignments.elect_leaders,
-    44: configs.incremental_alter_configs,
-    45: reassignments.alter_partition_reassignments,
-    46: reassignments.list_partition_reassignments,
-    47: offsets.offset_delete,
-    48: security.describe_client_quotas,
-    49: security.alter_client_quotas,
-    50: security.describe_user_scram_credentials,
-    51: security.alter_user_scram_credentials,
-    55: reassignments.describe_quorum,
-    60: cluster.describe_cluster,
-    61: transactions.describe_producers,
-    65: transactions.describe_transactions,
-    66: transactions.list_transactions,
-    74: configs.list_config_resources,
-    75: partitions.describe_topic_partitions,
-}
+__all__ = [
+    "SUPPORTED_VERSIONS",
+    "cluster",
+    "configs",
+    "declared_apis",
+    "group_offsets",
+    "groups",
+    "partitions",
+    "reassignments",
+    "records",
+    "security",
+    "topics",
+    "transactions",
+]

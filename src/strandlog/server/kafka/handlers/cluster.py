@@ -18,8 +18,18 @@ from strandlog.broker.compacted_table import TableTopic
 from strandlog.broker.topics.catalog import Topic
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.errors import StrandlogError
+from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
-from strandlog.protocol.kafka.versions import APIS, METADATA
+from strandlog.server.kafka.api import (
+    CLUSTER,
+    CREATE,
+    DESCRIBE,
+    GROUP,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    declared_apis,
+    kafka_api,
+)
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import InvalidRequestError, NotCreatedYetError
 from strandlog.server.kafka.request import Request
@@ -42,6 +52,16 @@ MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 114, 115
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
+@kafka_api(
+    api.API_VERSIONS,
+    versions=(0, 4),
+    requires=[],
+    summary="Lists the APIs and versions on this page.",
+    notes=(
+        "An unsupported version gets error 35 in the layout of version 0. The feature "
+        "`transaction.version` is not offered."
+    ),
+)
 def api_versions(door: KafkaDoor, request: Request) -> None:
     del door
     body = request.body()
@@ -51,20 +71,25 @@ def api_versions(door: KafkaDoor, request: Request) -> None:
     ):
         request.reply({"error_code": InvalidRequestError.kafka_code})
         return
-    keys = [
-        {
-            "api_key": api.key,
-            "min_version": api.first if api.advertised_first is None else api.advertised_first,
-            "max_version": api.last,
-        }
-        for api in APIS
-    ]
+    keys = [each.advertised() for each in declared_apis()]
     request.reply({"error_code": 0, "api_keys": keys})
 
 
 # -- metadata ------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.METADATA,
+    versions=(0, 13),
+    requires=[DESCRIBE.on(TOPIC), (CREATE.on(CLUSTER), CREATE.on(TOPIC))],
+    summary=(
+        "Lists topics, partitions and the broker to connect to; creates missing topics on demand."
+    ),
+    notes=(
+        "CREATE only for a topic to be created. One node leads every partition; cluster and "
+        "topic ids are stable. Topic ids from version 12."
+    ),
+)
 def metadata(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     # Each once: a short request could ask for a large topic many thousand times.
@@ -184,7 +209,7 @@ def _topic(topic: Topic, version: int) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _encoded_partitions(version: int, count: int) -> bytes:
     rows = [partition_row(number) for number in range(count)]
-    return array_encoder(METADATA, version, "topics", "partitions")(rows)
+    return array_encoder(api.METADATA.key, version, "topics", "partitions")(rows)
 
 
 def partition_row(number: int) -> dict[str, Any]:
@@ -203,6 +228,13 @@ def partition_row(number: int) -> dict[str, Any]:
 # -- nodes ---------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.FIND_COORDINATOR,
+    versions=(0, 6),
+    requires=[(DESCRIBE.on(GROUP), DESCRIBE.on(TRANSACTIONAL_ID))],
+    summary="Returns this broker, which coordinates every group and transaction.",
+    notes="The permission depends on the key type.",
+)
 def find_coordinator(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     host, port = door.advertised(request.connection)
@@ -241,6 +273,12 @@ def _making_table(table: TableTopic) -> Steps[bool]:
     return True
 
 
+@kafka_api(
+    api.DESCRIBE_CLUSTER,
+    versions=(0, 2),
+    requires=[],
+    summary="Returns the cluster id and the only broker.",
+)
 def describe_cluster(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     asked = getattr(body, "endpoint_type", ENDPOINT_BROKERS)

@@ -33,7 +33,16 @@ from strandlog.config.tables.groups import GROUP_SETTINGS
 from strandlog.config.tables.server import SERVER_SETTINGS
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import InvalidSettingError, StrandlogError
+from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
+from strandlog.server.kafka.api import (
+    ALTER_CONFIGS,
+    CLUSTER,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    TOPIC,
+    kafka_api,
+)
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import (
     MAX_SETTINGS,
@@ -64,9 +73,24 @@ Layer = tuple[str, Value, int]  # the name that a value was given under, the val
 # -- describe ------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.DESCRIBE_CONFIGS,
+    versions=(1, 4),
+    requires=[
+        (DESCRIBE_CONFIGS.on(TOPIC), DESCRIBE_CONFIGS.on(GROUP), DESCRIBE_CONFIGS.on(CLUSTER))
+    ],
+    summary=(
+        "Returns every setting of topics, the broker and groups: value, source, synonyms, "
+        "documentation."
+    ),
+    notes=(
+        "The permission depends on the resource. `grpc.port` and `http.port` of the broker "
+        "are the ports that are open; -1 for a listener that is not."
+    ),
+)
 def describe_configs(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
-    encode = array_encoder(32, request.version, "results", "configs")
+    encode = array_encoder(api.DESCRIBE_CONFIGS.key, request.version, "results", "configs")
     results = []
     once = {(row.resource_type, row.resource_name): row for row in body.resources}
     for resource in once.values():
@@ -183,6 +207,12 @@ def _integer_type(row: Setting) -> int:
     return LONG_TYPE if row.maximum is None or row.maximum > MAX_INT else INT_TYPE
 
 
+@kafka_api(
+    api.LIST_CONFIG_RESOURCES,
+    versions=(0, 1),
+    requires=[DESCRIBE_CONFIGS.on(CLUSTER)],
+    summary="Lists the resources that DescribeConfigs describes.",
+)
 def list_config_resources(door: KafkaDoor, request: Request) -> Steps[None]:
     """What DescribeConfigs can be asked about."""
     body = yield from request.reading()
@@ -204,10 +234,27 @@ def list_config_resources(door: KafkaDoor, request: Request) -> Steps[None]:
 # -- alter ---------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.ALTER_CONFIGS,
+    versions=(0, 2),
+    requires=[(ALTER_CONFIGS.on(TOPIC), ALTER_CONFIGS.on(CLUSTER))],
+    summary="Replaces all settings of a topic, or all dynamic settings of the broker.",
+    notes=(
+        "The permission depends on the resource. The broker is resource `0`, or the empty "
+        "name for every broker."
+    ),
+)
 def alter_configs(door: KafkaDoor, request: Request) -> Steps[None]:
     return _alter(door, request, _replacement)
 
 
+@kafka_api(
+    api.INCREMENTAL_ALTER_CONFIGS,
+    versions=(0, 1),
+    requires=[(ALTER_CONFIGS.on(TOPIC), ALTER_CONFIGS.on(CLUSTER))],
+    summary="Sets, removes or extends single settings of a topic or the broker.",
+    notes="Resources and permissions as in AlterConfigs.",
+)
 def incremental_alter_configs(door: KafkaDoor, request: Request) -> Steps[None]:
     return _alter(door, request, _increments)
 

@@ -17,6 +17,8 @@ from strandlog.errors import (
     UnstableOffsetError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.kafka import api
+from strandlog.server.kafka.api import DELETE, DESCRIBE, GROUP, READ, TOPIC, kafka_api
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import code_of
 from strandlog.server.kafka.request import Request
@@ -43,6 +45,13 @@ def _name_of(door: KafkaDoor, topic: Any) -> str:
 # -- commit --------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.OFFSET_COMMIT,
+    versions=(2, 10),
+    requires=[READ.on(GROUP), READ.on(TOPIC)],
+    summary="Commits the offsets of a group, each with a metadata string.",
+    notes="`offset.metadata.max.bytes` limits the metadata. Topic ids from version 10.",
+)
 def offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -113,6 +122,13 @@ def _commit(
 # -- fetch ---------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.OFFSET_FETCH,
+    versions=(1, 10),
+    requires=[DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)],
+    summary="Returns the committed offsets of a group, or of several groups from version 8.",
+    notes="Topic ids from version 10.",
+)
 def offset_fetch(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
     by_id = request.version >= TOPIC_IDS_FROM
@@ -217,6 +233,12 @@ def _offset_row(number: int, value: OffsetAndMetadata | None, code: int = 0) -> 
 # -- delete --------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.OFFSET_DELETE,
+    versions=(0, 0),
+    requires=[DELETE.on(GROUP), READ.on(TOPIC)],
+    summary="Deletes committed offsets of a group, except in topics that it is subscribed to.",
+)
 def offset_delete(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
     codes: dict[tuple[str, int], int] = {}

@@ -19,6 +19,8 @@ from strandlog.errors import (
     StorageError,
     StrandlogError,
 )
+from strandlog.protocol.kafka import api
+from strandlog.server.kafka.api import CLUSTER, DELETE, DESCRIBE, GROUP, READ, kafka_api
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request
 from strandlog.storage.work import Steps, breathe
@@ -39,6 +41,13 @@ def _reading(door: KafkaDoor, request: Request) -> Steps[Any]:
     return request.reading(door.broker.settings.group_request_max_items)
 
 
+@kafka_api(
+    api.JOIN_GROUP,
+    versions=(0, 9),
+    requires=[READ.on(GROUP)],
+    summary="Joins a classic group as a dynamic or static member.",
+    notes="From version 4 the first response gives a new member its id.",
+)
 def join_group(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from _reading(door, request)
 
@@ -113,6 +122,12 @@ def _joined(result: JoinResult) -> dict[str, Any]:
     }
 
 
+@kafka_api(
+    api.SYNC_GROUP,
+    versions=(0, 5),
+    requires=[READ.on(GROUP)],
+    summary="Returns a member's assignment.",
+)
 def sync_group(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from _reading(door, request)
     sync = SyncRequest(
@@ -147,6 +162,12 @@ def sync_group(door: KafkaDoor, request: Request) -> Steps[None]:
     door.answer_when_done(pending, reply, refuse)
 
 
+@kafka_api(
+    api.HEARTBEAT,
+    versions=(0, 4),
+    requires=[READ.on(GROUP)],
+    summary="Keeps a member in its group and reports rebalances.",
+)
 def heartbeat(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     code = 0
@@ -162,6 +183,12 @@ def heartbeat(door: KafkaDoor, request: Request) -> None:
     request.reply({"error_code": code})
 
 
+@kafka_api(
+    api.LEAVE_GROUP,
+    versions=(0, 5),
+    requires=[READ.on(GROUP)],
+    summary="Removes a member from its group, or several members from version 3.",
+)
 def leave_group(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from _reading(door, request)
     if request.version < LEAVE_MANY_FROM:
@@ -184,6 +211,12 @@ def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None)
     return 0
 
 
+@kafka_api(
+    api.DESCRIBE_GROUPS,
+    versions=(0, 6),
+    requires=[DESCRIBE.on(GROUP)],
+    summary="Returns the state, members and assignments of groups.",
+)
 def describe_groups(door: KafkaDoor, request: Request) -> Steps[None]:
     """Each group once, however often it is named. What does not fit into the reply is refused by
     name: the client asks for it alone."""
@@ -241,6 +274,12 @@ def _described(door: KafkaDoor, name: str, version: int, left_bytes: int) -> dic
     }
 
 
+@kafka_api(
+    api.LIST_GROUPS,
+    versions=(0, 5),
+    requires=[(DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP))],
+    summary="Lists groups, filtered by state and type.",
+)
 def list_groups(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     states = {state.lower() for state in getattr(body, "states_filter", ())}
@@ -265,6 +304,12 @@ def list_groups(door: KafkaDoor, request: Request) -> Steps[None]:
     yield from request.replying({"error_code": 0, "groups": groups})
 
 
+@kafka_api(
+    api.DELETE_GROUPS,
+    versions=(0, 2),
+    requires=[DELETE.on(GROUP)],
+    summary="Deletes empty groups and their offsets.",
+)
 def delete_groups(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from _reading(door, request)
     rows = []

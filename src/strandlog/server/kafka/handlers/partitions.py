@@ -20,6 +20,8 @@ from typing import Any
 
 from strandlog.broker.topics.catalog import Topic
 from strandlog.errors import StrandlogError
+from strandlog.protocol.kafka import api
+from strandlog.server.kafka.api import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC, kafka_api
 from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs
 from strandlog.server.kafka.handlers.cluster import (
     ALL_OPERATIONS_ON_TOPIC,
@@ -43,6 +45,12 @@ NO_OFFSET = -1
 # -- leader epochs -------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.OFFSET_FOR_LEADER_EPOCH,
+    versions=(2, 4),
+    requires=[(CLUSTER_ACTION.on(CLUSTER), DESCRIBE.on(TOPIC))],
+    summary="Returns the end offset of a leader epoch; the only epoch is 0.",
+)
 def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     asked = yield from asked_once(
@@ -87,6 +95,12 @@ def _end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
 # -- folders -------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.DESCRIBE_LOG_DIRS,
+    versions=(1, 4),
+    requires=[DESCRIBE.on(CLUSTER)],
+    summary="Returns bytes per partition, and the size and free space of the disk.",
+)
 def describe_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
     """How large each partition is, and how much room the disk has."""
     wanted = (yield from request.reading()).topics
@@ -128,6 +142,12 @@ def _size_row(number: int, log: PartitionLog) -> dict[str, Any]:
 # -- topics, page by page ------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.DESCRIBE_TOPIC_PARTITIONS,
+    versions=(0, 0),
+    requires=[DESCRIBE.on(TOPIC)],
+    summary="Describes topics with many partitions, page by page.",
+)
 def describe_topic_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
     """Topics by name, some partitions at a time; the cursor says where the next page begins."""
     body = yield from request.reading()

@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from strandlog.errors import StrandlogError, TopicNotFoundError
+from strandlog.protocol.kafka import api
+from strandlog.server.kafka.api import ALTER, CLUSTER, DESCRIBE, kafka_api
 from strandlog.server.kafka.handlers.asked import asked_once
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import (
@@ -25,6 +27,12 @@ from strandlog.storage.partition.log import LEADER_EPOCH
 from strandlog.storage.work import Steps, breathe
 
 
+@kafka_api(
+    api.ELECT_LEADERS,
+    versions=(0, 2),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Answers ELECTION_NOT_NEEDED for every partition.",
+)
 def elect_leaders(door: KafkaDoor, request: Request) -> Steps[None]:
     wanted = (yield from request.reading()).topic_partitions
     results = []
@@ -43,6 +51,12 @@ def elect_leaders(door: KafkaDoor, request: Request) -> Steps[None]:
     yield from request.replying({"replica_election_results": results})
 
 
+@kafka_api(
+    api.ALTER_PARTITION_REASSIGNMENTS,
+    versions=(0, 1),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Moves to node 0 succeed, others fail.",
+)
 def alter_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[None]:
     responses = []
     for topic in (yield from request.reading()).topics:
@@ -69,12 +83,24 @@ def _check_move(replicas: list[int] | None) -> None:
         )
 
 
+@kafka_api(
+    api.LIST_PARTITION_REASSIGNMENTS,
+    versions=(0, 0),
+    requires=[DESCRIBE.on(CLUSTER)],
+    summary="Returns an empty list: nothing is being moved.",
+)
 def list_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
     yield from request.reading()
     request.reply({"error_message": None, "topics": []})
 
 
+@kafka_api(
+    api.ALTER_REPLICA_LOG_DIRS,
+    versions=(1, 2),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Moves to the data folder succeed, others fail: there is one folder.",
+)
 def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
     catalog, folder = door.broker.catalog, door.broker.log_dir.path
     outcomes: dict[str, dict[int, dict[str, int]]] = {}
@@ -102,6 +128,12 @@ METADATA_TOPIC, METADATA_PARTITION = "__cluster_metadata", 0
 UNKNOWN_OFFSET = -1
 
 
+@kafka_api(
+    api.DESCRIBE_QUORUM,
+    versions=(0, 2),
+    requires=[DESCRIBE.on(CLUSTER)],
+    summary="Describes a quorum of one node; offsets of the metadata log are unknown.",
+)
 def describe_quorum(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     asked = yield from asked_once(

@@ -22,6 +22,7 @@ from strandlog.errors import (
     UnknownTopicIdError,
 )
 from strandlog.model import IsolationLevel, ProducerIdentity, TopicPartition
+from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.produce_fetch_server import (
     FETCH_TOPIC_IDS_FROM,
     FetchedPartition,
@@ -47,6 +48,15 @@ from strandlog.record.batch_header import (
     read_header,
 )
 from strandlog.server.decoding import SlowPart, Verdict, Verdicts, checking, parts_to_decode
+from strandlog.server.kafka.api import (
+    DELETE,
+    DESCRIBE,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    kafka_api,
+)
 from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs
 from strandlog.server.kafka.handlers.partitions import check_leader_epoch
 from strandlog.server.kafka.listener import KafkaDoor
@@ -96,6 +106,18 @@ class InvalidAcksError(LogError):
 # -- produce -------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.PRODUCE,
+    versions=(3, 13),
+    advertised_from=0,
+    requires=[WRITE.on(TOPIC), WRITE.on(TRANSACTIONAL_ID)],
+    summary="Appends record batches; with acks=all the response follows the fsync.",
+    notes=(
+        "Advertised from version 0, although 0 to 2 fail: older librdkafka looks for version "
+        "0 and silently disables compression without it (KAFKA-18659). Topic ids from version"
+        " 13."
+    ),
+)
 def produce(door: KafkaDoor, request: Request) -> Steps[None] | None:
     header = request.header
     body = parse_single_produce(header.version, request.frame, header.body_position)
@@ -307,6 +329,16 @@ def _log(door: KafkaDoor, topic: TopicRef, partition: int) -> PartitionLog:
 FetchKey = tuple[TopicRef, int]
 
 
+@kafka_api(
+    api.FETCH,
+    versions=(4, 18),
+    requires=[READ.on(TOPIC)],
+    summary="Reads record batches, with long polling and `read_committed`.",
+    notes=(
+        "Fetch sessions are declined (session id 0), as the protocol allows. Topic ids from "
+        "version 13."
+    ),
+)
 def fetch(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
@@ -417,6 +449,13 @@ def _ms(value: timedelta) -> int:
 # -- offsets -------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.LIST_OFFSETS,
+    versions=(1, 11),
+    requires=[DESCRIBE.on(TOPIC)],
+    summary="Finds offsets: by time (exact to the record), earliest, latest, largest timestamp.",
+    notes="The special timestamps of tiered storage are answered as by a broker without it.",
+)
 def list_offsets(door: KafkaDoor, request: Request) -> Steps[None]:
     """Where records are; those that were acknowledged before are found, with acks=1 as well."""
     body = yield from request.reading()
@@ -498,6 +537,12 @@ def _looking_up(log: PartitionLog, timestamp: int, end: int) -> Steps[tuple[int,
     return found.timestamp, found.offset
 
 
+@kafka_api(
+    api.DELETE_RECORDS,
+    versions=(0, 2),
+    requires=[DELETE.on(TOPIC)],
+    summary="Deletes the records before an offset.",
+)
 def delete_records(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     asked = yield from asked_once(

@@ -15,6 +15,15 @@ from __future__ import annotations
 from typing import Any
 
 from strandlog.errors import StrandlogError
+from strandlog.protocol.kafka import api
+from strandlog.server.kafka.api import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLUSTER,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    kafka_api,
+)
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import ResourceNotFoundError, SecurityDisabledError
 from strandlog.server.kafka.request import Request
@@ -25,18 +34,36 @@ NO_USERS = SecurityDisabledError("this broker has no users: its listener does no
 NO_QUOTAS = SecurityDisabledError("this broker enforces no quotas")
 
 
+@kafka_api(
+    api.DESCRIBE_ACLS,
+    versions=(1, 3),
+    requires=[DESCRIBE.on(CLUSTER)],
+    summary="Fails with SECURITY_DISABLED: this broker has no authorizer.",
+)
 def describe_acls(door: KafkaDoor, request: Request) -> None:
     del door
     request.body()
     request.reply({**_failure(NO_ACLS), "resources": []})
 
 
+@kafka_api(
+    api.CREATE_ACLS,
+    versions=(1, 3),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Fails with SECURITY_DISABLED for every ACL.",
+)
 def create_acls(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
     body = yield from request.reading()
     yield from request.replying({"results": [_failure(NO_ACLS)] * len(body.creations)})
 
 
+@kafka_api(
+    api.DELETE_ACLS,
+    versions=(1, 3),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Fails with SECURITY_DISABLED for every filter.",
+)
 def delete_acls(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
     body = yield from request.reading()
@@ -44,6 +71,12 @@ def delete_acls(door: KafkaDoor, request: Request) -> Steps[None]:
     yield from request.replying({"filter_results": [result] * len(body.filters)})
 
 
+@kafka_api(
+    api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    requires=[DESCRIBE.on(CLUSTER)],
+    summary="Returns an empty list: there are no users.",
+)
 def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[None]:
     """Without names the request asks about all users: there are none."""
     del door
@@ -56,6 +89,12 @@ def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[
     yield from request.replying({"error_message": None, "results": results})
 
 
+@kafka_api(
+    api.ALTER_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Fails with SECURITY_DISABLED for every user.",
+)
 def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
     body = yield from request.reading()
@@ -66,12 +105,24 @@ def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[Non
     yield from request.replying({"results": results})
 
 
+@kafka_api(
+    api.DESCRIBE_CLIENT_QUOTAS,
+    versions=(0, 1),
+    requires=[DESCRIBE_CONFIGS.on(CLUSTER)],
+    summary="Returns an empty list: there are no quotas.",
+)
 def describe_client_quotas(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
     yield from request.reading()
     request.reply({"error_message": None, "entries": []})
 
 
+@kafka_api(
+    api.ALTER_CLIENT_QUOTAS,
+    versions=(0, 1),
+    requires=[ALTER_CONFIGS.on(CLUSTER)],
+    summary="Fails with SECURITY_DISABLED for every entity: quotas are not enforced.",
+)
 def alter_client_quotas(door: KafkaDoor, request: Request) -> Steps[None]:
     del door
     body = yield from request.reading()

@@ -29,7 +29,17 @@ from strandlog.errors import (
     StrandlogError,
     TopicExistsError,
 )
+from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
+from strandlog.server.kafka.api import (
+    ALTER,
+    CLUSTER,
+    CREATE,
+    DELETE,
+    DESCRIBE_CONFIGS,
+    TOPIC,
+    kafka_api,
+)
 from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.refusals import (
@@ -71,6 +81,16 @@ def _one_row_each(
 # -- create --------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.CREATE_TOPICS,
+    versions=(2, 7),
+    requires=[(CREATE.on(CLUSTER), CREATE.on(TOPIC)), DESCRIBE_CONFIGS.on(TOPIC)],
+    summary="Creates topics with settings; `validate_only` is a dry run.",
+    notes=(
+        "Replication factor 1 or -1; manual assignments only to node 0. DESCRIBE_CONFIGS only"
+        " for the settings in the response."
+    ),
+)
 def create_topics(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     limit = door.broker.settings.max_topic_changes_per_request
@@ -119,7 +139,9 @@ def _encoded_settings(version: int, topic: Topic, dynamic: DynamicSettings) -> b
     """All settings of a new topic; encoded, those of thousands of topics take little memory."""
     if version < SETTINGS_FROM:
         return None
-    return array_encoder(19, version, "topics", "configs")(topic_rows(topic, dynamic))
+    return array_encoder(api.CREATE_TOPICS.key, version, "topics", "configs")(
+        topic_rows(topic, dynamic)
+    )
 
 
 def _partition_count(wanted: Any, default: int) -> int:
@@ -160,6 +182,12 @@ def _would_be(door: KafkaDoor, name: str, count: int, config: dict[str, object])
     return Topic(name, "", count, parsed, door.broker.catalog.effective(parsed))
 
 
+@kafka_api(
+    api.CREATE_PARTITIONS,
+    versions=(0, 3),
+    requires=[ALTER.on(TOPIC)],
+    summary="Adds partitions to topics; `validate_only` is a dry run.",
+)
 def create_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     limit = door.broker.settings.max_topic_changes_per_request
@@ -191,6 +219,12 @@ def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, 
 # -- delete --------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.DELETE_TOPICS,
+    versions=(1, 6),
+    requires=[(DELETE.on(CLUSTER), DELETE.on(TOPIC))],
+    summary="Deletes topics, by name or (from version 6) by id.",
+)
 def delete_topics(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     wanted = getattr(body, "topics", None)

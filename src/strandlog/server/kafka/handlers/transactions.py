@@ -22,8 +22,20 @@ from strandlog.errors import (
     StrandlogError,
 )
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
+from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.protocol.transaction_records import TransactionState
+from strandlog.server.kafka.api import (
+    CLUSTER,
+    DESCRIBE,
+    GROUP,
+    IDEMPOTENT_WRITE,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    kafka_api,
+)
 from strandlog.server.kafka.handlers.asked import asked_once
 from strandlog.server.kafka.handlers.group_offsets import pieces
 from strandlog.server.kafka.listener import KafkaDoor
@@ -37,7 +49,13 @@ INVALID_PRODUCER_EPOCH = 47
 OPERATION_NOT_ATTEMPTED = 55
 ENCODED_TOGETHER = 1000  # producers
 # From these versions on clients know PRODUCER_FENCED; older ones are told of their epoch.
-FENCED_FROM = {22: 4, 24: 2, 25: 2, 26: 2, 28: 4}
+FENCED_FROM = {
+    api.INIT_PRODUCER_ID.key: 4,
+    api.ADD_PARTITIONS_TO_TXN.key: 2,
+    api.ADD_OFFSETS_TO_TXN.key: 2,
+    api.END_TXN.key: 2,
+    api.TXN_OFFSET_COMMIT.key: 4,
+}
 STATE_NAMES = {
     TransactionState.EMPTY: "Empty",
     TransactionState.ONGOING: "Ongoing",
@@ -85,6 +103,13 @@ def _answer(
 # -- producers -----------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.INIT_PRODUCER_ID,
+    versions=(0, 5),
+    requires=[(WRITE.on(TRANSACTIONAL_ID), IDEMPOTENT_WRITE.on(CLUSTER), WRITE.on(TOPIC))],
+    summary="Allocates a producer id for an idempotent or transactional producer.",
+    notes="With a transactional id only the first permission counts.",
+)
 def init_producer_id(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     name = body.transactional_id
@@ -105,6 +130,13 @@ def init_producer_id(door: KafkaDoor, request: Request) -> None:
     _answer(request, ask, reply)
 
 
+@kafka_api(
+    api.ADD_PARTITIONS_TO_TXN,
+    versions=(0, 3),
+    requires=[WRITE.on(TRANSACTIONAL_ID), WRITE.on(TOPIC)],
+    summary="Adds partitions to a transaction.",
+    notes="Versions from 4 on are for brokers.",
+)
 def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     asked = yield from asked_once(body.v3_and_below_topics, lambda topic: topic.partitions)
@@ -151,6 +183,12 @@ def _cannot_be_written(door: KafkaDoor, tp: TopicPartition) -> int:
     return InvalidTopicError.kafka_code if tp.topic in INTERNAL_TOPICS else _missing(door, tp)
 
 
+@kafka_api(
+    api.ADD_OFFSETS_TO_TXN,
+    versions=(0, 4),
+    requires=[WRITE.on(TRANSACTIONAL_ID), READ.on(GROUP)],
+    summary="Adds a group's offsets to a transaction.",
+)
 def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
     body = request.body()
 
@@ -161,6 +199,13 @@ def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
     _answer(request, ask, lambda code, _: request.reply({"error_code": code}))
 
 
+@kafka_api(
+    api.END_TXN,
+    versions=(0, 4),
+    requires=[WRITE.on(TRANSACTIONAL_ID)],
+    summary="Commits or aborts a transaction.",
+    notes="Version 5 belongs to `transaction.version` 2, which is not offered.",
+)
 def end_txn(door: KafkaDoor, request: Request) -> None:
     body = request.body()
     _answer(
@@ -172,6 +217,13 @@ def end_txn(door: KafkaDoor, request: Request) -> None:
     )
 
 
+@kafka_api(
+    api.TXN_OFFSET_COMMIT,
+    versions=(0, 4),
+    requires=[WRITE.on(TRANSACTIONAL_ID), READ.on(GROUP), READ.on(TOPIC)],
+    summary="Commits offsets that take effect when the transaction commits.",
+    notes="Version 5 belongs to `transaction.version` 2, which is not offered.",
+)
 def txn_offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -243,10 +295,18 @@ def _missing(door: KafkaDoor, tp: TopicPartition) -> int:
 # -- looking -------------------------------------------------------------------------------------
 
 
+@kafka_api(
+    api.DESCRIBE_PRODUCERS,
+    versions=(0, 0),
+    requires=[READ.on(TOPIC)],
+    summary="Lists the producers of a partition and where their open transactions start.",
+)
 def describe_producers(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     asked = yield from asked_once(body.topics, lambda topic: topic.partition_indexes)
-    encode = array_encoder(61, request.version, "topics", "partitions", "active_producers")
+    encode = array_encoder(
+        api.DESCRIBE_PRODUCERS.key, request.version, "topics", "partitions", "active_producers"
+    )
     topics = []
     for name, numbers in asked.topics.items():
         partitions = []
@@ -282,6 +342,12 @@ def _producers(log: PartitionLog) -> Steps[list[dict[str, Any]]]:
     return rows
 
 
+@kafka_api(
+    api.DESCRIBE_TRANSACTIONS,
+    versions=(0, 0),
+    requires=[DESCRIBE.on(TRANSACTIONAL_ID), DESCRIBE.on(TOPIC)],
+    summary="Returns the state and partitions of transactions.",
+)
 def describe_transactions(door: KafkaDoor, request: Request) -> Steps[None]:
     states = []
     body = yield from request.reading()
@@ -316,6 +382,12 @@ def _described(transaction: Transaction) -> dict[str, Any]:
     }
 
 
+@kafka_api(
+    api.LIST_TRANSACTIONS,
+    versions=(0, 1),
+    requires=[DESCRIBE.on(TRANSACTIONAL_ID)],
+    summary="Lists transactions, filtered by state, producer id and age.",
+)
 def list_transactions(door: KafkaDoor, request: Request) -> Steps[None]:
     body = yield from request.reading()
     known = set(STATE_NAMES.values())

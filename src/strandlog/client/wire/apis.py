@@ -1,0 +1,42 @@
+"""The versions of each Kafka API that strandlog's own client can use.
+
+A connection takes the last version that the broker supports too. Every broker from Kafka 2.4 on
+supports one of them. Where the list ends before Kafka's newest version there is a reason: up to
+Fetch 12 a topic is named by its name; Produce 12 and EndTxn 5 belong to transactions that change
+the producer epoch when they end, so a commit could not be retried with the epoch that it was sent
+with; FindCoordinator 4 and OffsetFetch 8 name many keys or groups, and this client names one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandlog.protocol.kafka import api
+
+
+class ClientVersions(NamedTuple):
+    """The versions of one API that the client can use, inclusive on both ends."""
+
+    first: int
+    last: int
+
+
+CLIENT_VERSIONS = {
+    api.PRODUCE.key: ClientVersions(3, 11),
+    api.FETCH.key: ClientVersions(4, 12),
+    api.LIST_OFFSETS.key: ClientVersions(2, 7),
+    api.METADATA.key: ClientVersions(5, 12),
+    api.OFFSET_COMMIT.key: ClientVersions(2, 8),
+    api.OFFSET_FETCH.key: ClientVersions(2, 7),
+    api.FIND_COORDINATOR.key: ClientVersions(1, 3),
+    api.SASL_HANDSHAKE.key: ClientVersions(1, 1),
+    api.API_VERSIONS.key: ClientVersions(0, 3),
+    api.CREATE_TOPICS.key: ClientVersions(2, 7),
+    api.INIT_PRODUCER_ID.key: ClientVersions(0, 4),
+    api.ADD_PARTITIONS_TO_TXN.key: ClientVersions(0, 3),
+    api.END_TXN.key: ClientVersions(0, 3),
+    api.DESCRIBE_CONFIGS.key: ClientVersions(1, 4),
+    api.SASL_AUTHENTICATE.key: ClientVersions(0, 2),
+    api.DESCRIBE_TRANSACTIONS.key: ClientVersions(0, 0),
+    api.LIST_TRANSACTIONS.key: ClientVersions(0, 1),
+}

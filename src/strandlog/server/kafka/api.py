@@ -1,0 +1,148 @@
+"""Declares a Kafka API beside its handler: versions, permissions, summary, notes.
+
+    @kafka_api(
+        api.PRODUCE,
+        versions=(3, 13),
+        requires=[WRITE.on(TOPIC), WRITE.on(TRANSACTIONAL_ID)],
+        summary="Appends record batches.",
+    )
+    def produce(...): ...
+
+Dispatch, the version check, ApiVersions, the warm-up of the codecs, the fuzz tests and
+docs/reference/kafka-apis.md derive from these declarations. `KAFKA_APIS` is complete once
+`server.kafka.handlers` is imported.
+
+`requires` lists what Kafka's authorizer checks: every entry must hold; of a tuple, one entry is
+enough. The entries are data for the reference page; the broker has no authorizer yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from strandlog.protocol.kafka.api import Api
+from strandlog.protocol.kafka.encoder import warm_up as warm_up_codecs
+
+
+class ResourceType(IntEnum):
+    """What a permission is about, with Kafka's codes."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class Operation(IntEnum):
+    """What a permission allows, with Kafka's codes."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+    def on(self, resource: ResourceType) -> Permission:
+        return Permission(self, resource)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One operation on resources of one type."""
+
+    operation: Operation
+    resource: ResourceType
+
+    def __str__(self) -> str:
+        return f"{self.operation.name} {self.resource.name}"
+
+
+READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
+ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
+DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
+CLUSTER_ACTION, IDEMPOTENT_WRITE = Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+
+Requirement = Permission | tuple[Permission, ...]  # a tuple: any one of them
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaApi:
+    """One API as the broker handles it."""
+
+    api: Api
+    versions: range
+    advertised_from: int
+    requires: tuple[Requirement, ...]
+    summary: str
+    notes: str
+    handler: Callable[..., Any]
+
+    @property
+    def key(self) -> int:
+        return self.api.key
+
+    @property
+    def name(self) -> str:
+        return self.api.name
+
+    @property
+    def last_version(self) -> int:
+        return self.versions[-1]
+
+    def advertised(self) -> dict[str, int]:
+        """Its row in an ApiVersions response."""
+        return {
+            "api_key": self.key,
+            "min_version": self.advertised_from,
+            "max_version": self.last_version,
+        }
+
+
+KAFKA_APIS: dict[int, KafkaApi] = {}
+SUPPORTED_VERSIONS: dict[int, range] = {}  # the same by key, for the header of each request
+
+
+def kafka_api(
+    api: Api,
+    *,
+    versions: tuple[int, int],
+    requires: Sequence[Requirement],
+    summary: str,
+    notes: str = "",
+    advertised_from: int | None = None,
+) -> Callable[[Handler], Handler]:
+    """Declare the decorated function as the handler of an API; `versions` are inclusive."""
+    first, last = versions
+
+    def declare(handler: Handler) -> Handler:
+        assert api.key not in KAFKA_APIS, f"{api.name} is declared twice"
+        supported = range(first, last + 1)
+        advertised = first if advertised_from is None else advertised_from
+        KAFKA_APIS[api.key] = KafkaApi(
+            api, supported, advertised, tuple(requires), summary, notes, handler
+        )
+        SUPPORTED_VERSIONS[api.key] = supported
+        return handler
+
+    return declare
+
+
+def declared_apis() -> list[KafkaApi]:
+    """Every declared API, by key."""
+    return [KAFKA_APIS[key] for key in sorted(KAFKA_APIS)]
+
+
+def warm_up() -> None:
+    """Build the codecs of the newest versions before the first request needs them."""
+    warm_up_codecs([(each.key, each.last_version) for each in declared_apis()])

@@ -1,11 +1,17 @@
-"""One request on its way through the door."""
+"""One Kafka request: header, decoded body, reply.
+
+A request of some megabytes can name one partition a hundred thousand times. `asked_once` collects
+each partition once, as Kafka does with its maps, and `answered` builds one row for each; what an
+API does about a partition that is named twice is up to its handler (`Asked.repeated`).
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
+from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.decoder import ANY_NUMBER
 from strandlog.protocol.kafka.encoder import encode_steps, encoder, parse, parse_steps
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
@@ -107,3 +113,54 @@ def breathing(steps: Generator[None, None, T]) -> Steps[T]:
             result: T = end.value
             return result
         yield breathe
+
+
+# -- partitions, each once ------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """What a request asks about."""
+
+    topics: dict[str, dict[int, Any]]  # by name and partition: the last row of the request
+    repeated: set[tuple[str, int]]
+
+
+def asked_once(
+    topics: Iterable[Any],
+    rows_of: Callable[[Any], Iterable[Any]],
+    number_of: Callable[[Any], int] = int,
+    name_of: Callable[[Any], str] = lambda topic: str(topic.name),
+) -> Steps[Asked]:
+    """Collect rows of the form topic, partition."""
+    asked = Asked({}, set())
+    for topic in topics:
+        name = name_of(topic)
+        rows = asked.topics.setdefault(name, {})
+        yield breathe
+        for row in rows_of(topic):
+            number = number_of(row)
+            if number in rows:
+                asked.repeated.add((name, number))
+            rows[number] = row
+            yield breathe
+    return asked
+
+
+Answer = Callable[[str, int, Any], dict[str, Any]]
+
+
+def answered(asked: Asked, answer: Answer, key: str, name_key: str) -> Steps[list[dict[str, Any]]]:
+    """The rows of a response: one for each partition, an error where `answer` raises one."""
+    topics = []
+    for name, rows in asked.topics.items():
+        partitions = []
+        for number, row in rows.items():
+            found = {key: number}
+            try:
+                found |= answer(name, number, row)
+            except StrandlogError as error:
+                found["error_code"] = error.kafka_code
+            partitions.append(found)
+            yield breathe
+        topics.append({name_key: name, "partitions": partitions})
+    return topics

@@ -1,54 +1,51 @@
-"""Who is there and what does it speak: ApiVersions, Metadata, FindCoordinator, DescribeCluster.
+"""Handlers for ApiVersions, FindCoordinator, DescribeCluster, DescribeLogDirs, DescribeQuorum, and
+for the APIs that move replicas.
 
-Metadata makes a topic that is asked for and not there, if the client and
-`auto.create.topics.enable` allow it and the name is legal. One node leads all partitions, so what
-Metadata says about the partitions of a topic follows from their number alone: it is encoded once
-per number and version, for clients of large topics ask often.
+There is one node, 0. It leads every partition and has the only replica: no election is needed, a
+move to node 0 is complete before it begins, other nodes do not exist, and no move is ever in
+progress. The same holds for moves between folders, because there is one data folder. The metadata
+quorum is node 0; it has no metadata log, so every offset of that log is -1 (unknown).
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 from strandlog.broker.compacted_table import TableTopic
-from strandlog.broker.topics.catalog import Topic
-from strandlog.broker.topics.topic import INTERNAL_TOPICS
-from strandlog.errors import StrandlogError
+from strandlog.errors import StrandlogError, TopicNotFoundError
 from strandlog.protocol.kafka import api
-from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.server.kafka.api import (
+    ALTER,
     CLUSTER,
-    CREATE,
     DESCRIBE,
     GROUP,
-    TOPIC,
     TRANSACTIONAL_ID,
     declared_apis,
     kafka_api,
 )
+from strandlog.server.kafka.handlers.metadata import ALL_OPERATIONS_ON_CLUSTER, NOT_ASKED_FOR
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
-from strandlog.server.kafka.refusals import InvalidRequestError, NotCreatedYetError
-from strandlog.server.kafka.request import Request
-from strandlog.storage.folder.identity import uuid_of
+from strandlog.server.kafka.refusals import (
+    ElectionNotNeededError,
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    LogDirNotFoundError,
+    NoReassignmentInProgressError,
+)
+from strandlog.server.kafka.request import Request, asked_once
+from strandlog.storage.partition.log import LEADER_EPOCH, PartitionLog
 from strandlog.storage.work import Steps, breathe
 
 logger = logging.getLogger(__name__)
-
-# Bits of what a client may do: everything that Kafka knows, as long as nobody asks who it is.
-ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
-ALL_OPERATIONS_ON_CLUSTER = 0b1_1111_1010_0000
-NOT_ASKED_FOR = -2147483648
 COORDINATOR_GROUP, COORDINATOR_TRANSACTION = 0, 1
 COORDINATOR_NOT_AVAILABLE = 15
 SOFTWARE_NAMED_FROM = 3
-TOPIC_IDS_FROM = 12
 ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS = 1, 2
 MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 114, 115
-
+METADATA_TOPIC, METADATA_PARTITION = "__cluster_metadata", 0
+UNKNOWN_OFFSET = -1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -73,159 +70,6 @@ def api_versions(door: KafkaDoor, request: Request) -> None:
         return
     keys = [each.advertised() for each in declared_apis()]
     request.reply({"error_code": 0, "api_keys": keys})
-
-
-# -- metadata ------------------------------------------------------------------------------------
-
-
-@kafka_api(
-    api.METADATA,
-    versions=(0, 13),
-    requires=[DESCRIBE.on(TOPIC), (CREATE.on(CLUSTER), CREATE.on(TOPIC))],
-    summary=(
-        "Lists topics, partitions and the broker to connect to; creates missing topics on demand."
-    ),
-    notes=(
-        "CREATE only for a topic to be created. One node leads every partition; cluster and "
-        "topic ids are stable. Topic ids from version 12."
-    ),
-)
-def metadata(door: KafkaDoor, request: Request) -> Steps[None]:
-    body = yield from request.reading()
-    # Each once: a short request could ask for a large topic many thousand times.
-    wanted = None if body.topics is None else dict.fromkeys(body.topics)
-    missing = yield from _names_to_make(door, body, wanted)
-    limit = door.broker.settings.auto_create_topics_max_per_request
-    refused: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], NotCreatedYetError(limit))
-    if missing:
-        making = _making(door, missing[:limit])
-        door.in_steps(
-            request,
-            making,
-            lambda failed: door.in_slices(
-                request, _describe(door, request, body, wanted, refused | failed)
-            ),
-        )
-    else:
-        yield from _describe(door, request, body, wanted, {})
-
-
-def _names_to_make(door: KafkaDoor, body: Any, wanted: dict[Any, None] | None) -> Steps[list[str]]:
-    """Topics that are asked for, are not there, and may be made for the asking."""
-    may_create = getattr(body, "allow_auto_topic_creation", True)
-    missing: dict[str, None] = {}
-    if may_create and wanted and door.broker.settings.auto_create_topics_enable:
-        for each in wanted:
-            yield breathe
-            name = each.name
-            if name is None or getattr(each, "topic_id", None) is not None:
-                continue
-            if name not in door.broker.catalog and name not in INTERNAL_TOPICS:
-                missing[name] = None
-    return list(missing)
-
-
-def _making(door: KafkaDoor, names: list[str]) -> Steps[dict[str, StrandlogError]]:
-    """Make the topics; what was said about those that cannot be made."""
-    refused: dict[str, StrandlogError] = {}
-    for name in names:
-        yield breathe
-        if name not in door.broker.catalog:  # somebody else may have asked before
-            try:
-                yield from door.broker.creating_topic(name)
-            except StrandlogError as error:
-                refused[name] = error
-    return refused
-
-
-def _describe(
-    door: KafkaDoor,
-    request: Request,
-    body: Any,
-    wanted: dict[Any, None] | None,
-    refused: dict[str, StrandlogError],
-) -> Steps[None]:
-    catalog = door.broker.catalog
-    topics: list[dict[str, Any]] = []
-    if wanted is None or (request.version == 0 and not wanted):
-        for name in catalog.names():
-            if name in catalog:  # it may be deleted meanwhile
-                topics.append(_topic(catalog.topic(name), request.version))
-            yield breathe
-    else:
-        for topic in wanted:
-            topics.append(_wanted_topic(door, request, topic, refused))
-            yield breathe
-    if getattr(body, "include_topic_authorized_operations", False):
-        for row in topics:
-            if not row["error_code"]:
-                row["topic_authorized_operations"] = ALL_OPERATIONS_ON_TOPIC
-    host, port = door.advertised(request.connection)
-    yield from request.replying(
-        {
-            "brokers": [{"node_id": NODE_ID, "host": host, "port": port, "rack": None}],
-            "cluster_id": door.broker.log_dir.cluster_id,
-            "controller_id": NODE_ID,
-            "topics": topics,
-            "cluster_authorized_operations": ALL_OPERATIONS_ON_CLUSTER
-            if getattr(body, "include_cluster_authorized_operations", False)
-            else NOT_ASKED_FOR,
-        }
-    )
-
-
-def _wanted_topic(
-    door: KafkaDoor, request: Request, wanted: Any, refused: dict[str, StrandlogError]
-) -> dict[str, Any]:
-    topic_id: UUID | None = getattr(wanted, "topic_id", None)
-    name: str | None = wanted.name
-    try:
-        if name is None or topic_id is not None:
-            if request.version < TOPIC_IDS_FROM or topic_id is None:
-                raise InvalidRequestError("this version asks for topics by name")
-            topic = door.broker.catalog.topic_with_id(topic_id)
-        elif name in refused:
-            raise refused[name]
-        else:
-            topic = door.broker.catalog.topic_asked_for(name)
-        return _topic(topic, request.version)
-    except StrandlogError as error:
-        if name is None and request.version < TOPIC_IDS_FROM:
-            name = ""  # there is no null in their answers
-        return {"error_code": error.kafka_code, "name": name, "topic_id": topic_id}
-
-
-def _topic(topic: Topic, version: int) -> dict[str, Any]:
-    return {
-        "error_code": 0,
-        "name": topic.name,
-        "topic_id": uuid_of(topic.topic_id),
-        "is_internal": topic.is_internal,
-        "partitions": _encoded_partitions(version, topic.partitions),
-        "topic_authorized_operations": NOT_ASKED_FOR,
-    }
-
-
-@lru_cache(maxsize=64)
-def _encoded_partitions(version: int, count: int) -> bytes:
-    rows = [partition_row(number) for number in range(count)]
-    return array_encoder(api.METADATA.key, version, "topics", "partitions")(rows)
-
-
-def partition_row(number: int) -> dict[str, Any]:
-    """What there is to say about a partition: one node leads it and has it."""
-    return {
-        "error_code": 0,
-        "partition_index": number,
-        "leader_id": NODE_ID,
-        "leader_epoch": 0,
-        "replica_nodes": [NODE_ID],
-        "isr_nodes": [NODE_ID],
-        "offline_replicas": [],
-    }
-
-
-# -- nodes ---------------------------------------------------------------------------------------
 
 
 @kafka_api(
@@ -304,3 +148,203 @@ def describe_cluster(door: KafkaDoor, request: Request) -> None:
             "endpoint_type": ENDPOINT_BROKERS,
         }
     )
+
+
+# -- folders ---------------------------------------------------------------------------------------
+
+
+@kafka_api(
+    api.DESCRIBE_LOG_DIRS,
+    versions=(1, 4),
+    requires=[DESCRIBE.on(CLUSTER)],
+    summary="Returns bytes per partition, and the size and free space of the disk.",
+)
+def describe_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
+    """How large each partition is, and how much room the disk has."""
+    wanted = (yield from request.reading()).topics
+    catalog, log_dir = door.broker.catalog, door.broker.log_dir
+    numbers_of: dict[str, Any] = dict.fromkeys(catalog.names())
+    if wanted is not None:
+        asked = yield from asked_once(
+            (row for row in wanted if row.topic in catalog),
+            lambda row: row.partitions,
+            name_of=lambda row: str(row.topic),
+        )
+        numbers_of = dict(asked.topics)
+    topics = []
+    for name, numbers in numbers_of.items():
+        rows = []
+        for number, log in enumerate(catalog.logs(name) if name in catalog else ()):
+            if numbers is None or number in numbers:
+                rows.append(_size_row(number, log))
+                yield breathe
+        topics.append({"name": name, "partitions": rows})
+    result: dict[str, Any] = {"log_dir": log_dir.path, "topics": topics}
+    try:
+        result["total_bytes"] = log_dir.files.total_bytes(log_dir.path)
+        result["usable_bytes"] = log_dir.files.free_bytes(log_dir.path)
+    except StrandlogError as error:
+        result["error_code"] = error.kafka_code
+    yield from request.replying({"results": [result]})
+
+
+def _size_row(number: int, log: PartitionLog) -> dict[str, Any]:
+    return {
+        "partition_index": number,
+        "partition_size": log.segments.size_bytes,
+        "offset_lag": 0,
+        "is_future_key": False,
+    }
+
+
+@kafka_api(
+    api.ALTER_REPLICA_LOG_DIRS,
+    versions=(1, 2),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Moves to the data folder succeed, others fail: there is one folder.",
+)
+def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
+    catalog, folder = door.broker.catalog, door.broker.log_dir.path
+    outcomes: dict[str, dict[int, dict[str, int]]] = {}
+    for wanted in (yield from request.reading()).dirs:
+        for topic in wanted.topics:
+            rows = outcomes.setdefault(topic.name, {})
+            yield breathe
+            for number in topic.partitions:
+                code = 0
+                try:
+                    catalog.log(topic.name, number)
+                    if wanted.path != folder:
+                        raise LogDirNotFoundError(f"the only data folder is {folder}")
+                except StrandlogError as error:
+                    code = error.kafka_code
+                rows[number] = {"partition_index": number, "error_code": code}
+                yield breathe
+    results = [
+        {"topic_name": name, "partitions": list(rows.values())} for name, rows in outcomes.items()
+    ]
+    yield from request.replying({"results": results})
+
+
+# -- replicas --------------------------------------------------------------------------------------
+
+
+@kafka_api(
+    api.ELECT_LEADERS,
+    versions=(0, 2),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Answers ELECTION_NOT_NEEDED for every partition.",
+)
+def elect_leaders(door: KafkaDoor, request: Request) -> Steps[None]:
+    wanted = (yield from request.reading()).topic_partitions
+    results = []
+    # Asked about everything, Kafka lists only what it did: nothing.
+    for topic in wanted or ():
+        rows = []
+        for number in topic.partitions:
+            refused: StrandlogError = ElectionNotNeededError(f"node {NODE_ID} leads already")
+            try:
+                door.broker.catalog.log(topic.topic, number)
+            except StrandlogError as error:
+                refused = error
+            rows.append({"partition_id": number, **_told(refused)})
+            yield breathe
+        results.append({"topic": topic.topic, "partition_result": rows})
+    yield from request.replying({"replica_election_results": results})
+
+
+@kafka_api(
+    api.ALTER_PARTITION_REASSIGNMENTS,
+    versions=(0, 1),
+    requires=[ALTER.on(CLUSTER)],
+    summary="Moves to node 0 succeed, others fail.",
+)
+def alter_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[None]:
+    responses = []
+    for topic in (yield from request.reading()).topics:
+        rows = []
+        for part in topic.partitions:
+            row: dict[str, Any] = {"partition_index": part.partition_index, "error_message": None}
+            try:
+                door.broker.catalog.log(topic.name, part.partition_index)
+                _check_move(part.replicas)
+            except StrandlogError as error:
+                row |= _told(error)
+            rows.append(row)
+            yield breathe
+        responses.append({"name": topic.name, "partitions": rows})
+    yield from request.replying({"error_message": None, "responses": responses})
+
+
+def _check_move(replicas: list[int] | None) -> None:
+    if replicas is None:
+        raise NoReassignmentInProgressError("there is no move to cancel")
+    if replicas != [NODE_ID]:
+        raise InvalidReplicaAssignmentError(
+            f"a partition cannot move to nodes {replicas}; there is node {NODE_ID} alone"
+        )
+
+
+@kafka_api(
+    api.LIST_PARTITION_REASSIGNMENTS,
+    versions=(0, 0),
+    requires=[DESCRIBE.on(CLUSTER)],
+    summary="Returns an empty list: nothing is being moved.",
+)
+def list_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[None]:
+    del door
+    yield from request.reading()
+    request.reply({"error_message": None, "topics": []})
+
+
+# -- quorum ----------------------------------------------------------------------------------------
+
+
+@kafka_api(
+    api.DESCRIBE_QUORUM,
+    versions=(0, 2),
+    requires=[DESCRIBE.on(CLUSTER)],
+    summary="Describes a quorum of one node; offsets of the metadata log are unknown.",
+)
+def describe_quorum(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    asked = yield from asked_once(
+        body.topics,
+        lambda topic: topic.partitions,
+        lambda part: int(part.partition_index),
+        lambda topic: str(topic.topic_name),
+    )
+    topics = []
+    for name, numbers in asked.topics.items():
+        partitions = []
+        for number in numbers:
+            partitions.append(_quorum_row(name, number))
+            yield breathe
+        topics.append({"topic_name": name, "partitions": partitions})
+    host, port = door.advertised(request.connection)
+    node = {
+        "node_id": NODE_ID,
+        "listeners": [{"name": "PLAINTEXT", "host": host, "port": port}],
+    }
+    yield from request.replying({"error_message": None, "topics": topics, "nodes": [node]})
+
+
+def _quorum_row(name: str, number: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"partition_index": number, "error_message": None}
+    if (name, number) != (METADATA_TOPIC, METADATA_PARTITION):
+        return row | _told(TopicNotFoundError(name))
+    voter = {
+        "replica_id": NODE_ID,
+        "replica_directory_id": None,
+        "log_end_offset": UNKNOWN_OFFSET,
+    }
+    return row | {
+        "leader_id": NODE_ID,
+        "leader_epoch": LEADER_EPOCH,
+        "high_watermark": UNKNOWN_OFFSET,
+        "current_voters": [voter],
+    }
+
+
+def _told(error: StrandlogError) -> dict[str, Any]:
+    return {"error_code": error.kafka_code, "error_message": str(error)}

@@ -57,15 +57,14 @@ from strandlog.server.kafka.api import (
     WRITE,
     kafka_api,
 )
-from strandlog.server.kafka.handlers.asked import Asked, answered, asked_once, existing_logs
-from strandlog.server.kafka.handlers.partitions import check_leader_epoch
+from strandlog.server.kafka.handlers.list_offsets import check_leader_epoch, existing_logs
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import (
     InvalidRequestError,
     PolicyViolationError,
     UnsupportedVersionError,
 )
-from strandlog.server.kafka.request import Request, breathing
+from strandlog.server.kafka.request import Asked, Request, answered, asked_once, breathing
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition.append_checks import check_crc, split_batches
 from strandlog.storage.partition.log import PartitionLog

@@ -36,11 +36,10 @@ from strandlog.server.kafka.api import (
     WRITE,
     kafka_api,
 )
-from strandlog.server.kafka.handlers.asked import asked_once
 from strandlog.server.kafka.handlers.group_offsets import pieces
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.refusals import InvalidRequestError, code_of
-from strandlog.server.kafka.request import Request
+from strandlog.server.kafka.request import Request, asked_once
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Steps, breathe
 

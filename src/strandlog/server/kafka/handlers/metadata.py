@@ -1,0 +1,244 @@
+"""Handlers for Metadata and DescribeTopicPartitions.
+
+Metadata creates a missing topic if the client and `auto.create.topics.enable` allow it and the name
+is valid. One node leads every partition, so the partition rows of a topic follow from their number
+alone: they are encoded once per number and version, because clients of large topics ask often.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from strandlog.broker.topics.catalog import Topic
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
+from strandlog.errors import StrandlogError
+from strandlog.protocol.kafka import api
+from strandlog.protocol.kafka.encoder import array_encoder
+from strandlog.server.kafka.api import (
+    CLUSTER,
+    CREATE,
+    DESCRIBE,
+    TOPIC,
+    kafka_api,
+)
+from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
+from strandlog.server.kafka.refusals import InvalidRequestError, NotCreatedYetError
+from strandlog.server.kafka.request import Request
+from strandlog.storage.folder.identity import uuid_of
+from strandlog.storage.work import Steps, breathe
+
+# Bits of what a client may do: everything that Kafka knows, as long as nobody asks who it is.
+ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
+ALL_OPERATIONS_ON_CLUSTER = 0b1_1111_1010_0000
+NOT_ASKED_FOR = -2147483648
+TOPIC_IDS_FROM = 12
+
+
+@kafka_api(
+    api.METADATA,
+    versions=(0, 13),
+    requires=[DESCRIBE.on(TOPIC), (CREATE.on(CLUSTER), CREATE.on(TOPIC))],
+    summary=(
+        "Lists topics, partitions and the broker to connect to; creates missing topics on demand."
+    ),
+    notes=(
+        "CREATE only for a topic to be created. One node leads every partition; cluster and "
+        "topic ids are stable. Topic ids from version 12."
+    ),
+)
+def metadata(door: KafkaDoor, request: Request) -> Steps[None]:
+    body = yield from request.reading()
+    # Each once: a short request could ask for a large topic many thousand times.
+    wanted = None if body.topics is None else dict.fromkeys(body.topics)
+    missing = yield from _names_to_make(door, body, wanted)
+    limit = door.broker.settings.auto_create_topics_max_per_request
+    refused: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], NotCreatedYetError(limit))
+    if missing:
+        making = _making(door, missing[:limit])
+        door.in_steps(
+            request,
+            making,
+            lambda failed: door.in_slices(
+                request, _describe(door, request, body, wanted, refused | failed)
+            ),
+        )
+    else:
+        yield from _describe(door, request, body, wanted, {})
+
+
+def _names_to_make(door: KafkaDoor, body: Any, wanted: dict[Any, None] | None) -> Steps[list[str]]:
+    """Topics that are asked for, are not there, and may be made for the asking."""
+    may_create = getattr(body, "allow_auto_topic_creation", True)
+    missing: dict[str, None] = {}
+    if may_create and wanted and door.broker.settings.auto_create_topics_enable:
+        for each in wanted:
+            yield breathe
+            name = each.name
+            if name is None or getattr(each, "topic_id", None) is not None:
+                continue
+            if name not in door.broker.catalog and name not in INTERNAL_TOPICS:
+                missing[name] = None
+    return list(missing)
+
+
+def _making(door: KafkaDoor, names: list[str]) -> Steps[dict[str, StrandlogError]]:
+    """Make the topics; what was said about those that cannot be made."""
+    refused: dict[str, StrandlogError] = {}
+    for name in names:
+        yield breathe
+        if name not in door.broker.catalog:  # somebody else may have asked before
+            try:
+                yield from door.broker.creating_topic(name)
+            except StrandlogError as error:
+                refused[name] = error
+    return refused
+
+
+def _describe(
+    door: KafkaDoor,
+    request: Request,
+    body: Any,
+    wanted: dict[Any, None] | None,
+    refused: dict[str, StrandlogError],
+) -> Steps[None]:
+    catalog = door.broker.catalog
+    topics: list[dict[str, Any]] = []
+    if wanted is None or (request.version == 0 and not wanted):
+        for name in catalog.names():
+            if name in catalog:  # it may be deleted meanwhile
+                topics.append(_topic(catalog.topic(name), request.version))
+            yield breathe
+    else:
+        for topic in wanted:
+            topics.append(_wanted_topic(door, request, topic, refused))
+            yield breathe
+    if getattr(body, "include_topic_authorized_operations", False):
+        for row in topics:
+            if not row["error_code"]:
+                row["topic_authorized_operations"] = ALL_OPERATIONS_ON_TOPIC
+    host, port = door.advertised(request.connection)
+    yield from request.replying(
+        {
+            "brokers": [{"node_id": NODE_ID, "host": host, "port": port, "rack": None}],
+            "cluster_id": door.broker.log_dir.cluster_id,
+            "controller_id": NODE_ID,
+            "topics": topics,
+            "cluster_authorized_operations": ALL_OPERATIONS_ON_CLUSTER
+            if getattr(body, "include_cluster_authorized_operations", False)
+            else NOT_ASKED_FOR,
+        }
+    )
+
+
+def _wanted_topic(
+    door: KafkaDoor, request: Request, wanted: Any, refused: dict[str, StrandlogError]
+) -> dict[str, Any]:
+    topic_id: UUID | None = getattr(wanted, "topic_id", None)
+    name: str | None = wanted.name
+    try:
+        if name is None or topic_id is not None:
+            if request.version < TOPIC_IDS_FROM or topic_id is None:
+                raise InvalidRequestError("this version asks for topics by name")
+            topic = door.broker.catalog.topic_with_id(topic_id)
+        elif name in refused:
+            raise refused[name]
+        else:
+            topic = door.broker.catalog.topic_asked_for(name)
+        return _topic(topic, request.version)
+    except StrandlogError as error:
+        if name is None and request.version < TOPIC_IDS_FROM:
+            name = ""  # there is no null in their answers
+        return {"error_code": error.kafka_code, "name": name, "topic_id": topic_id}
+
+
+def _topic(topic: Topic, version: int) -> dict[str, Any]:
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": uuid_of(topic.topic_id),
+        "is_internal": topic.is_internal,
+        "partitions": _encoded_partitions(version, topic.partitions),
+        "topic_authorized_operations": NOT_ASKED_FOR,
+    }
+
+
+@lru_cache(maxsize=64)
+def _encoded_partitions(version: int, count: int) -> bytes:
+    rows = [partition_row(number) for number in range(count)]
+    return array_encoder(api.METADATA.key, version, "topics", "partitions")(rows)
+
+
+def partition_row(number: int) -> dict[str, Any]:
+    """What there is to say about a partition: one node leads it and has it."""
+    return {
+        "error_code": 0,
+        "partition_index": number,
+        "leader_id": NODE_ID,
+        "leader_epoch": 0,
+        "replica_nodes": [NODE_ID],
+        "isr_nodes": [NODE_ID],
+        "offline_replicas": [],
+    }
+
+
+# -- page by page ----------------------------------------------------------------------------------
+
+
+@kafka_api(
+    api.DESCRIBE_TOPIC_PARTITIONS,
+    versions=(0, 0),
+    requires=[DESCRIBE.on(TOPIC)],
+    summary="Describes topics with many partitions, page by page.",
+)
+def describe_topic_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
+    """Topics by name, some partitions at a time; the cursor says where the next page begins."""
+    body = yield from request.reading()
+    catalog = door.broker.catalog
+    names = sorted({topic.name for topic in body.topics}) or catalog.names()
+    cursor, first = body.cursor, 0
+    if cursor is not None:
+        if cursor.partition_index < 0:
+            refused = {"error_code": InvalidRequestError.kafka_code, "name": cursor.topic_name}
+            request.reply({"topics": [refused]})
+            return
+        names = names[bisect_left(names, cursor.topic_name) :]
+        if names and names[0] == cursor.topic_name:
+            first = cursor.partition_index
+    limit = door.broker.settings.max_request_partition_size_limit
+    left = min(max(body.response_partition_limit, 1), limit)
+    topics: list[dict[str, Any]] = []
+    next_cursor = None
+    for name in names:
+        yield breathe
+        if not left:
+            next_cursor = {"topic_name": name, "partition_index": first}
+            break
+        try:
+            topic = catalog.topic_asked_for(name)
+        except StrandlogError as error:
+            topics.append({"error_code": error.kafka_code, "name": name})
+            continue
+        end = min(topic.partitions, first + left)
+        topics.append(_page_of(topic, first, end))
+        left -= max(end - first, 0)
+        if end < topic.partitions:
+            next_cursor = {"topic_name": name, "partition_index": end}
+            break
+        first = 0
+    yield from request.replying({"topics": topics, "next_cursor": next_cursor})
+
+
+def _page_of(topic: Topic, first: int, end: int) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": uuid_of(topic.topic_id),
+        "is_internal": topic.is_internal,
+        "topic_authorized_operations": ALL_OPERATIONS_ON_TOPIC,
+        "partitions": [
+            {**partition_row(number), "eligible_leader_replicas": [], "last_known_elr": []}
+            for number in range(first, end)
+        ],
+    }

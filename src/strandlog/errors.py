@@ -67,6 +67,7 @@
     ├── RemoteError                     a broker said something that no other error says
     │   ├── UnreachableError            check the address, and that a broker runs there (retriable)
     │   └── AuthenticationError         check user, password, mechanism and certificates
+    ├── PipelineError                   a query of a pipeline failed; see the message
     ├── ServerCrashError                the server stopped by itself: report it with its log
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
@@ -497,6 +498,10 @@ class UnreachableError(RemoteError):
 
 class AuthenticationError(RemoteError):
     kafka_code = 58
+
+
+class PipelineError(StrandlogError):
+    """Spark did not start, or a query of a pipeline failed."""
 
 
 class ServerCrashError(StrandlogError):

@@ -1,28 +1,21 @@
-"""`strandlog pipeline`: Spark pipelines out of a TOML file.
+"""The `strandlog pipeline` command: validates, lists and runs Spark pipelines.
 
-    validate FILE    everything that is wrong with it, by line; exit code 1 when something is
-    list FILE        its sources, views and sinks
-    run FILE         on Spark, until Ctrl-C or, with --available-now, until everything is read
+    validate FILE    print all problems of the file, by line; exit code 1 if there are any
+    list FILE        print its sources, views and sinks
+    run FILE         run it until Ctrl-C or, with --available-now, until all data is processed
 
-While it runs a terminal shows one line for each query, kept up to date. In a pipe there is a line
-for each micro-batch, on stderr, or on stdout as JSON with --json.
+`run` shows a live table of the queries on a terminal; otherwise it prints a line for each
+micro-batch, on stderr, or as JSON on stdout with --json. Ctrl-C and SIGTERM stop the pipeline with
+exit code 0. If a query fails, `run` prints the reason and the path of Spark's log: exit code 1.
 
-Ctrl-C and SIGTERM stop the queries after what they are at, and that is no failure: exit code 0.
-When a query fails, one line says why, and all are stopped: exit code 1.
-
-The run reports its progress to a broker with an HTTP listener, for its console
-(spark/monitoring/reporter.py).
+Running is the work of spark/pipeline/runner.py; this module parses arguments and prints.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,63 +25,36 @@ import typer
 from strandlog.cli.formats.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.cli.options import Json, command_app, settings_of
 from strandlog.cli.output import counted, print_json, print_table, talk, text
-from strandlog.clock import pause
-from strandlog.errors import ConfigurationError, MissingExtraError
-from strandlog.spark.monitoring.report_address import OFF, address_finder
-from strandlog.spark.monitoring.reporter import Reporter
-from strandlog.spark.options import client_options
-from strandlog.spark.pipeline.file import PipelineFile, Problem
 from strandlog.spark.pipeline.model import Pipeline
+from strandlog.spark.pipeline.runner import RunningPipeline, load, read_file, spark_log
+from strandlog.spark.pipeline.runner import run as run_pipeline
 
 if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
-    from strandlog.spark.pipeline.queries import PipelineQueries
 
 app = command_app("Run, validate and list Spark pipelines.")
 
-LOOK_SECONDS = 0.5
-STOP_PATIENCE_MS = 15_000
-File = Annotated[Path, typer.Argument(help="The pipeline, as TOML.", dir_okay=False)]
-
-
-def _read(path: Path) -> PipelineFile:
-    try:
-        return PipelineFile(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError([f"{path} cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError:
-        raise ConfigurationError([f"{path} is not UTF-8 text"]) from None
-
-
-def _told(path: Path, problem: Problem) -> str:
-    return f"{path}:{problem.line}: {problem.text}"
-
-
-def _pipeline(path: Path) -> Pipeline:
-    read = _read(path)
-    if read.pipeline is None:
-        raise ConfigurationError([_told(path, problem) for problem in read.problems])
-    return read.pipeline
+File = Annotated[Path, typer.Argument(help="Pipeline file (TOML).", dir_okay=False)]
 
 
 @app.command()
 def validate(file: File, json: Json = False) -> None:
-    """Tell what is wrong with a pipeline, without Spark."""
-    read = _read(file)
+    """Print all problems of a pipeline file, without Spark."""
+    problems = read_file(file).problems
     if json:
-        print_json({"problems": [problem._asdict() for problem in read.problems]})
+        print_json({"problems": [problem._asdict() for problem in problems]})
     else:
-        for problem in read.problems:
-            sys.stdout.write(_told(file, problem) + "\n")
-        talk(counted(len(read.problems), "problem"))
-    if read.problems:
+        for problem in problems:
+            sys.stdout.write(f"{file}:{problem.line}: {problem.text}\n")
+        talk(counted(len(problems), "problem"))
+    if problems:
         raise typer.Exit(1)
 
 
 @app.command(name="list")
 def list_(file: File, json: Json = False) -> None:
-    """Show the sources, views and sinks of a pipeline."""
-    pipeline = _pipeline(file)
+    """List the sources, views and sinks of a pipeline."""
+    pipeline = load(file)
     rows = [
         [
             "source",
@@ -104,10 +70,10 @@ def list_(file: File, json: Json = False) -> None:
         for each in pipeline.sinks
     ]
     if json:
-        names = ("kind", "name", "place", "detail")
+        names = ("kind", "name", "target", "detail")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
-        print_table([text("KIND"), text("NAME"), text("PLACE"), text("DETAIL")], rows)
+        print_table([text("KIND"), text("NAME"), text("TARGET"), text("DETAIL")], rows)
 
 
 @app.command()
@@ -116,169 +82,71 @@ def run(
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            "-b", "--bootstrap", metavar="HOST:PORT", help="Another broker than the file's."
+            "-b", "--bootstrap", metavar="HOST:PORT", help="Broker to use instead of the file's."
         ),
     ] = None,
     master: Annotated[
-        str | None, typer.Option(help="Where Spark runs: local[*], spark://HOST:PORT, …")
+        str | None, typer.Option(help="Spark master: local[*], spark://HOST:PORT, …")
     ] = None,
     conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.")
+        list[str] | None,
+        typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting. Repeatable."),
     ] = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Read what is there, then stop.")
+        bool, typer.Option("--available-now", help="Process the available data, then stop.")
     ] = False,
     report: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Who is told how it is doing, or off; the file's, else the broker's HTTP door.",
+            help="URL for progress reports, or `off`; default: the file's, else the broker's "
+            "HTTP listener.",
         ),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="Where Spark's own log goes; nowhere, unless it fails.")
+        Path | None,
+        typer.Option(help="File for Spark's log; by default it is kept only if the run fails."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Run a pipeline on Spark."""
-    pipeline = _pipeline(file)
+    pipeline = load(file)
     if bootstrap is not None:
         pipeline = replace(pipeline, bootstrap=bootstrap, data=None)
-    if report is not None:
-        pipeline = replace(pipeline, report=report)
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
-    place = log or Path(tempfile.gettempdir()) / f"strandlog-{pipeline.name}-{os.getpid()}.log"
-    reporter = _reporter(pipeline)
-    failure = None
-    try:
-        failure = _run(pipeline, reporter, master, settings, place, available_now, json)
-    except KeyboardInterrupt:
-        talk("stopped")
-    except Exception as error:
-        reporter.end("failed", str(error))
-        raise
-    finally:
-        if log is None and failure is None:
-            place.unlink(missing_ok=True)
-    reporter.end("stopped" if failure is None else "failed", failure)
-    if failure is not None:
-        sys.stderr.write(f"error: {failure} (Spark's log: {place})\n")
-        raise typer.Exit(1)
+    with spark_log(log, pipeline.name) as log_file, ExitStack() as screen:
+        on_progress, announce = _printers(pipeline, screen, as_json=json)
+        run_pipeline(
+            pipeline,
+            on_progress,
+            on_start=announce,
+            on_stop=lambda: talk("stopping"),
+            master=master,
+            conf=settings,
+            available_now=available_now,
+            report=report,
+            log=log_file,
+        )
 
 
-def _run(
-    pipeline: Pipeline,
-    reporter: Reporter,
-    master: str | None,
-    settings: dict[str, str],
-    log: Path,
-    available_now: bool,
-    as_json: bool,
-) -> str | None:
-    """Run it to its end; returns why it failed, or None."""
-    try:
-        from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
-        from pyspark.errors import PySparkException  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("spark", error.name or "pyspark") from error
-    from strandlog.spark.errors import one_line  # noqa: PLC0415 - needs Spark, as the next two
-    from strandlog.spark.pipeline.queries import PipelineQueries  # noqa: PLC0415
-    from strandlog.spark.session import session  # noqa: PLC0415
+def _printers(
+    pipeline: Pipeline, screen: ExitStack, *, as_json: bool
+) -> tuple[Callable[[QueryReport], None], Callable[[RunningPipeline], None]]:
+    """What prints progress, and what prints that the pipeline starts."""
+    table = None
+    if not as_json and can_show_live():
+        table = QueryTable(pipeline.query_names)
 
-    # A query that is stopped in the middle of a batch is told of by py4j, too.
-    logging.getLogger("py4j").addHandler(logging.NullHandler())
-    name = f"strandlog {pipeline.name}"
-    try:
-        with stderr_in(log):
-            # We tell of its queries; the session would do so under another name.
-            spark = session(master, settings, app_name=name, quiet=True, report=OFF)
-    except (PySparkException, Py4JError) as error:
-        return f"Spark does not start: {one_line(error)}"
-    stop = StopSwitch()
-    ui_url = spark.sparkContext.uiWebUrl
-    talk(f"Spark {spark.version}: {ui_url}")
-    reporter.say("running", ui_url=ui_url)
-    running = PipelineQueries(spark, pipeline, stop.check)
-    try:
-        running.start(available_now=available_now)
-        talk(f"{pipeline.name}: {counted(len(running.queries), 'stream')}; Ctrl-C stops")
-        _watch(running, stop, reporter, as_json=as_json)
-        return running.failure()
-    except KeyboardInterrupt:
-        talk("stopping")
-        return None
-    finally:
-        running.stop(STOP_PATIENCE_MS)
-        spark.stop()
+    def announce(running: RunningPipeline) -> None:
+        talk(f"Spark {running.spark.version}: {running.spark.sparkContext.uiWebUrl}")
+        streams = counted(len(pipeline.query_names), "stream")
+        talk(f"{pipeline.name}: {streams} (press Ctrl-C to stop)")
+        if table is not None:
+            screen.enter_context(live_table(table))
 
-
-def _reporter(pipeline: Pipeline) -> Reporter:
-    """What tells the broker, or whoever is named, how the pipeline is doing."""
-    client: Mapping[str, str] = {}
-    if pipeline.bootstrap is not None:
-        client = client_options(pipeline.bootstrap, pipeline.options)
-    return Reporter(pipeline.name, address_finder(pipeline.report, pipeline.bootstrap, client))
-
-
-@contextmanager
-def stderr_in(path: Path) -> Iterator[None]:
-    """What is started meanwhile writes its stderr to a file, for as long as it lives."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-class StopSwitch:
-    """Ctrl-C and SIGTERM, to be looked at between two words with Spark.
-
-    Spark's own answer to Ctrl-C is to cancel all jobs, and then every query has failed. An
-    exception in the middle of a word with Java would leave the answer for whoever asks next.
-    """
-
-    def __init__(self) -> None:
-        self._is_asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, _number: int, _frame: object) -> None:
-        self._is_asked = True
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if there was a signal."""
-        if self._is_asked:
-            raise KeyboardInterrupt
-
-
-def _watch(
-    running: PipelineQueries, stop: StopSwitch, reporter: Reporter, *, as_json: bool
-) -> None:
-    """Show each micro-batch once, until all queries have ended or one failed."""
-    if as_json or not can_show_live():
-        _follow(running, stop, [_print_json if as_json else _print_line, reporter.tell])
-        return
-    table = QueryTable(query.name for query in running.queries)
-    with live_table(table):
-        _follow(running, stop, [table.add, reporter.tell])
-
-
-def _follow(
-    running: PipelineQueries, stop: StopSwitch, listeners: list[Callable[[QueryReport], None]]
-) -> None:
-    while True:
-        is_over = not running.is_active  # asked first: what it told last is still to be shown
-        for report in running.reports():
-            for listener in listeners:
-                listener(report)
-        if is_over or running.failure() is not None:
-            return
-        stop.check()
-        pause(LOOK_SECONDS)
+    if table is not None:
+        return table.add, announce
+    return _print_json if as_json else _print_line, announce
 
 
 def _print_json(report: QueryReport) -> None:

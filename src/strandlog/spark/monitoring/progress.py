@@ -199,6 +199,12 @@ def _stream_options(given: Any) -> Options:
 _watching: WeakKeyDictionary[Any, ProgressListener] = WeakKeyDictionary()
 
 
+def ensure_watched(spark: SparkSession) -> None:
+    """Listen to the queries of a session, unless `watch` does so already."""
+    if _watching.get(spark) is None:
+        watch(spark)
+
+
 def watch(
     spark: SparkSession,
     show: Callable[[QueryReport], None] = log_report,

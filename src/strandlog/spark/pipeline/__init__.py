@@ -1,1 +1,9 @@
-"""Pipelines: TOML files that describe sources, views and sinks."""
+"""Pipelines: TOML files that describe sources, views and sinks, and what runs them.
+
+run("flights.toml", on_progress=print)
+"""
+
+from strandlog.spark.pipeline.model import Pipeline
+from strandlog.spark.pipeline.runner import RunningPipeline, load, run, start
+
+__all__ = ["Pipeline", "RunningPipeline", "load", "run", "start"]

@@ -26,6 +26,7 @@ from strandlog.spark.pipeline.model import (
     SinkTable,
     SourceTable,
     ViewTable,
+    check_pipeline_name,
 )
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -96,7 +97,7 @@ class PipelineFile:
             self._say("pipeline", 0, "", "give either bootstrap (HOST:PORT) or data (a folder)")
         names: dict[str, str] = {}
         pipeline = Pipeline(
-            self._text("pipeline", 0, head, "name"),
+            self._pipeline_name(head),
             self._text("pipeline", 0, head, "checkpoint", "./checkpoints"),
             self._maybe("pipeline", 0, head, "bootstrap"),
             self._maybe("pipeline", 0, head, "data"),
@@ -118,6 +119,15 @@ class PipelineFile:
         )
         self._check_whole(pipeline)
         return pipeline
+
+    def _pipeline_name(self, head: dict[str, Any]) -> str:
+        name = self._text("pipeline", 0, head, "name")
+        if name:
+            try:
+                check_pipeline_name(name)
+            except SettingError as error:
+                self._say("pipeline", 0, "name", str(error))
+        return name
 
     def _report(self, head: dict[str, Any]) -> str | None:
         given = self._maybe("pipeline", 0, head, "report")

@@ -19,6 +19,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from strandlog.errors import InvalidSettingError
+
+PIPELINE_NAME_RULE = "1 to 200 letters, digits and . _ -, but not . or .."
+_PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 FORMATS = ("json", "avro", "string", "binary")
 PARSED_FORMATS = ("json", "avro")  # what can be wrong, and have columns of its own
 MODES = ("append", "update", "complete")
@@ -39,6 +43,12 @@ KEYS = {
     "view": {"name", "sql"},
     "sink": {"from", "key", "partitions", "mode", "options", *TARGETS},
 }
+
+
+def check_pipeline_name(name: str) -> None:
+    """A pipeline's name is a folder of its checkpoint, and part of file names and of a URL."""
+    if not _PIPELINE_NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidSettingError("name", name, PIPELINE_NAME_RULE)
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,13 @@ class Pipeline:
     sources: tuple[SourceTable, ...] = ()
     views: tuple[ViewTable, ...] = ()
     sinks: tuple[SinkTable, ...] = ()
+
+    @property
+    def query_names(self) -> list[str]:
+        """Its streaming queries, in the order in which they start."""
+        dead_letters = [each for each in self.sources if each.dead_letter is not None]
+        names = [f"{source.name}-dead-letter" for source in dead_letters]
+        return [*names, *(sink.name for sink in self.sinks)]
 
     @property
     def place(self) -> tuple[str, str]:

@@ -186,3 +186,10 @@ static = true
         10,
         "[source] static: at least one source must be a stream",
     )
+
+
+@pytest.mark.parametrize("name", ["../x", "..", ".", "team/flights", "team\\flights", "a b", "ä"])
+def test_a_pipeline_name_that_is_no_folder_name_is_a_problem(name: str) -> None:
+    [problem] = PipelineFile(GOOD.replace('"flights"', repr(name), 1)).problems
+    assert problem.line == 2
+    assert "letters, digits and . _ -" in problem.text

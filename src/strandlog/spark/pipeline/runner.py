@@ -1,0 +1,384 @@
+"""Runs a pipeline: starts its queries, delivers their progress, stops them.
+
+    run("flights.toml", on_progress=print)               until it ends, Ctrl-C or SIGTERM
+
+    with start("flights.toml", on_progress=print) as running:
+        …                                                the program continues meanwhile
+        running.stop()                                   so does the end of the block
+
+    starting ──▶ running ──▶ stopped     by stop(), a signal, or available_now with everything read
+        └───────────┴──────▶ failed      a query or `on_progress` raised; all queries are stopped
+
+`start` returns when every query has begun its first micro-batch. One background thread then does
+everything else that concerns Spark: it calls `on_progress` once for each micro-batch, stops the
+queries, and stops the Spark session if `start` created it. A query may finish its micro-batch
+before it is stopped.
+
+A program that exits without `stop` ends the queries as a crash would: the next run repeats the
+unfinished micro-batch, and its rows are written once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from strandlog.errors import ConfigurationError, MissingExtraError, PipelineError
+from strandlog.spark.monitoring.report_address import OFF, address_finder
+from strandlog.spark.monitoring.reporter import Reporter
+from strandlog.spark.options import client_options
+from strandlog.spark.pipeline.file import PipelineFile
+from strandlog.spark.pipeline.model import Pipeline, check_pipeline_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandlog.spark.monitoring.progress import QueryReport
+    from strandlog.spark.pipeline.queries import PipelineQueries
+
+OnProgress = Callable[["QueryReport"], object]
+OnStart = Callable[["RunningPipeline"], object]
+
+POLL_SECONDS = 0.5
+STOP_PATIENCE_MS = 15_000
+
+
+def load(path: str | os.PathLike[str]) -> Pipeline:
+    """Read a pipeline file; a `ConfigurationError` lists everything that is wrong with it."""
+    read = read_file(path)
+    if read.pipeline is None:
+        raise ConfigurationError([f"{path}:{each.line}: {each.text}" for each in read.problems])
+    return read.pipeline
+
+
+def read_file(path: str | os.PathLike[str]) -> PipelineFile:
+    """Read a pipeline file, with its problems."""
+    try:
+        return PipelineFile(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError([f"cannot read {path}: {error.strerror}"]) from error
+    except UnicodeDecodeError:
+        raise ConfigurationError([f"{path} is not UTF-8 text"]) from None
+
+
+def start(
+    pipeline: Pipeline | str | os.PathLike[str],
+    on_progress: OnProgress | None = None,
+    *,
+    on_start: OnStart | None = None,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    available_now: bool = False,
+    report: str | None = None,
+    log: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> RunningPipeline:
+    """Start a pipeline, or the pipeline in a file, and return when its queries run.
+
+    `spark` is the session to use; by default the active one, else a new one on `master` with
+    `conf`, which writes its log to `log` (stderr by default) and is stopped with the pipeline.
+    `available_now` ends the pipeline when it has processed the data that exists now. `report`
+    replaces the pipeline's own `report`. `on_start` is called when Spark runs, before the first
+    query starts. `check` is called while queries start and may raise to cancel.
+
+    A mistake in the pipeline that only Spark can see is a `ConfigurationError`; a Spark that does
+    not start, or a query that fails at once, a `PipelineError`.
+    """
+    wanted = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
+    check_pipeline_name(wanted.name)
+    if report is not None:
+        wanted = replace(wanted, report=report)
+    reporter = _reporter(wanted)
+    try:
+        running = _open(wanted, spark, master, conf, log, reporter)
+    except BaseException as error:
+        reporter.end(*_last_state(error))
+        raise
+    running._begin(on_progress, on_start, check, available_now=available_now)
+    return running
+
+
+def run(
+    pipeline: Pipeline | str | os.PathLike[str],
+    on_progress: OnProgress | None = None,
+    *,
+    on_start: OnStart | None = None,
+    on_stop: Callable[[], object] | None = None,
+    **options: Any,
+) -> None:
+    """Run a pipeline until it ends; `options` are those of `start`.
+
+    Ctrl-C and SIGTERM stop it, and then this returns: a stop is no error. `on_stop` is called when
+    such a signal has come, before the queries are stopped. A failure is a `PipelineError`.
+    """
+    signals = StopSignals(on_stop)
+    running: RunningPipeline | None = None
+
+    def begin(starting: RunningPipeline) -> None:
+        signals.install()  # now, because Spark has installed a handler of its own
+        if on_start is not None:
+            on_start(starting)
+
+    try:
+        running = start(pipeline, on_progress, on_start=begin, check=signals.check, **options)
+        while not running.wait(POLL_SECONDS):
+            signals.check()
+    except KeyboardInterrupt:
+        if running is not None:
+            running.stop()
+    finally:
+        signals.restore()
+
+
+class RunningPipeline:
+    """A pipeline that `start` has started."""
+
+    def __init__(
+        self, pipeline: Pipeline, spark: SparkSession, reporter: Reporter, *, owns_session: bool
+    ) -> None:
+        self.pipeline = pipeline
+        self.spark = spark
+        self.latest: dict[str, QueryReport] = {}  # the last report of each query, by its name
+        self._reporter = reporter
+        self._owns_session = owns_session
+        self._stop_requested = threading.Event()
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return not self._ended.is_set()
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the pipeline ends; False if it still runs after the time-out.
+
+        Raises `PipelineError` if a query has failed, and what `on_progress` has raised.
+        """
+        has_ended = self._ended.wait(timeout_seconds)
+        if has_ended and self._error is not None:
+            raise self._error
+        return has_ended
+
+    def stop(self) -> None:
+        """Stop the queries and wait until they have ended. Raises what `wait` raises.
+
+        Called by `on_progress`, this only requests the stop.
+        """
+        self._stop_requested.set()
+        if threading.current_thread() is not self._thread:
+            self.wait()
+
+    def __enter__(self) -> RunningPipeline:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        except Exception:
+            if error is None:
+                raise  # otherwise the block's own error is the one to see
+
+    def _begin(
+        self,
+        on_progress: OnProgress | None,
+        on_start: OnStart | None,
+        check: Callable[[], None],
+        *,
+        available_now: bool,
+    ) -> None:
+        from strandlog.spark.pipeline.queries import PipelineQueries  # noqa: PLC0415 - needs Spark
+
+        try:
+            self._reporter.say("running", ui_url=self.spark.sparkContext.uiWebUrl)
+            if on_start is not None:
+                on_start(self)
+            queries = PipelineQueries(self.spark, self.pipeline, check)
+            queries.start(available_now=available_now)
+        except BaseException as error:
+            self._close(error)
+            raise
+        self._thread = threading.Thread(
+            target=self._follow,
+            args=(queries, on_progress),
+            name=f"strandlog-pipeline-{self.pipeline.name}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _follow(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
+        """Deliver progress until the pipeline ends. Runs in the background thread."""
+        error: BaseException | None = None
+        try:
+            self._deliver_until_end(queries, on_progress)
+        except BaseException as raised:  # noqa: BLE001 - raised again by wait()
+            error = raised
+        queries.stop(STOP_PATIENCE_MS)
+        try:
+            if error is None:
+                self._deliver(queries, on_progress)  # of micro-batches that stop() let finish
+        except BaseException as raised:  # noqa: BLE001 - raised again by wait()
+            error = raised
+        self._close(error)
+
+    def _deliver_until_end(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
+        while not self._stop_requested.is_set():
+            is_over = not queries.is_active  # asked first, so that no last report is missed
+            self._deliver(queries, on_progress)
+            failure = queries.failure()
+            if failure is not None:
+                raise PipelineError(failure)
+            if is_over:
+                return
+            self._stop_requested.wait(POLL_SECONDS)
+
+    def _deliver(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
+        for report in queries.reports():
+            self.latest[report.name] = report
+            self._reporter.tell(report)
+            if on_progress is not None:
+                on_progress(report)
+
+    def _close(self, error: BaseException | None) -> None:
+        self._error = error
+        try:
+            if self._owns_session:
+                self.spark.stop()
+            self._reporter.end(*_last_state(error))
+        finally:
+            self._ended.set()
+
+
+class StopSignals:
+    """SIGINT and SIGTERM as a flag, checked between two calls into Spark.
+
+    Spark's own handler for Ctrl-C cancels all jobs, so that every query fails. An exception in the
+    middle of a call into Java would leave its response to be read by the next call.
+    """
+
+    def __init__(self, on_stop: Callable[[], object] | None = None) -> None:
+        self._on_stop = on_stop
+        self._has_come = False
+        self._former: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Handle both signals from now on. Only the main thread can; others do without."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._former[number] = signal.signal(number, self._handle)
+
+    def restore(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        self._former.clear()
+
+    def _handle(self, _number: int, _frame: object) -> None:
+        self._has_come = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal has come."""
+        if self._has_come:
+            if self._on_stop is not None:
+                self._on_stop()
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def spark_log(path: Path | None, name: str) -> Iterator[Path]:
+    """Yields a file for Spark's log: `path`, or a temporary file that is kept only after an error.
+
+    The error then says where the log is.
+    """
+    file = path
+    if file is None:
+        handle, temporary = tempfile.mkstemp(prefix=f"strandlog-{name}-", suffix=".log")
+        os.close(handle)
+        file = Path(temporary)
+    is_kept = path is not None
+    try:
+        yield file
+    except Exception as error:
+        if file.exists() and file.stat().st_size:
+            is_kept = True
+            error.add_note(f"Spark's log: {file}")
+        raise
+    finally:
+        if not is_kept:
+            file.unlink(missing_ok=True)
+
+
+def _open(
+    pipeline: Pipeline,
+    spark: SparkSession | None,
+    master: str | None,
+    conf: Mapping[str, str] | None,
+    log: Path | None,
+    reporter: Reporter,
+) -> RunningPipeline:
+    """A pipeline with its session; nothing runs yet."""
+    try:
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+        from pyspark.sql import SparkSession as Session  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("spark", error.name or "pyspark") from error
+    from strandlog.spark.errors import one_line  # noqa: PLC0415 - needs Spark, as the next two
+    from strandlog.spark.monitoring.progress import ensure_watched  # noqa: PLC0415
+    from strandlog.spark.session import register, session  # noqa: PLC0415
+
+    # py4j logs an error for each query that is stopped within a micro-batch.
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    found = spark or Session.getActiveSession()
+    if found is not None:
+        register(found)
+        ensure_watched(found)
+        return RunningPipeline(pipeline, found, reporter, owns_session=False)
+    try:
+        with nullcontext() if log is None else _stderr_to(log):
+            # The pipeline reports its queries; the session would do so under its own name.
+            found = session(
+                master, conf, app_name=f"strandlog {pipeline.name}", quiet=True, report=OFF
+            )
+    except (PySparkException, Py4JError) as error:
+        raise PipelineError(f"Spark does not start: {one_line(error)}") from error
+    return RunningPipeline(pipeline, found, reporter, owns_session=True)
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Processes started inside write their stderr to a file, as long as they live."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _reporter(pipeline: Pipeline) -> Reporter:
+    client: Mapping[str, str] = {}
+    if pipeline.bootstrap is not None:
+        client = client_options(pipeline.bootstrap, pipeline.options)
+    return Reporter(pipeline.name, address_finder(pipeline.report, pipeline.bootstrap, client))
+
+
+def _last_state(error: BaseException | None) -> tuple[Literal["stopped", "failed"], str | None]:
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return "stopped", None
+    return "failed", str(error)

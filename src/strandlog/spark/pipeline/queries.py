@@ -7,7 +7,8 @@ rest.
 
 A topic that a sink or a dead letter needs is made, unless it is there. It gets JSON values, one
 object a row. It is written batch by batch under the name of the query and the number of the batch,
-so that a batch that runs again is written once, whatever the output mode.
+so that a batch that runs again is written once, whatever the output mode. Why this is foreachBatch
+and not the streaming sink: docs/decisions/0015.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from kio.schema.errors import ErrorCode
 
 import strandlog.errors
 from strandlog.broker.metrics import LIMITS_SECONDS
@@ -21,6 +22,7 @@ from strandlog.config.tables import client as client_settings
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.server import SERVER_SETTINGS
 from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.errors import StrandlogError
 from strandlog.server.http.metrics.families import FAMILIES
 from strandlog.server.kafka.api import KafkaApi
 from strandlog.server.kafka.handlers import declared_apis
@@ -85,11 +87,34 @@ def _rows(table: SettingTable, *, marks_dynamic: bool = False) -> list[str]:
 
 
 def errors_page() -> str:
-    """The tree of errors, as its module draws it."""
+    """The error tree as its module draws it, and the codes of every error."""
     drawn = (strandlog.errors.__doc__ or "").replace("Every error", "Generated. Every error", 1)
     head, _, rest = drawn.partition("\n\n")
     tree, _, tail = rest.partition("\n\n")
-    return f"# Errors\n\n{head}\n\n```\n{tree}\n```\n\n{tail.strip()}\n"
+    lines = [
+        f"# Errors\n\n{head}\n\n```\n{tree}\n```\n\n{tail.strip()}\n",
+        "## Codes\n",
+        "HTTP responses are problem+json (RFC 9457) with the type `urn:strandlog:problem:` and the "
+        "title in lower case with hyphens. Node codes are Maelstrom's.\n",
+        "| error | title | Kafka | HTTP | gRPC | node | retriable |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for error in _tree(strandlog.errors.StrandlogError):
+        codes = error.codes
+        kafka_name = ErrorCode(codes.kafka).name.upper()
+        lines.append(
+            f"| `{error.__name__}` | {error.title()} | {codes.kafka} {kafka_name} "
+            f"| {codes.http} | {codes.grpc} | {codes.node} | {'yes' if error.retriable else ''} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _tree(kind: type[StrandlogError]) -> Iterator[type[StrandlogError]]:
+    """The classes of errors.py, in the order of the drawing."""
+    for child in kind.__subclasses__():
+        if child.__module__ == strandlog.errors.__name__:
+            yield child
+            yield from _tree(child)
 
 
 def kafka_apis_page() -> str:

@@ -1,110 +1,159 @@
-"""Every error that strandlog raises on purpose, as one tree.
+"""Every error that strandlog raises on purpose, as one tree, with its codes on every protocol.
 
     StrandlogError
     ├── TopicError
-    │   ├── TopicExistsError            create under another name, or use the topic that is there
+    │   ├── TopicExistsError            use the existing topic, or choose another name
     │   ├── TopicNotFoundError          create the topic first
-    │   ├── UnknownTopicIdError         ask for the topic by its name: it may have a new id
+    │   ├── UnknownTopicIdError         look the topic up by name: its id may have changed
     │   ├── TopicInUseError             close its consumers and producers, then delete it
-    │   ├── InvalidTopicError           choose a legal name
-    │   └── InvalidPartitionsError      choose a partition (count) in the range given
+    │   ├── InvalidTopicError           choose a valid name
+    │   ├── InvalidPartitionsError      choose a partition (count) in the range given
+    │   ├── InvalidReplicationFactorError   use 1 or -1: there is one broker
+    │   ├── InvalidReplicaAssignmentError   assign partitions to this broker only
+    │   ├── LeaderNotAvailableError     the topic has no leader yet: retry          (retriable)
+    │   ├── TopicDeletionDisabledError  set delete.topic.enable=true
+    │   └── PolicyViolationError        change the request, or the rule that it breaks
     ├── GroupError
-    │   ├── InvalidGroupError           choose a legal group name
-    │   ├── GroupNotFoundError          no such group
+    │   ├── InvalidGroupError           choose a valid group name
+    │   ├── GroupNotFoundError          check the name; `strandlog group list` shows the groups
     │   ├── GroupNotEmptyError          stop its members first
     │   ├── GroupSubscribedError        stop the members that read the topic first
     │   ├── GroupFullError              raise group.max.size or use fewer members
     │   ├── TooManyGroupsError          delete groups or raise groups.max.count
-    │   ├── GroupMetadataTooLargeError  subscribe to less or raise the limit that is named
+    │   ├── GroupMetadataTooLargeError  subscribe to less or raise the limit in the message
     │   ├── TooManyOffsetsError         delete groups or raise offsets.max.bytes
-    │   ├── CoordinatorLoadingError     ask again in a moment                       (retriable)
+    │   ├── CoordinatorLoadingError     retry in a moment                           (retriable)
     │   ├── UnknownMemberError          join again
     │   ├── MemberIdRequiredError       join again with the id that this error carries
-    │   ├── FencedInstanceError         another member runs under this group.instance.id
-    │   ├── IllegalGenerationError      the group moved on: join again
+    │   ├── FencedInstanceError         another member uses this group.instance.id
+    │   ├── IllegalGenerationError      the group has rebalanced: join again
     │   ├── RebalanceInProgressError    join again                                  (retriable)
     │   ├── InconsistentProtocolError   share a protocol with the other members
-    │   ├── InvalidSessionTimeoutError  choose a time-out in the range given
+    │   ├── InvalidSessionTimeoutError  choose a timeout in the range given
     │   ├── NotOwnerError               only the member that owns a partition commits for it
     │   └── OffsetMetadataTooLargeError commit less metadata
     ├── LogError
-    │   ├── OffsetOutOfRangeError       read inside the range that the message gives
+    │   ├── OffsetOutOfRangeError       read inside the range in the message
     │   ├── MessageTooLargeError        send smaller batches or raise max.message.bytes
     │   ├── TooManyRecordsError         send smaller batches or raise batch.max.records
+    │   ├── FencedLeaderEpochError      refresh the metadata: the epoch is too old
+    │   ├── UnknownLeaderEpochError     refresh the metadata: the epoch is too new
     │   ├── StorageError                the disk failed; see the message            (retriable)
     │   │   └── DiskFullError           free some space                             (retriable)
     │   ├── DataLossError               records were deleted before a query read them
-    │   ├── UndecodableBatchError       the records of a batch make no sense; seek past it
+    │   ├── UndecodableBatchError       the records of a batch cannot be decoded: seek past it
     │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
-    ├── DataError                       the bytes that were handed in are wrong
-    │   ├── CorruptRecordError          send again: the bytes were damaged on their way
+    ├── DataError                       the bytes or values passed in are invalid
+    │   ├── CorruptRecordError          send again: the bytes were damaged on the way
     │   ├── InvalidRecordError          the record breaks a rule of its topic
     │   ├── InvalidTimestampError       the timestamp lies outside the allowed window
     │   ├── UnsupportedCodecError       use one of none, gzip, snappy, lz4, zstd
-    │   └── DecompressedTooLargeError   the batch unpacks to more than the limit
+    │   ├── DecompressedTooLargeError   the batch decompresses to more than the limit
+    │   ├── FrameTooLargeError          check the port and the protocol, or send smaller requests
+    │   ├── MalformedMessageError       fix the gRPC message or JSON line as the text says
+    │   └── UnsupportedMessageError     use one of the message types in the text
+    ├── RequestError
+    │   ├── InvalidRequestError         fix the fields that the message names
+    │   ├── InvalidAcksError            use acks 0, 1 or all
+    │   ├── UnsupportedVersionError     use a version that ApiVersions lists
+    │   ├── UnknownServiceError         check a service that this server has
+    │   ├── TooManyChangesError         split the request
+    │   ├── TooManySettingsError        split the request
+    │   ├── SecurityDisabledError       the broker runs without users, ACLs and quotas
+    │   ├── ResourceNotFoundError       check the name of the user
+    │   ├── LogDirNotFoundError         use the data folder of the broker
+    │   ├── ElectionNotNeededError      nothing to do: the leader leads already
+    │   └── NoReassignmentInProgressError   nothing to cancel
     ├── ProducerError
     │   ├── OutOfOrderSequenceError     a batch of this producer is missing
-    │   ├── DuplicateSequenceError      the batch was written before and is no longer remembered
-    │   ├── InvalidProducerEpochError   a newer producer has taken over this id
+    │   ├── DuplicateSequenceError      the batch was written before, and its offset is forgotten
+    │   ├── InvalidProducerEpochError   a newer producer uses this id
     │   └── UnknownProducerIdError      initialise the producer again
     ├── TransactionError
     │   ├── ProducerFencedError         a newer producer has this transactional id: stop
     │   ├── InvalidProducerIdMappingError   initialise the producer again
     │   ├── InvalidTransactionStateError    begin a transaction first
-    │   ├── InvalidTransactionTimeoutError  choose a time-out in the range given
-    │   ├── ConcurrentTransactionsError the last one is being completed: ask again  (retriable)
-    │   ├── UnstableOffsetError         an open transaction is about to move it     (retriable)
+    │   ├── InvalidTransactionTimeoutError  choose a timeout in the range given
+    │   ├── ConcurrentTransactionsError the last one is being completed: retry      (retriable)
+    │   ├── UnstableOffsetError         an open transaction may change it: retry    (retriable)
     │   ├── TooManyTransactionalIdsError    use fewer ids or raise transactional.ids.max.bytes
-    │   └── TransactionalIdNotFoundError    no such transactional id
+    │   └── TransactionalIdNotFoundError    check the id
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
     │   ├── InvalidSettingError         the message gives the allowed values
-    │   └── ConfigurationError          the message lists all that is wrong
+    │   └── ConfigurationError          the message lists every problem
     ├── FolderError
     │   ├── AlreadyOpenError            close the other owner, or use strandlog.read
-    │   ├── UnknownLayoutError          point at another folder
-    │   └── CorruptStateError           a state file of the folder cannot be trusted
-    ├── RemoteError                     a broker said something that no other error says
+    │   ├── UnknownLayoutError          use another folder
+    │   └── CorruptStateError           a state file of the folder is damaged
+    ├── RemoteError                     a broker reported an error that has no class here
     │   ├── UnreachableError            check the address, and that a broker runs there (retriable)
     │   └── AuthenticationError         check user, password, mechanism and certificates
     ├── PipelineError                   a query of a pipeline failed; see the message
-    ├── ServerCrashError                the server stopped by itself: report it with its log
+    ├── ServerCrashError                a part of the server failed: report it with its log
+    ├── TooFewDescriptorsError          raise the limit on open files (ulimit -n)
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
 
-`kafka_code` is the error code that goes over Kafka's wire, `retriable` tells whether the very same
-call may succeed later. Messages name the thing, the allowed range and the way out. Mistakes inside
-strandlog itself are `AssertionError`s, never one of these.
+`codes` are the error's codes on each protocol; a class inherits those of its parent. `retriable`
+means that the same call may succeed later. Messages name the thing, the allowed range and the
+remedy. Bugs in strandlog itself are `AssertionError`s, never one of these.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import cache
+from typing import ClassVar, NamedTuple
+
+
+class Codes(NamedTuple):
+    """One error on every protocol."""
+
+    kafka: int  # Kafka's error code; -1 is UNKNOWN_SERVER_ERROR
+    http: int  # status of the problem+json response
+    grpc: str  # name of the grpc.StatusCode
+    node: int  # Maelstrom's error code on the JSON-lines node
 
 
 class StrandlogError(Exception):
     """Root of the tree."""
 
-    kafka_code: ClassVar[int] = -1
+    codes: ClassVar[Codes] = Codes(-1, 500, "INTERNAL", 13)
+    kafka_code: ClassVar[int] = -1  # `codes.kafka`
     retriable: ClassVar[bool] = False
     records_kept: int = 0  # of a `send_batch` over the wire that failed half way
+
+    def __init_subclass__(cls) -> None:
+        cls.kafka_code = cls.codes.kafka
+
+    @classmethod
+    def title(cls) -> str:
+        """The class name in words: TopicNotFoundError is "Topic not found"."""
+        words = re.findall(r"[A-Z][a-z]+", cls.__name__.removesuffix("Error"))
+        return " ".join(words).capitalize()
+
+
+# -- topics --------------------------------------------------------------------------------------
 
 
 class TopicError(StrandlogError):
     """About a topic as a whole."""
 
+    codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
+
 
 class TopicExistsError(TopicError):
-    kafka_code = 36
+    codes = Codes(36, 409, "ALREADY_EXISTS", 21)
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic!r} exists already; use it as it is, or another name")
+        super().__init__(f"topic {topic!r} already exists; use it, or choose another name")
         self.topic = topic
 
 
 class TopicNotFoundError(TopicError):
-    kafka_code = 3
+    codes = Codes(3, 404, "NOT_FOUND", 20)
 
     def __init__(self, topic: str, partition: int | None = None, partitions: int = 0) -> None:
         if partition is None:
@@ -117,11 +166,11 @@ class TopicNotFoundError(TopicError):
 
 
 class UnknownTopicIdError(TopicError):
-    kafka_code = 100
+    codes = Codes(100, 404, "NOT_FOUND", 20)
 
 
 class TopicInUseError(TopicError):
-    kafka_code = 3
+    codes = Codes(3, 409, "FAILED_PRECONDITION", 22)
 
     def __init__(self, topic: str, users: str) -> None:
         super().__init__(f"topic {topic!r} is in use by {users}; close them before deleting it")
@@ -129,34 +178,67 @@ class TopicInUseError(TopicError):
 
 
 class InvalidTopicError(TopicError):
-    kafka_code = 17
+    codes = Codes(17, 400, "INVALID_ARGUMENT", 12)
 
     def __init__(self, topic: object, reason: str) -> None:
-        super().__init__(f"{topic!r} is not a topic name: {reason}")
+        super().__init__(f"invalid topic name {topic!r}: {reason}")
         self.topic = topic
 
 
 class InvalidPartitionsError(TopicError):
-    kafka_code = 37
+    codes = Codes(37, 400, "INVALID_ARGUMENT", 12)
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+
+class InvalidReplicationFactorError(TopicError):
+    codes = Codes(38, 400, "INVALID_ARGUMENT", 12)
+
+    def __init__(self, factor: int) -> None:
+        super().__init__(
+            f"replication factor {factor} exceeds the number of brokers (1); use 1 or -1"
+            if factor > 1
+            else f"invalid replication factor {factor}: use 1 or -1"
+        )
+
+
+class InvalidReplicaAssignmentError(TopicError):
+    codes = Codes(39, 400, "INVALID_ARGUMENT", 12)
+
+
+class LeaderNotAvailableError(TopicError):
+    codes = Codes(5, 503, "UNAVAILABLE", 11)
+    retriable = True
+
+
+class TopicDeletionDisabledError(TopicError):
+    codes = Codes(73, 403, "FAILED_PRECONDITION", 22)
+
+    def __init__(self) -> None:
+        super().__init__("topic deletion is disabled (delete.topic.enable=false)")
+
+
+class PolicyViolationError(TopicError):
+    codes = Codes(44, 422, "FAILED_PRECONDITION", 22)
+
+
+# -- groups --------------------------------------------------------------------------------------
 
 
 class GroupError(StrandlogError):
     """About a consumer group or one of its members."""
 
+    codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
+
 
 class InvalidGroupError(GroupError):
-    kafka_code = 24
+    codes = Codes(24, 400, "INVALID_ARGUMENT", 12)
 
     def __init__(self, group: object, reason: str) -> None:
-        super().__init__(reason if group is None else f"{group!r} is not a group name: {reason}")
+        super().__init__(reason if group is None else f"invalid group name {group!r}: {reason}")
         self.group = group
 
 
 class GroupNotFoundError(GroupError):
-    kafka_code = 69
+    codes = Codes(69, 404, "NOT_FOUND", 20)
 
     def __init__(self, group: str) -> None:
         super().__init__(f"group {group!r} does not exist")
@@ -164,7 +246,7 @@ class GroupNotFoundError(GroupError):
 
 
 class GroupNotEmptyError(GroupError):
-    kafka_code = 68
+    codes = Codes(68, 409, "FAILED_PRECONDITION", 22)
 
     def __init__(self, group: str, members: int) -> None:
         super().__init__(f"group {group!r} has {members} member(s); stop them first")
@@ -172,36 +254,36 @@ class GroupNotEmptyError(GroupError):
 
 
 class GroupSubscribedError(GroupError):
-    kafka_code = 86
+    codes = Codes(86, 409, "FAILED_PRECONDITION", 22)
 
 
 class GroupFullError(GroupError):
-    kafka_code = 81
+    codes = Codes(81, 409, "RESOURCE_EXHAUSTED", 22)
 
 
 class TooManyGroupsError(GroupError):
-    kafka_code = 44
+    codes = Codes(44, 409, "RESOURCE_EXHAUSTED", 22)
 
 
 class GroupMetadataTooLargeError(GroupError):
-    kafka_code = 10
+    codes = Codes(10, 413, "INVALID_ARGUMENT", 12)
 
 
 class TooManyOffsetsError(GroupError):
-    kafka_code = 28
+    codes = Codes(28, 409, "RESOURCE_EXHAUSTED", 22)
 
 
 class CoordinatorLoadingError(GroupError):
-    kafka_code = 14
+    codes = Codes(14, 503, "UNAVAILABLE", 11)
     retriable = True
 
 
 class UnknownMemberError(GroupError):
-    kafka_code = 25
+    codes = Codes(25, 409, "FAILED_PRECONDITION", 22)
 
 
 class MemberIdRequiredError(GroupError):
-    kafka_code = 79
+    codes = Codes(79, 409, "FAILED_PRECONDITION", 22)
 
     def __init__(self, member_id: str) -> None:
         super().__init__(f"join again with member id {member_id!r}")
@@ -209,32 +291,35 @@ class MemberIdRequiredError(GroupError):
 
 
 class FencedInstanceError(GroupError):
-    kafka_code = 82
+    codes = Codes(82, 409, "FAILED_PRECONDITION", 22)
 
 
 class IllegalGenerationError(GroupError):
-    kafka_code = 22
+    codes = Codes(22, 409, "FAILED_PRECONDITION", 22)
 
 
 class RebalanceInProgressError(GroupError):
-    kafka_code = 27
+    codes = Codes(27, 409, "FAILED_PRECONDITION", 11)
     retriable = True
 
 
 class InconsistentProtocolError(GroupError):
-    kafka_code = 23
+    codes = Codes(23, 409, "FAILED_PRECONDITION", 22)
 
 
 class InvalidSessionTimeoutError(GroupError):
-    kafka_code = 26
+    codes = Codes(26, 400, "INVALID_ARGUMENT", 12)
 
 
 class NotOwnerError(GroupError):
-    kafka_code = 25
+    codes = Codes(25, 409, "FAILED_PRECONDITION", 22)
 
 
 class OffsetMetadataTooLargeError(GroupError):
-    kafka_code = 12
+    codes = Codes(12, 400, "INVALID_ARGUMENT", 12)
+
+
+# -- records of one partition --------------------------------------------------------------------
 
 
 class LogError(StrandlogError):
@@ -242,7 +327,7 @@ class LogError(StrandlogError):
 
 
 class OffsetOutOfRangeError(LogError):
-    kafka_code = 1
+    codes = Codes(1, 416, "OUT_OF_RANGE", 20)
 
     def __init__(self, topic: str, partition: int, offset: int, start: int, end: int) -> None:
         super().__init__(f"offset {offset} is outside {topic}-{partition} [{start}, {end})")
@@ -254,7 +339,7 @@ class OffsetOutOfRangeError(LogError):
 
 
 class MessageTooLargeError(LogError):
-    kafka_code = 10
+    codes = Codes(10, 413, "RESOURCE_EXHAUSTED", 12)
 
     def __init__(self, size_bytes: int, limit_bytes: int, setting: str) -> None:
         super().__init__(
@@ -266,7 +351,8 @@ class MessageTooLargeError(LogError):
 
 
 class TooManyRecordsError(LogError):
-    kafka_code = 10  # producers split a batch at this error and send the parts
+    # MESSAGE_TOO_LARGE: producers split the batch and send its parts.
+    codes = Codes(10, 413, "RESOURCE_EXHAUSTED", 12)
 
     def __init__(self, count: int, limit: int) -> None:
         super().__init__(
@@ -277,13 +363,29 @@ class TooManyRecordsError(LogError):
         self.limit = limit
 
 
+class FencedLeaderEpochError(LogError):
+    codes = Codes(74, 409, "FAILED_PRECONDITION", 22)
+
+
+class UnknownLeaderEpochError(LogError):
+    codes = Codes(75, 409, "FAILED_PRECONDITION", 22)
+
+
 class StorageError(LogError):
-    kafka_code = 56
+    codes = Codes(56, 503, "UNAVAILABLE", 11)
     retriable = True
 
 
 class DiskFullError(StorageError):
     """No space left for this write; nothing of it was kept."""
+
+    codes = Codes(56, 507, "RESOURCE_EXHAUSTED", 11)
+
+
+class DataLossError(LogError):
+    """Records of a query are gone, or were written in part; the message says which."""
+
+    codes = Codes(1, 410, "DATA_LOSS", 20)
 
 
 class UndecodableBatchError(LogError):
@@ -292,7 +394,7 @@ class UndecodableBatchError(LogError):
     Reading on from `resume_offset` leaves out this batch and nothing else.
     """
 
-    kafka_code = 2
+    codes = Codes(2, 422, "DATA_LOSS", 13)
 
     def __init__(
         self, topic: str, partition: int, offset: int, last_offset: int, reason: str
@@ -310,7 +412,7 @@ class UndecodableBatchError(LogError):
 
 
 class CorruptSegmentError(LogError):
-    kafka_code = 2
+    codes = Codes(2, 422, "DATA_LOSS", 13)
 
     def __init__(self, path: str, position: int, reason: str, offset: int | None = None) -> None:
         where = f" (after offset {offset})" if offset is not None else ""
@@ -322,130 +424,209 @@ class CorruptSegmentError(LogError):
         self.position = position
         self.reason = reason
         self.offset = offset
-        self.resume_offset: int | None = None  # where intact records go on, when that is known
+        self.resume_offset: int | None = None  # of the next intact record, if known
 
     def __str__(self) -> str:
         text = super().__str__()
         if self.resume_offset is None:
             return text
-        return f"{text}; intact records go on at offset {self.resume_offset}"
+        return f"{text}; intact records continue at offset {self.resume_offset}"
 
 
-class DataLossError(LogError):
-    """Records of a query are gone, or were written in part; the message says which."""
-
-    kafka_code = 1
+# -- data and requests ---------------------------------------------------------------------------
 
 
 class DataError(StrandlogError):
-    """The bytes that were handed in are wrong; nothing was kept of them."""
+    """The bytes or values passed in are invalid; none of them was kept."""
+
+    codes = Codes(42, 400, "INVALID_ARGUMENT", 12)
 
 
 class CorruptRecordError(DataError):
-    kafka_code = 2
+    codes = Codes(2, 400, "DATA_LOSS", 12)
 
 
 class InvalidRecordError(DataError):
-    kafka_code = 87
+    codes = Codes(87, 400, "INVALID_ARGUMENT", 12)
 
     def __init__(self, reason: str, records: Sequence[int] = ()) -> None:
         super().__init__(reason)
-        self.records = records  # which ones of their batch, when single ones are to blame
+        self.records = records  # indexes of the invalid records in their batch, if known
 
 
 class InvalidTimestampError(DataError):
-    kafka_code = 32
+    codes = Codes(32, 400, "INVALID_ARGUMENT", 12)
 
 
 class UnsupportedCodecError(DataError):
-    kafka_code = 76
+    codes = Codes(76, 400, "INVALID_ARGUMENT", 12)
 
 
 class DecompressedTooLargeError(DataError):
-    kafka_code = 10
+    codes = Codes(10, 413, "RESOURCE_EXHAUSTED", 12)
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"the batch unpacks to more than the limit of {limit_bytes} bytes")
+        super().__init__(f"the batch decompresses to more than the limit of {limit_bytes} bytes")
         self.limit_bytes = limit_bytes
+
+
+class FrameTooLargeError(DataError):
+    """A Kafka frame announces a size over the limit, or is no Kafka frame."""
+
+
+class MalformedMessageError(DataError):
+    """A gRPC message or a JSON line that cannot be parsed."""
+
+
+class UnsupportedMessageError(DataError):
+    """A JSON line of an unknown type."""
+
+    codes = Codes(42, 400, "UNIMPLEMENTED", 10)
+
+
+class RequestError(StrandlogError):
+    """About a request as a whole."""
+
+    codes = Codes(42, 400, "INVALID_ARGUMENT", 12)
+
+
+class InvalidRequestError(RequestError):
+    """The fields of a request contradict each other or have no meaning."""
+
+
+class InvalidAcksError(RequestError):
+    codes = Codes(21, 400, "INVALID_ARGUMENT", 12)
+
+
+class UnsupportedVersionError(RequestError):
+    codes = Codes(35, 400, "UNIMPLEMENTED", 10)
+
+
+class UnknownServiceError(RequestError):
+    codes = Codes(42, 404, "NOT_FOUND", 20)
+
+
+class TooManyChangesError(RequestError):
+    codes = Codes(44, 422, "FAILED_PRECONDITION", 22)
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"a request may change at most {limit} topics (max.topic.changes.per.request)"
+        )
+
+
+class TooManySettingsError(RequestError):
+    codes = Codes(44, 422, "FAILED_PRECONDITION", 22)
+
+    def __init__(self, count: int, limit: int) -> None:
+        super().__init__(f"a resource may have at most {limit} settings, got {count}")
+
+
+class SecurityDisabledError(RequestError):
+    codes = Codes(54, 409, "FAILED_PRECONDITION", 22)
+
+
+class ResourceNotFoundError(RequestError):
+    codes = Codes(91, 404, "NOT_FOUND", 20)
+
+
+class LogDirNotFoundError(RequestError):
+    codes = Codes(57, 404, "NOT_FOUND", 20)
+
+
+class ElectionNotNeededError(RequestError):
+    codes = Codes(84, 409, "FAILED_PRECONDITION", 22)
+
+
+class NoReassignmentInProgressError(RequestError):
+    codes = Codes(85, 409, "FAILED_PRECONDITION", 22)
+
+
+# -- producers and transactions ------------------------------------------------------------------
 
 
 class ProducerError(StrandlogError):
     """About the sequence of batches of one producer id."""
 
+    codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
+
 
 class OutOfOrderSequenceError(ProducerError):
-    kafka_code = 45
+    codes = Codes(45, 409, "FAILED_PRECONDITION", 22)
 
 
 class DuplicateSequenceError(ProducerError):
-    kafka_code = 46
+    codes = Codes(46, 409, "ALREADY_EXISTS", 21)
 
 
 class InvalidProducerEpochError(ProducerError):
-    kafka_code = 47
+    codes = Codes(47, 409, "FAILED_PRECONDITION", 22)
 
 
 class UnknownProducerIdError(ProducerError):
-    kafka_code = 59
+    codes = Codes(59, 409, "FAILED_PRECONDITION", 22)
 
 
 class TransactionError(StrandlogError):
     """About the transactions of one producer."""
 
+    codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
+
 
 class ProducerFencedError(TransactionError):
-    kafka_code = 90
+    codes = Codes(90, 409, "FAILED_PRECONDITION", 22)
 
 
 class InvalidProducerIdMappingError(TransactionError):
-    kafka_code = 49
+    codes = Codes(49, 409, "FAILED_PRECONDITION", 22)
 
 
 class InvalidTransactionStateError(TransactionError):
-    kafka_code = 48
+    codes = Codes(48, 409, "FAILED_PRECONDITION", 22)
 
 
 class InvalidTransactionTimeoutError(TransactionError):
-    kafka_code = 50
+    codes = Codes(50, 400, "INVALID_ARGUMENT", 12)
 
 
 class ConcurrentTransactionsError(TransactionError):
-    kafka_code = 51
+    codes = Codes(51, 409, "ABORTED", 11)
     retriable = True
 
 
 class UnstableOffsetError(TransactionError):
-    kafka_code = 88
+    codes = Codes(88, 409, "ABORTED", 11)
     retriable = True
 
 
 class TooManyTransactionalIdsError(TransactionError):
-    """The broker keeps no more transactional ids."""
-
-    kafka_code = 44
+    codes = Codes(44, 409, "RESOURCE_EXHAUSTED", 22)
 
 
 class TransactionalIdNotFoundError(TransactionError):
-    kafka_code = 105
+    codes = Codes(105, 404, "NOT_FOUND", 20)
+
+
+# -- set-up, other brokers, this process ---------------------------------------------------------
 
 
 class SettingError(StrandlogError):
     """About a setting of the broker or of a topic."""
 
-    kafka_code = 40
+    codes = Codes(40, 400, "INVALID_ARGUMENT", 12)
 
 
 class UnknownSettingError(SettingError):
     def __init__(self, name: str, nearest: str | None) -> None:
         hint = f"; did you mean {nearest!r}?" if nearest else ""
-        super().__init__(f"there is no setting {name!r}{hint}")
+        super().__init__(f"unknown setting {name!r}{hint}")
         self.name = name
         self.nearest = nearest
 
 
 class InvalidSettingError(SettingError):
-    def __init__(self, name: str, value: object, allowed: str) -> None:
-        super().__init__(f"{name}={value!r} is not allowed: {allowed}")
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(f"invalid value {value!r} for {name}: {reason}")
         self.name = name
         self.value = value
 
@@ -462,6 +643,8 @@ class FolderError(StrandlogError):
 
 
 class AlreadyOpenError(FolderError):
+    codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
+
     def __init__(self, path: str) -> None:
         super().__init__(
             f"{path} is owned by another process or by another open log in this one; close "
@@ -479,13 +662,15 @@ class UnknownLayoutError(FolderError):
 
 class CorruptStateError(FolderError):
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} cannot be trusted: {reason}")
+        super().__init__(f"{path} is damaged: {reason}")
         self.path = path
         self.reason = reason
 
 
 class RemoteError(StrandlogError):
-    """What a broker (or the way to it) says; `code` is Kafka's, negative ones are librdkafka's."""
+    """An error of a broker or its connection; `code` is Kafka's, or librdkafka's if negative."""
+
+    codes = Codes(-1, 502, "UNAVAILABLE", 13)
 
     def __init__(self, text: str, code: int = -1) -> None:
         super().__init__(text)
@@ -493,11 +678,12 @@ class RemoteError(StrandlogError):
 
 
 class UnreachableError(RemoteError):
+    codes = Codes(-1, 503, "UNAVAILABLE", 11)
     retriable = True
 
 
 class AuthenticationError(RemoteError):
-    kafka_code = 58
+    codes = Codes(58, 401, "UNAUTHENTICATED", 22)
 
 
 class PipelineError(StrandlogError):
@@ -505,10 +691,16 @@ class PipelineError(StrandlogError):
 
 
 class ServerCrashError(StrandlogError):
-    """A part of the server died that it cannot do without."""
+    """A part of the server failed that it cannot run without."""
+
+
+class TooFewDescriptorsError(StrandlogError):
+    """The system allows this process too few open files."""
 
 
 class ClosedError(StrandlogError):
+    codes = Codes(-1, 503, "UNAVAILABLE", 11)
+
     def __init__(self, what: str) -> None:
         super().__init__(f"this {what} is closed; open a new one")
 
@@ -517,3 +709,45 @@ class MissingExtraError(StrandlogError):
     def __init__(self, extra: str, module: str) -> None:
         super().__init__(f"this needs {module}: pip install 'strandlog[{extra}]'")
         self.extra = extra
+
+
+# -- from Kafka's codes --------------------------------------------------------------------------
+
+# Of the classes with the same code, those that brokers usually mean by it.
+_USUAL: tuple[type[StrandlogError], ...] = (
+    CorruptRecordError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    PolicyViolationError,
+)
+
+
+@cache
+def _classes_by_kafka_code() -> dict[int, type[StrandlogError]]:
+    found = {kind.codes.kafka: kind for kind in _USUAL}
+    row: list[type[StrandlogError]] = [StrandlogError]
+    while row:
+        for kind in row:
+            if kind.codes.kafka > 0:
+                found.setdefault(kind.codes.kafka, kind)
+        row = [child for kind in row for child in kind.__subclasses__()]
+    return found
+
+
+def error_for_kafka_code(code: int, text: str, named_text: str = "") -> StrandlogError:
+    """The error for a code in a broker's response: of the classes with that code, the one nearest
+    to the root; a `RemoteError` if no class has it. `named_text`, if given, replaces the text of a
+    known one."""
+    kind = _classes_by_kafka_code().get(code)
+    if kind is None:
+        return RemoteError(text, code)
+    return with_text(kind, named_text or text)
+
+
+def with_text(kind: type[StrandlogError], text: str) -> StrandlogError:
+    """An error with a broker's text; the arguments of its constructor are unknown here."""
+    error = kind.__new__(kind)
+    error.args = (text,)
+    if isinstance(error, RemoteError):
+        error.code = kind.codes.kafka
+    return error

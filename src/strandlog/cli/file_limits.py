@@ -17,14 +17,10 @@ from typing import NamedTuple
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
-from strandlog.errors import StrandlogError
+from strandlog.errors import TooFewDescriptorsError
 
 FOR_EVERYTHING_ELSE = 64
 LEAST = 256
-
-
-class TooFewDescriptorsError(StrandlogError):
-    """The system allows this process too few open files."""
 
 
 class Limits(NamedTuple):
@@ -60,7 +56,7 @@ def wanted(settings: BrokerSettings) -> int:
 def fitted(settings: BrokerSettings, allowed: int) -> BrokerSettings:
     """The settings, with limits that together stay within `allowed` descriptors.
 
-    `StrandlogError` when that are too few for a broker.
+    `TooFewDescriptorsError` when these are too few for a broker.
     """
     if allowed < LEAST:
         raise TooFewDescriptorsError(

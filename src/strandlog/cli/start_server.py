@@ -103,7 +103,7 @@ def parse_plain(words: Sequence[str]) -> ServeArguments | None:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > MAX_PORT:
-        raise InvalidSettingError("--advertise", text, "HOST:PORT")
+        raise InvalidSettingError("--advertise", text, "expected HOST:PORT")
     if host.strip("[]") in EVERY_HOST:
         raise InvalidSettingError("--advertise", text, NOT_EVERY_HOST)
     return host.strip("[]"), int(port)

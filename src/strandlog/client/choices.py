@@ -15,7 +15,7 @@ OnUnreadable = Literal["raise", "skip"]
 def check_acks(acks: Acks | str) -> None:
     """Raise for a kind of acknowledgement that does not exist; numbers may be written as text."""
     if acks not in ("all", "0", "1", "-1", 0, 1, -1):
-        raise InvalidSettingError("acks", acks, 'one of 0, 1, "all"')
+        raise InvalidSettingError("acks", acks, 'expected one of 0, 1, "all"')
 
 
 def waits_for_disk(acks: Acks | str) -> bool:
@@ -28,7 +28,7 @@ def check_reset(auto_offset_reset: str) -> None:
     allowed = get_args(OffsetReset)
     if auto_offset_reset not in allowed:
         raise InvalidSettingError(
-            "auto_offset_reset", auto_offset_reset, "one of " + ", ".join(allowed)
+            "auto_offset_reset", auto_offset_reset, "expected one of " + ", ".join(allowed)
         )
 
 
@@ -36,7 +36,9 @@ def check_on_unreadable(on_unreadable: str) -> None:
     """Raise for a way to treat unreadable batches that does not exist."""
     allowed = get_args(OnUnreadable)
     if on_unreadable not in allowed:
-        raise InvalidSettingError("on_unreadable", on_unreadable, "one of " + ", ".join(allowed))
+        raise InvalidSettingError(
+            "on_unreadable", on_unreadable, "expected one of " + ", ".join(allowed)
+        )
 
 
 def check_auto_commit(group: str | None, *, auto_commit: bool) -> None:
@@ -49,5 +51,5 @@ def checked_assignors(assignors: Iterable[str], known: Collection[str]) -> list[
     """The names of assignors, one or several; raise unless all are known."""
     offered = [assignors] if isinstance(assignors, str) else list(assignors)
     if not offered or not set(offered) <= set(known):
-        raise InvalidSettingError("assignors", assignors, "some of " + ", ".join(known))
+        raise InvalidSettingError("assignors", assignors, "expected some of " + ", ".join(known))
     return offered

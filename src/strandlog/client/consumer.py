@@ -219,7 +219,7 @@ class Consumer(Closing):
     def _read(self, max_records: int, timeout_ms: int, decode: Decode) -> Any:
         """The same, decoded in one way or the other; an empty list if there are none."""
         if not isinstance(max_records, int) or max_records < 1:
-            raise InvalidSettingError("max_records", max_records, "a number, at least 1")
+            raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
         began_at: list[tuple[Cursor, int]] = []
         try:
             with self._guard:

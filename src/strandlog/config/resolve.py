@@ -165,7 +165,9 @@ def _parsed(row: Setting, alias: Alias, entry: Entry) -> Value:
         count = int(str(entry.raw).strip())
     except ValueError:
         raise InvalidSettingError(
-            entry.name, entry.raw, f"a whole number of {alias.unit}; {row.name} takes 5s or 7d"
+            entry.name,
+            entry.raw,
+            f"expected a whole number of {alias.unit}; {row.name} takes 5s or 7d",
         ) from None
     # -1 is "no limit" in every unit.
     return row.parse(count if count < 0 else count * alias.unit_ms)
@@ -177,4 +179,4 @@ def _unknown_text(name: str) -> str:
         return f"{name} is a setting of topics; their default is set with {broker_name!r}"
     near = difflib.get_close_matches(name, known_names(), n=1, cutoff=0.7)
     hint = f"did you mean {near[0]!r}?" if near else "'strandlog config show' lists all names"
-    return f"there is no setting {name!r}; {hint}"
+    return f"unknown setting {name!r}; {hint}"

@@ -43,9 +43,9 @@ class Setting:
         try:
             value = self._convert(raw)
         except (ValueError, TypeError, KeyError) as error:
-            raise InvalidSettingError(self.name, raw, self.allowed()) from error
+            raise InvalidSettingError(self.name, raw, f"expected {self.allowed()}") from error
         if not self._is_in_bounds(value):
-            raise InvalidSettingError(self.name, raw, self.allowed())
+            raise InvalidSettingError(self.name, raw, f"expected {self.allowed()}")
         return value
 
     def _convert(self, raw: object) -> Value:

@@ -41,38 +41,16 @@ import json
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
-from strandlog.errors import DataError
+from strandlog.errors import MalformedMessageError, UnsupportedMessageError
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_DEPTH = 100
 MAX_OFFSET = 2**63 - 1
 MAX_PARTITION = 2**31 - 1
 MAX_ERROR_CHARACTERS = 500
-
-
-class ErrorCode(IntEnum):
-    """Maelstrom's error codes."""
-
-    NOT_SUPPORTED = 10
-    TEMPORARILY_UNAVAILABLE = 11
-    MALFORMED_REQUEST = 12
-    CRASH = 13
-    ABORT = 14
-    KEY_DOES_NOT_EXIST = 20
-    KEY_ALREADY_EXISTS = 21
-    PRECONDITION_FAILED = 22
-
-
-class MessageError(DataError):
-    """A line that is no request; `code` goes into the reply."""
-
-    def __init__(self, text: str, code: ErrorCode = ErrorCode.MALFORMED_REQUEST) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class Init(NamedTuple):
@@ -212,19 +190,16 @@ def read_envelope(line: bytes) -> Envelope:
 
 
 def parse_request(envelope: Envelope) -> Request:
-    """The request in an envelope; `MessageError` says what is wrong with it."""
+    """The request in an envelope; a `DataError` says what is wrong with it."""
     if envelope.problem:
-        raise MessageError(envelope.problem)
+        raise MalformedMessageError(envelope.problem)
     kind = envelope.body.get("type")
     if not isinstance(kind, str):
-        raise MessageError(f"type is a text, not {shown(kind)}")
+        raise MalformedMessageError(f"type is a text, not {shown(kind)}")
     parse = _PARSERS.get(kind)
     if parse is None:
         known = ", ".join(_PARSERS)
-        raise MessageError(
-            f"there is no message type {shown(kind)}; the types are {known}",
-            ErrorCode.NOT_SUPPORTED,
-        )
+        raise UnsupportedMessageError(f"unknown message type {shown(kind)}; the types are {known}")
     return parse(envelope.body)
 
 
@@ -253,14 +228,14 @@ def _is_whole(value: object) -> bool:
 
 def _field(body: Body, name: str) -> Any:
     if name not in body:
-        raise MessageError(f"{body['type']} needs a {name}")
+        raise MalformedMessageError(f"{body['type']} needs a {name}")
     return body[name]
 
 
 def _text(body: Body, name: str) -> str:
     value = _field(body, name)
     if not isinstance(value, str):
-        raise MessageError(f"{name} is a text, not {shown(value)}")
+        raise MalformedMessageError(f"{name} is a text, not {shown(value)}")
     return value
 
 
@@ -270,7 +245,9 @@ def _number(body: Body, name: str, limit: int) -> int:
 
 def _checked_number(value: Any, name: str, limit: int) -> int:
     if not _is_whole(value) or not 0 <= value <= limit:
-        raise MessageError(f"{name} is a whole number from 0 to {limit}, not {shown(value)}")
+        raise MalformedMessageError(
+            f"{name} is a whole number from 0 to {limit}, not {shown(value)}"
+        )
     return int(value)
 
 
@@ -281,7 +258,7 @@ def _message(body: Body, name: str) -> Any:
         level = [child for item in level for child in _children(item)]
         if not level:
             return value
-    raise MessageError(f"{name} is nested deeper than {MAX_DEPTH} levels")
+    raise MalformedMessageError(f"{name} is nested deeper than {MAX_DEPTH} levels")
 
 
 def _children(value: Any) -> list[Any]:
@@ -293,14 +270,14 @@ def _children(value: Any) -> list[Any]:
 def _offsets(body: Body) -> dict[str, int]:
     value = _field(body, "offsets")
     if not isinstance(value, dict):
-        raise MessageError(f"offsets is an object of offsets by key, not {shown(value)}")
+        raise MalformedMessageError(f"offsets is an object of offsets by key, not {shown(value)}")
     return {key: _checked_number(value[key], "an offset", MAX_OFFSET) for key in value}
 
 
 def _keys(body: Body) -> list[str]:
     value = _field(body, "keys")
     if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
-        raise MessageError(f"keys is a list of texts, not {shown(value)}")
+        raise MalformedMessageError(f"keys is a list of texts, not {shown(value)}")
     return value
 
 
@@ -341,9 +318,9 @@ def format_reply(
     return json.dumps({"src": node_id, "dest": envelope.src, "body": body}).encode() + b"\n"
 
 
-def error_fields(code: ErrorCode, text: str) -> dict[str, Any]:
+def error_fields(code: int, text: str) -> dict[str, Any]:
     """What an error reply says."""
-    return {"code": int(code), "text": text[:MAX_ERROR_CHARACTERS]}
+    return {"code": code, "text": text[:MAX_ERROR_CHARACTERS]}
 
 
 def encode_message(value: Any) -> bytes:

@@ -80,5 +80,5 @@ def key_hash(name: str) -> KeyHash:
     """The hash of that name."""
     plain = _HASHES.get(name)
     if plain is None:
-        raise InvalidSettingError("partitioner", name, "one of " + ", ".join(_HASHES))
+        raise InvalidSettingError("partitioner", name, "expected one of " + ", ".join(_HASHES))
     return KeyHash(plain, lru_cache(maxsize=REMEMBERED_KEYS)(plain))

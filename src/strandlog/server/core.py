@@ -22,9 +22,8 @@ from strandlog.broker.topics.topic import forbid_internal
 from strandlog.broker.transactions.coordinator import TransactionCoordinator, TransactionEffects
 from strandlog.broker.visibility import Visibility
 from strandlog.config.setting import Value
-from strandlog.errors import StorageError
+from strandlog.errors import StorageError, TopicDeletionDisabledError
 from strandlog.server.background import SlowWork
-from strandlog.server.kafka.refusals import TopicDeletionDisabledError
 from strandlog.server.memory import ByteBudget
 from strandlog.server.turns import Turns
 from strandlog.storage.files import Buffer

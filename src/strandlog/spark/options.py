@@ -76,7 +76,7 @@ TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 
 def _text(name: str, text: str) -> str:
     if not text.strip():
-        raise InvalidSettingError(name, text, "a text that is not empty")
+        raise InvalidSettingError(name, text, "expected a text that is not empty")
     return text
 
 
@@ -100,14 +100,14 @@ def _integer(minimum: int, maximum: int = INT64_MAX) -> Parser:
 
 def _boolean(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise InvalidSettingError(name, text, "true or false")
+        raise InvalidSettingError(name, text, "expected true or false")
     return text.lower() == "true"
 
 
 def _choice(*choices: str) -> Parser:
     def parse(name: str, text: str) -> str:
         if text.lower() not in choices:
-            raise InvalidSettingError(name, text, f"one of {', '.join(choices)}")
+            raise InvalidSettingError(name, text, f"expected one of {', '.join(choices)}")
         return text.lower()
 
     return parse
@@ -117,13 +117,15 @@ def _duration(name: str, text: str) -> int:
     try:
         return parse_duration_ms(text)
     except ValueError as error:
-        raise InvalidSettingError(name, text, f"a duration like 15m or 30s ({error})") from None
+        raise InvalidSettingError(
+            name, text, f"expected a duration like 15m or 30s ({error})"
+        ) from None
 
 
 def _topics(name: str, text: str) -> tuple[str, ...]:
     topics = tuple(topic.strip() for topic in text.split(",") if topic.strip())
     if not topics:
-        raise InvalidSettingError(name, text, "at least one topic, separated by commas")
+        raise InvalidSettingError(name, text, "expected at least one topic, separated by commas")
     return topics
 
 
@@ -131,7 +133,7 @@ def _pattern(name: str, text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise InvalidSettingError(name, text, f"a regular expression ({error})") from None
+        raise InvalidSettingError(name, text, f"expected a regular expression ({error})") from None
     return text
 
 
@@ -150,7 +152,7 @@ def _place(*words: str) -> Parser:
             ):
                 lowest = EARLIEST if "earliest" in words else LATEST
                 raise InvalidSettingError(
-                    name, text, f"offsets from {lowest} to {INT64_MAX}, {tp} has {offset}"
+                    name, text, f"expected offsets from {lowest} to {INT64_MAX}, {tp} has {offset}"
                 )
         return offsets
 
@@ -162,7 +164,7 @@ def _times(name: str, text: str) -> Offsets:
     for tp, time_ms in times.items():
         if not 0 <= time_ms <= INT64_MAX:
             raise InvalidSettingError(
-                name, text, f"times in ms from 0 to {INT64_MAX}, {tp} has {time_ms}"
+                name, text, f"expected times in ms from 0 to {INT64_MAX}, {tp} has {time_ms}"
             )
     return times
 
@@ -171,13 +173,17 @@ def _avro_schema(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidSettingError(name, text, f"an Avro schema as JSON ({error})") from None
+        raise InvalidSettingError(
+            name, text, f"expected an Avro schema as JSON ({error})"
+        ) from None
 
 
 def _avro_schemas(name: str, text: str) -> dict[int, Any]:
     found = _avro_schema(name, text)
     if not isinstance(found, dict) or not found or not all(map(str.isdecimal, found)):
-        raise InvalidSettingError(name, text, 'schemas by their ids: {"17": {"type": "record", …}}')
+        raise InvalidSettingError(
+            name, text, 'expected schemas by their ids: {"17": {"type": "record", …}}'
+        )
     return {int(number): schema for number, schema in found.items()}
 
 
@@ -412,7 +418,7 @@ def _client_name(lowered: str, text: str) -> str:
     if name == TRANSACTION_TIMEOUT:
         transaction_timeout_ms(text)
     if name == "isolation.level" and text not in ("read_committed", "read_uncommitted"):
-        raise InvalidSettingError(lowered, text, "one of read_committed, read_uncommitted")
+        raise InvalidSettingError(lowered, text, "expected one of read_committed, read_uncommitted")
     return name
 
 

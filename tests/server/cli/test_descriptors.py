@@ -9,15 +9,10 @@ from pathlib import Path
 import pytest
 
 from strandlog.broker.topics.dynamic_settings import DynamicSettings
-from strandlog.cli.file_limits import (
-    FOR_EVERYTHING_ELSE,
-    LEAST,
-    TooFewDescriptorsError,
-    fitted,
-    wanted,
-)
+from strandlog.cli.file_limits import FOR_EVERYTHING_ELSE, LEAST, fitted, wanted
 from strandlog.config.tables.broker import broker_settings
 from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
+from strandlog.errors import TooFewDescriptorsError
 
 SETTINGS = broker_settings()
 

@@ -70,10 +70,10 @@ def test_looking_and_misspelling_make_no_folders(cli: CommandLine) -> None:
 def test_errors_are_one_line_or_one_object(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t")
     found = anywhere.inside("topic", "create", "t", code=1)
-    assert found.err == "error: topic 't' exists already; use it as it is, or another name\n"
+    assert found.err == "error: topic 't' already exists; use it, or choose another name\n"
     found = anywhere("topic", "create", "t", "--json", code=1)
     assert json.loads(found.err) == {
-        "error": "topic 't' exists already; use it as it is, or another name",
+        "error": "topic 't' already exists; use it, or choose another name",
         "type": "TopicExistsError",
     }
     assert found.out == b""

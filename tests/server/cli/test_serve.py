@@ -113,7 +113,7 @@ def test_an_address_of_another_machine_is_not_called_taken(cli: CommandLine) -> 
 
 def test_an_advertised_port_that_no_machine_has_is_refused(cli: CommandLine) -> None:
     found = cli("serve", str(cli.data), "--port", "0", "--advertise", "here:99999", code=1)
-    assert "--advertise='here:99999' is not allowed: HOST:PORT" in found.err
+    assert "invalid value 'here:99999' for --advertise: expected HOST:PORT" in found.err
 
 
 def test_every_wrong_setting_has_a_line_of_its_own(cli: CommandLine, tmp_path: Path) -> None:
@@ -122,5 +122,5 @@ def test_every_wrong_setting_has_a_line_of_its_own(cli: CommandLine, tmp_path: P
     found = cli("serve", str(cli.data), "--config", str(file), code=1)
     assert [line.partition(": ")[0] for line in found.err.splitlines()] == ["error", "error"]
     assert found.err.splitlines()[1].endswith(
-        "num.partitions='abc' is not allowed: a number, at least 1, at most 2147483647"
+        "invalid value 'abc' for num.partitions: expected a number, at least 1, at most 2147483647"
     )

@@ -68,7 +68,7 @@ def test_deleting_asks_and_without_a_terminal_wants_yes(anywhere: CommandLine) -
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("topic", "create", "a b"), 1, "is not a topic name"),
+        (("topic", "create", "a b"), 1, "invalid topic name"),
         (("topic", "create", "t", "-p", "0"), 1, "partitions"),
         (("topic", "create", "t", "-c", "retention.ms=soon"), 1, "retention.ms"),
         (("topic", "create", "t", "-c", "nonsense"), 2, "key=value"),

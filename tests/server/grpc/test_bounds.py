@@ -86,7 +86,7 @@ def test_unknown_acks_are_refused_and_nothing_is_written(channel: grpc.Channel, 
     request = log_pb2.ProduceRequest(topic="t", records=[log_pb2.Record(value=b"v")])
     code, words = refusal(channel, "Produce", request.SerializeToString() + b"\x20\x07")
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "acks 7" in words
+    assert "got 7" in words
     described = log.DescribeTopic(log_pb2.DescribeTopicRequest(name="t"))
     assert described.partitions[0].end_offset == 0
 

@@ -72,8 +72,8 @@ def test_validate_only_makes_nothing_and_says_what_would_be(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"replication_factor": 3}, INVALID_REPLICATION_FACTOR, "one node"),
-        ({"replication_factor": 0}, INVALID_REPLICATION_FACTOR, "one node"),
+        ({"replication_factor": 3}, INVALID_REPLICATION_FACTOR, "replication factor"),
+        ({"replication_factor": 0}, INVALID_REPLICATION_FACTOR, "replication factor"),
         ({"num_partitions": 0}, INVALID_PARTITIONS, "partitions"),
         ({"num_partitions": -2}, INVALID_PARTITIONS, "partitions"),
         ({"num_partitions": 2**31 - 1}, INVALID_PARTITIONS, "max.partitions.per.topic"),

@@ -110,7 +110,7 @@ def test_the_error_of_a_grpc_stream_names_the_offset_at_which_to_go_on(tmp_path:
         stub: Any = LogServiceStub(channel)  # type: ignore[no-untyped-call]
         list(stub.Consume(ConsumeRequest(topic="orders", offset=0)))
     assert caught.value.code() == grpc.StatusCode.DATA_LOSS
-    assert f"intact records go on at offset {int(behind.stem)}" in caught.value.details()
+    assert f"intact records continue at offset {int(behind.stem)}" in caught.value.details()
     assert broker.stop() == 0
 
 

@@ -67,8 +67,8 @@ def test_looking_at_a_topic_does_not_make_it(remote: RemoteLog) -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda log: log.create_topic("t"), errors.TopicExistsError, "exists already"),
-        (lambda log: log.create_topic("a b"), errors.InvalidTopicError, "is not a topic name"),
+        (lambda log: log.create_topic("t"), errors.TopicExistsError, "already exists"),
+        (lambda log: log.create_topic("a b"), errors.InvalidTopicError, "invalid topic name"),
         (lambda log: log.create_topic("u", 0), errors.InvalidPartitionsError, "partitions"),
         (
             lambda log: log.create_topic("u", 1, {"retenion.ms": 1}),

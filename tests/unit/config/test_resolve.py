@@ -135,14 +135,14 @@ def test_everything_wrong_is_told_at_once_with_its_line() -> None:
     )
     told = [str(problem) for problem in merged.problems]
     expected = [
-        "f.properties:1: there is no setting 'log.retenton.ms'; did you mean 'log.retention.ms'?",
+        "f.properties:1: unknown setting 'log.retenton.ms'; did you mean 'log.retention.ms'?",
         "f.properties:2: retention.ms is a setting of topics; their default is set with "
         "'log.retention.ms'",
-        "f.properties:3: num.partitions='none' is not allowed: a number",
-        "f.properties:4: log.retention.hours='2.5' is not allowed: a whole number of hours",
+        "f.properties:3: invalid value 'none' for num.partitions: expected a number",
+        "f.properties:4: invalid value '2.5' for log.retention.hours: expected a whole number",
         "f.properties:6: ssl.keystore.location asks for protection",
-        "f.properties:7: there is no setting 'quite.something.else'; 'strandlog config show'",
-        "f.properties:5: listeners='SSL://:9093' is not allowed: only PLAINTEXT",
+        "f.properties:7: unknown setting 'quite.something.else'; 'strandlog config show'",
+        "f.properties:5: invalid value 'SSL://:9093' for listeners: only PLAINTEXT",
     ]
     assert len(told) == len(expected)
     for found, begin in zip(told, expected, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import inspect
@@ -11,6 +12,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import grpc
 import pytest
 
 import strandlog
@@ -169,7 +171,77 @@ def test_kafka_codes_are_codes_of_kafka() -> None:
 
     known = {getattr(error, "errno", None) for error in vars(kafka_errors).values()}
     for name, error in defined_errors().items():
-        assert error.kafka_code in known | {-1, 81, 82}, name
+        assert error.codes.kafka in known | {-1, 81, 82}, name
+
+
+MAELSTROM_CODES = {10, 11, 12, 13, 14, 20, 21, 22}
+# Exceptions outside errors.py, with the reason why they are no errors of the log.
+PRIVATE_EXCEPTIONS = {
+    "HttpError": "a status of HTTP itself: no such route, wrong content type",
+    "TooLargeToParseError": "caught where it is raised",
+    "PeerTooSlowError": "ends a connection, never becomes a response",
+    "_SegmentGoneError": "makes a read start again",
+    "SegmentReplacedError": "makes a read start again",
+    "NotKafkaError": "a finding of the doctor",
+    "UnusualError": "switches to the slower parser",
+    "BrokenJsonError": "goes into _corrupt as the reason",
+    "MisfitError": "goes into _corrupt as the reason",
+    "PassingError": "makes the wire client try again",
+    "PowerCut": "ends a simulated process; nothing may catch it",
+}
+
+
+def test_every_error_class_lives_in_errors_py() -> None:
+    root = Path(strandlog.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        if path != Path(errors.__file__ or ""):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and any(map(_is_exception, node.bases)):
+                    found.add(node.name)
+    assert not found - PRIVATE_EXCEPTIONS.keys(), "declare them in errors.py, with their codes"
+    assert found >= PRIVATE_EXCEPTIONS.keys(), "no longer there: take them off the list"
+
+
+def _is_exception(base: ast.expr) -> bool:
+    name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+    return name.endswith(("Error", "Exception"))
+
+
+def test_every_error_has_valid_codes_on_all_protocols() -> None:
+    for name, error in defined_errors().items():
+        assert 400 <= error.codes.http < 600, name
+        assert hasattr(grpc.StatusCode, error.codes.grpc), name
+        assert error.codes.grpc not in ("OK", "UNKNOWN"), name
+        assert error.codes.node in MAELSTROM_CODES, name
+        if error.retriable and error.codes.http >= 500:
+            assert error.codes.http in (503, 507), name
+
+
+def test_damage_on_disk_has_a_status_on_every_protocol() -> None:
+    for damage in (errors.CorruptSegmentError, errors.UndecodableBatchError):
+        assert damage.codes == errors.Codes(2, 422, "DATA_LOSS", 13)
+
+
+def test_kafka_codes_become_the_errors_that_brokers_mean() -> None:
+    meant = {
+        1: errors.OffsetOutOfRangeError,
+        2: errors.CorruptRecordError,
+        3: errors.TopicNotFoundError,
+        5: errors.LeaderNotAvailableError,
+        10: errors.MessageTooLargeError,
+        25: errors.UnknownMemberError,
+        40: errors.SettingError,
+        42: errors.InvalidRequestError,
+        44: errors.PolicyViolationError,
+        56: errors.StorageError,
+        58: errors.AuthenticationError,
+    }
+    for code, kind in meant.items():
+        error = errors.error_for_kafka_code(code, "text")
+        assert type(error) is kind
+        assert str(error) == "text"
+    assert type(errors.error_for_kafka_code(7, "text")) is errors.RemoteError
 
 
 def test_one_except_catches_everything() -> None:

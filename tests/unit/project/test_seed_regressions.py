@@ -241,7 +241,7 @@ def test_positions_come_back_after_a_restart(place: Place) -> None:
 
 
 def test_names_with_spaces_are_refused_in_words(place: Place) -> None:
-    with pytest.raises(InvalidTopicError, match="'a b' is not a topic name: letters, digits"):
+    with pytest.raises(InvalidTopicError, match="invalid topic name 'a b': letters, digits"):
         place.log.create_topic("a b")
     place.log.create_topic("t")
     with place.log.consumer(["t"], group="a group with spaces") as consumer:

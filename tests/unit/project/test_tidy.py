@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_FILE_LINES = 600
+LONGER_FILES = {"src/strandlog/errors.py": 800}  # one error per entry: a table, with its drawing
 MAX_FUNCTION_LINES = 60
 # Spelled in pieces, so that this file does not trip over itself.
 UNFINISHED = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX"]))
@@ -29,7 +30,8 @@ def trees() -> dict[Path, ast.Module]:
 
 
 def test_files_stay_small() -> None:
-    long = {_name(p): n for p in SOURCES if (n := len(p.read_text().splitlines())) > MAX_FILE_LINES}
+    sizes = {_name(path): len(path.read_text().splitlines()) for path in SOURCES}
+    long = {name: n for name, n in sizes.items() if n > LONGER_FILES.get(name, MAX_FILE_LINES)}
     assert not long, "where did policy meet mechanism?"
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandlog.errors import MalformedMessageError, UnsupportedMessageError
 from strandlog.protocol import node
-from strandlog.protocol.node import Envelope, ErrorCode, LineSplitter, MessageError
+from strandlog.protocol.node import Envelope, LineSplitter
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -86,15 +87,15 @@ def test_every_request_is_understood_with_and_without_more_fields(
     ],
 )
 def test_what_is_wrong_is_said(body: dict[str, Any], words: str) -> None:
-    with pytest.raises(MessageError, match=words) as caught:
+    with pytest.raises(MalformedMessageError, match=words) as caught:
         _parse(**body)
-    assert caught.value.code is ErrorCode.MALFORMED_REQUEST
+    assert caught.value.codes.node == 12  # malformed-request
 
 
 def test_an_unknown_type_is_not_supported() -> None:
-    with pytest.raises(MessageError, match="partition_append") as caught:
+    with pytest.raises(UnsupportedMessageError, match="partition_append") as caught:
         _parse(type="topology")
-    assert caught.value.code is ErrorCode.NOT_SUPPORTED
+    assert caught.value.codes.node == 10  # not-supported
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_an_unknown_type_is_not_supported() -> None:
 def test_garbage_is_described_not_raised(line: bytes, words: str) -> None:
     envelope = node.read_envelope(line)
     assert words in envelope.problem
-    with pytest.raises(MessageError):
+    with pytest.raises(MalformedMessageError):
         node.parse_request(envelope)
 
 
@@ -136,7 +137,7 @@ def test_messages_may_be_deep_but_not_bottomless() -> None:
     for _ in range(node.MAX_DEPTH - 1):
         deep = [deep]
     assert _parse(type="send", key="k", msg=deep) == node.Send("k", deep)
-    with pytest.raises(MessageError, match="deeper"):
+    with pytest.raises(MalformedMessageError, match="deeper"):
         _parse(type="send", key="k", msg={"a": [deep]})
 
 
@@ -165,7 +166,7 @@ def test_replies_are_spelt_as_in_the_samples() -> None:
         b'{"src": "n1", "dest": "c1", "body": {"type": "partition_append_ok", '
         b'"in_reply_to": 2, "offset": 0, "msg_id": 1}}\n'
     )
-    fields = node.error_fields(ErrorCode.KEY_DOES_NOT_EXIST, "x" * 10_000)
+    fields = node.error_fields(20, "x" * 10_000)
     reply = json.loads(node.format_reply(None, Envelope(), "error", fields, 7))
     assert reply["dest"] is None
     assert list(reply["body"]) == ["type", "code", "text", "msg_id"]

@@ -90,7 +90,7 @@ def forbid_internal(name: str) -> None:
 def check_partition_count(count: object, limit: int) -> int:
     """Returns the count if a topic may have that many partitions."""
     if not isinstance(count, int) or isinstance(count, bool):
-        raise InvalidPartitionsError(f"{count!r} is not a number of partitions")
+        raise InvalidPartitionsError(f"partition count must be an integer, got {count!r}")
     if not 1 <= count <= limit:
         raise InvalidPartitionsError(
             f"partition count must be between 1 and {limit} (max.partitions.per.topic), got {count}"

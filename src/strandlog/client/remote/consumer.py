@@ -221,7 +221,7 @@ class RemoteConsumer(Closing):
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
         """The next records, at most `max_records`; see above for what `timeout_ms` means."""
         if not isinstance(max_records, int) or max_records < 1:
-            raise InvalidSettingError("max_records", max_records, "a number, at least 1")
+            raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
         self._check_open()
         if self._auto_commit:
             self._commit_later()

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from strandlog.client.error_codes import error_for_code, with_text
 from strandlog.errors import (
     GroupNotFoundError,
     MessageTooLargeError,
@@ -24,6 +23,8 @@ from strandlog.errors import (
     TopicExistsError,
     TopicNotFoundError,
     UnreachableError,
+    error_for_kafka_code,
+    with_text,
 )
 
 MESSAGE_TOO_LARGE = 10
@@ -66,7 +67,7 @@ def error_of(
         return GroupNotFoundError(group)
     if code == _INVALID_ARGUMENT:
         return SettingError(text)
-    return error_for_code(code, text, text if group is None else f"group {group!r}: {text}")
+    return error_for_kafka_code(code, text, text if group is None else f"group {group!r}: {text}")
 
 
 def too_large(size_bytes: int) -> MessageTooLargeError:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from strandlog.client.error_codes import error_for_code
 from strandlog.client.wire.connection import WireConnection
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.tls import tls_context
@@ -27,6 +26,7 @@ from strandlog.errors import (
     StrandlogError,
     TopicNotFoundError,
     UnreachableError,
+    error_for_kafka_code,
 )
 from strandlog.model import TopicPartition
 from strandlog.protocol.kafka.api import METADATA
@@ -65,7 +65,7 @@ def refusal(code: int, about: str, text: str | None = None) -> StrandlogError:
     message = f"{about}: {text or name}"
     if known and codes(code).retriable:
         return PassingError(message, code)
-    return error_for_code(code, message)
+    return error_for_kafka_code(code, message)
 
 
 class Cluster:
@@ -266,7 +266,7 @@ def _final(error: UnreachableError, timeout_ms: int) -> StrandlogError:
     """The error after the last attempt."""
     text = f"{error} (tried for {timeout_ms} ms)"
     if isinstance(error, PassingError):
-        known = error_for_code(error.code, text)
+        known = error_for_kafka_code(error.code, text)
         if not isinstance(known, RemoteError):
             return known
     return UnreachableError(text, error.code)

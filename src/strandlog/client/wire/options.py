@@ -100,7 +100,7 @@ class WireOptions:
         """(user, password)."""
         if not self.text("sasl.mechanism"):
             raise InvalidSettingError(
-                "sasl.mechanism", "", CLIENT_SETTINGS["sasl.mechanism"].allowed()
+                "sasl.mechanism", "", f"expected {CLIENT_SETTINGS['sasl.mechanism'].allowed()}"
             )
         user, password = self.text("sasl.username"), self.text("sasl.password")
         if not user:
@@ -122,11 +122,13 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
         port = int(match[2] or DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 65536:
             raise InvalidSettingError(
-                "bootstrap.servers", part, "HOST:PORT, several separated by commas, [::1]:9092"
+                "bootstrap.servers",
+                part,
+                "expected HOST:PORT, several separated by commas, [::1]:9092",
             )
         found.append(Address(match[1].strip("[]"), port))
     if not found:
-        raise InvalidSettingError("bootstrap.servers", text, "one HOST:PORT at least")
+        raise InvalidSettingError("bootstrap.servers", text, "expected one HOST:PORT at least")
     return tuple(found)
 
 

@@ -168,7 +168,7 @@ def _one_listener(name: str, values: Mapping[str, str]) -> Address:
     for text in _listed(values[name]):
         match = _LISTENER.fullmatch(text)
         if match is None or int(match[3]) > MAX_PORT:
-            raise InvalidSettingError(name, text, "PLAINTEXT://HOST:PORT")
+            raise InvalidSettingError(name, text, "expected PLAINTEXT://HOST:PORT")
         label = match[1]
         if label in controllers:
             continue

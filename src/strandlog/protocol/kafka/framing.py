@@ -13,7 +13,7 @@ Frames that are not cut yet cost no more than their bytes, however small they ar
 
 from __future__ import annotations
 
-from strandlog.errors import DataError
+from strandlog.errors import FrameTooLargeError
 
 LENGTH_SIZE = 4
 START_SIZE = LENGTH_SIZE + 2  # with the api key
@@ -23,10 +23,6 @@ NOTHING = memoryview(b"")
 # Read as lengths they are over any limit that is sensible: more than 300 MB.
 _HTTP_STARTS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"PRI "})
 _TLS_HANDSHAKE = b"\x16\x03"
-
-
-class FrameTooLargeError(DataError):
-    """The peer announces a frame that is over the limit, or does not speak this protocol."""
 
 
 class FrameSplitter:

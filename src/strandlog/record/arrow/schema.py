@@ -43,7 +43,7 @@ class ColumnLayout:
         if not names or len(set(names)) < len(names) or not set(names) <= set(COLUMNS):
             raise InvalidSettingError("columns", list(names), "some of " + ", ".join(COLUMNS))
         if timestamp_unit not in TIMESTAMP_SCALES:
-            raise InvalidSettingError("timestamp_unit", timestamp_unit, "one of ms, us")
+            raise InvalidSettingError("timestamp_unit", timestamp_unit, "expected one of ms, us")
         self.names = names
         self.timestamp_scale = TIMESTAMP_SCALES[timestamp_unit]
         self.schema = pa.schema([(name, column_type(name, timestamp_unit)) for name in names])

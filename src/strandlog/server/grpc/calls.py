@@ -23,11 +23,10 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc import StatusCode
 
-from strandlog.errors import DataError, StrandlogError
+from strandlog.errors import MalformedMessageError, StrandlogError
 from strandlog.protocol.shortening import shortened
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.hanging_up import hang_up
-from strandlog.server.grpc.statuses import status_of
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 logger = logging.getLogger(__name__)
@@ -41,16 +40,12 @@ Streaming = Callable[[bytes, Any], Awaitable[None]]
 OpenEnded = Callable[[Any], Awaitable[None]]
 
 
-class BadMessageError(DataError):
-    """Bytes that are not the message which the method takes."""
-
-
 def parsed(kind: type[Request], data: bytes) -> Request:
     """The message, if it is one."""
     try:
         found: Request = kind.FromString(data)
     except DecodeError:
-        raise BadMessageError(f"the request is not a valid {kind.__name__}") from None
+        raise MalformedMessageError(f"the request is not a valid {kind.__name__}") from None
     return found
 
 
@@ -62,7 +57,7 @@ def encoded(message: Message) -> bytes:
 def small(kind: type[Request], data: bytes, limit: int = SMALL_REQUEST_BYTES) -> Request:
     """The message of a method that never needs many bytes."""
     if len(data) > limit:
-        raise BadMessageError(f"a {kind.__name__} has at most {limit} bytes, got {len(data)}")
+        raise MalformedMessageError(f"a {kind.__name__} has at most {limit} bytes, got {len(data)}")
     return parsed(kind, data)
 
 
@@ -147,7 +142,7 @@ class Calls:
             await asyncio.to_thread(hang_up, context.peer())
             raise asyncio.CancelledError from None
         except StrandlogError as error:
-            await self._abort(context, status_of(error), str(error))
+            await self._abort(context, StatusCode[error.codes.grpc], str(error))
         except grpc.aio.AbortError:
             raise
         except Exception as error:
@@ -162,7 +157,7 @@ class Calls:
         with hold.waiting_for_peer():
             data = await context.read()
         if data is grpc.aio.EOF:
-            raise BadMessageError("the call carries no request")
+            raise MalformedMessageError("the call carries no request")
         assert isinstance(data, bytes)
         return data
 

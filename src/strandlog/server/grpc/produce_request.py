@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from strandlog.errors import DataError
+from strandlog.errors import InvalidAcksError, MalformedMessageError
 from strandlog.protocol.rpc import log_pb2
-from strandlog.server.grpc.calls import BadMessageError, parsed
+from strandlog.server.grpc.calls import parsed
 from strandlog.server.record_io import NewRecord
 
 RECORDS_FIELD = 3  # of ProduceRequest, and the headers of Record
@@ -30,7 +30,7 @@ def check_item_count(data: bytes, limit: int) -> None:
         for record in _delimited(data, 0, len(data))
     )
     if next(itertools.islice(items, limit, None), None) is not None:
-        raise BadMessageError(
+        raise MalformedMessageError(
             f"a request has at most {limit} records and headers; send fewer, or raise "
             f"grpc.request.max.records"
         )
@@ -51,7 +51,7 @@ def _delimited(data: bytes, position: int, end: int) -> Iterator[tuple[int, int]
         elif kind in (FIXED64, FIXED32):
             position += 8 if kind == FIXED64 else 4
         else:
-            raise BadMessageError("the request is not a valid ProduceRequest")
+            raise MalformedMessageError("the request is not a valid ProduceRequest")
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-    raise BadMessageError("the request is not a valid ProduceRequest")
+    raise MalformedMessageError("the request is not a valid ProduceRequest")
 
 
 def read_produce(data: bytes, limit: int) -> tuple[log_pb2.ProduceRequest, list[NewRecord]]:
@@ -71,12 +71,8 @@ def read_produce(data: bytes, limit: int) -> tuple[log_pb2.ProduceRequest, list[
     check_item_count(data, limit)
     request = parsed(log_pb2.ProduceRequest, data)
     if request.acks not in log_pb2.Acks.values():
-        raise UnknownAcksError(f"acks {request.acks} is unknown: 0 is none, 1 is leader, 2 is all")
+        raise InvalidAcksError(f"acks must be 0 (none), 1 (leader) or 2 (all), got {request.acks}")
     return request, [_new_record(record) for record in request.records]
-
-
-class UnknownAcksError(DataError):
-    """A guarantee that is in no version of the protocol we know."""
 
 
 def _new_record(record: log_pb2.Record) -> NewRecord:

@@ -18,8 +18,8 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from strandlog.config.tables.broker import BrokerSettings
+from strandlog.errors import UnknownServiceError
 from strandlog.server.grpc.calls import UPLOAD_PATIENCE_SECONDS, Calls, encoded, small
-from strandlog.server.grpc.statuses import UnknownServiceError
 from strandlog.server.peer_budget import Hold, PeerBudget
 
 MAX_NAME_BYTES = 1024  # of a service or a symbol, with what is around it in a request

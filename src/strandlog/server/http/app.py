@@ -25,7 +25,7 @@ from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.live import Live, LiveQuery
 from strandlog.server.http.metrics.exposition import Exposition
 from strandlog.server.http.openapi import Stream, document
-from strandlog.server.http.problems import RequestError, refusal
+from strandlog.server.http.problems import HttpError, refusal
 from strandlog.server.http.routing import JSON, endpoint
 from strandlog.server.http.security import Guards
 from strandlog.server.http.state import Context
@@ -49,7 +49,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     """What the router says: there is no such path, or no such method."""
     assert isinstance(error, HTTPException)
     words = f"{request.method} {request.url.path}: {error.detail}"
-    answer = refusal(RequestError(error.status_code, error.detail.capitalize(), words))
+    answer = refusal(HttpError(error.status_code, error.detail.capitalize(), words))
     answer.headers.update(error.headers or {})
     return answer
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from strandlog.config.tables.broker import BrokerSettings
-from strandlog.server.http.problems import RequestError
+from strandlog.server.http.problems import HttpError
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 MOST_BODY_BYTES = 8 * 1024 * 1024
@@ -34,13 +34,13 @@ PIECE_BYTES = 64 * 1024  # of a large answer
 Disconnect = Callable[[tuple[str, int] | None], None]
 
 
-def too_large(limit: int) -> RequestError:
+def too_large(limit: int) -> HttpError:
     words = f"the body of this request has at most {limit} bytes; send less"
-    return RequestError(413, "Content too large", words)
+    return HttpError(413, "Content too large", words)
 
 
-def _too_slow(words: str) -> RequestError:
-    return RequestError(408, "Request timeout", f"{words}; send it again")
+def _too_slow(words: str) -> HttpError:
+    return HttpError(408, "Request timeout", f"{words}; send it again")
 
 
 class Bodies:

@@ -31,7 +31,7 @@ from strandlog.clock import stopwatch
 from strandlog.server.awaiting import all_visible
 from strandlog.server.http.metrics.rates import BrokerRates
 from strandlog.server.http.metrics.snapshot import group_facts
-from strandlog.server.http.problems import RequestError, bad_request, problem_of
+from strandlog.server.http.problems import HttpError, bad_request, problem_of
 from strandlog.server.http.records.filter import RecordFilter
 from strandlog.server.http.records.payload import Show
 from strandlog.server.http.records.tail import Tail, TailOptions, begin_tail
@@ -101,9 +101,7 @@ class Live:
         """Begin a stream, unless there is something wrong with it."""
         query = read_query(request, LiveQuery)
         if self._context.live_clients >= MOST_CLIENTS:
-            raise RequestError(
-                503, "Too many streams", f"{MOST_CLIENTS} streams are open; end some"
-            )
+            raise HttpError(503, "Too many streams", f"{MOST_CLIENTS} streams are open; end some")
         if query.partition is not None and query.topic is None:
             raise bad_request("`partition` needs a `topic`")
         tail, test = None, query.test()

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from strandlog.clock import stopwatch
 from strandlog.server.http.body_limit import SMALL_BODY_BYTES
-from strandlog.server.http.problems import RequestError, bad_request
+from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.security import check_is_json
 from strandlog.server.http.state import Context
 
@@ -107,7 +107,7 @@ def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable
 def _check_object_count(data: bytes, limit: int) -> None:
     """Refuse a body that is small as text and huge as objects; braces in texts count, too."""
     if data.count(b"{") > limit:
-        raise RequestError(
+        raise HttpError(
             413,
             "Content too large",
             f"a request has at most {limit} JSON objects (http.max.json.objects); send fewer",
@@ -145,7 +145,7 @@ async def _body(data: bytes, kind: type) -> Any:
             return decode(data)
         return await asyncio.to_thread(decode, data)
     except msgspec.ValidationError as error:
-        raise RequestError(422, "Invalid content", f"the body: {_words(error)}") from None
+        raise HttpError(422, "Invalid content", f"the body: {_words(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body: {_words(error)}") from None
 

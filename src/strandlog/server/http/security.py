@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandlog.server.http.body_limit import MOST_BODY_BYTES, too_large
-from strandlog.server.http.problems import RequestError, refusal
+from strandlog.server.http.problems import HttpError, refusal
 
 ANY_HOST = "*"
 CHANGING_METHODS = frozenset({"POST", "PUT", "PATCH"})
@@ -71,7 +71,7 @@ class Guards:
         send = _with_headers(send)
         try:
             self._check(Headers(scope=scope))
-        except RequestError as error:
+        except HttpError as error:
             await refusal(error)(scope, receive, send)
             return
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
@@ -82,7 +82,7 @@ class Guards:
     def _check(self, headers: Headers) -> None:
         host = headers.get("host", "")
         if not is_known_host(host, self._hosts):
-            raise RequestError(
+            raise HttpError(
                 421,
                 "Unknown host",
                 f"this server does not go by the name {host!r}; ask for it by its address, or add "
@@ -99,7 +99,7 @@ def check_is_json(request: Request) -> None:
         return
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise RequestError(
+        raise HttpError(
             415, "Unsupported media type", "send JSON, and Content-Type: application/json"
         )
 

@@ -26,6 +26,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REPLY_MAX_BYTES = 2**31 - 1 - 1024
+MAX_SETTINGS = 1000  # of one topic or broker in one request
 
 
 class Request:

@@ -19,12 +19,7 @@ name it was called by. Its own `msg_id` counts from 0, one per reply.
 When the reply is out, the append is as safe as the broker's `log.durability` says: "page_cache"
 survives the death of this process, "fsync" a power cut too.
 
-    error of the log                                       code
-    a bad name, number, group or record; too large         12 malformed-request
-    no such topic, partition or offset                     20 key-does-not-exist
-    the disk is full or failing (ask again)                11 temporarily-unavailable
-    the topic is there already                             21 key-already-exists
-    anything else                                          13 crash
+Error replies carry Maelstrom's code of the error (`codes.node`); any other exception is 13, crash.
 """
 
 from __future__ import annotations
@@ -37,20 +32,9 @@ from typing import Any
 from strandlog.broker.broker import Broker
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, check_topic_name
-from strandlog.errors import (
-    DataError,
-    InvalidGroupError,
-    InvalidPartitionsError,
-    InvalidTopicError,
-    MessageTooLargeError,
-    OffsetOutOfRangeError,
-    StrandlogError,
-    TopicExistsError,
-    TopicNotFoundError,
-)
+from strandlog.errors import InvalidTopicError, OffsetOutOfRangeError, StrandlogError
 from strandlog.model import OffsetAndMetadata, Record, TopicPartition
 from strandlog.protocol import node
-from strandlog.protocol.node import ErrorCode
 from strandlog.record.builder import build_single
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
@@ -61,17 +45,7 @@ POLL_BYTES = 1024 * 1024
 KAFKA_GROUP = "maelstrom"
 KEY_PREFIX = "key."
 LONGEST_HEX = 240
-
-_CODES: tuple[tuple[type[StrandlogError], ErrorCode], ...] = (
-    (InvalidTopicError, ErrorCode.MALFORMED_REQUEST),
-    (InvalidPartitionsError, ErrorCode.MALFORMED_REQUEST),
-    (InvalidGroupError, ErrorCode.MALFORMED_REQUEST),
-    (DataError, ErrorCode.MALFORMED_REQUEST),
-    (MessageTooLargeError, ErrorCode.MALFORMED_REQUEST),
-    (TopicNotFoundError, ErrorCode.KEY_DOES_NOT_EXIST),
-    (OffsetOutOfRangeError, ErrorCode.KEY_DOES_NOT_EXIST),
-    (TopicExistsError, ErrorCode.KEY_ALREADY_EXISTS),
-)
+CRASH = StrandlogError.codes.node
 
 _logger = logging.getLogger(__name__)
 Fields = dict[str, Any]
@@ -110,7 +84,7 @@ class NodeSession:
         try:
             return node.format_reply(node_id, envelope, kind, fields, msg_id)
         except (RecursionError, ValueError) as error:  # a record that another program wrote
-            failed = node.error_fields(ErrorCode.CRASH, f"the answer is no JSON: {error}")
+            failed = node.error_fields(CRASH, f"the answer is no JSON: {error}")
             return node.format_reply(node_id, envelope, "error", failed, msg_id)
 
     def _serve(self, envelope: node.Envelope) -> tuple[str, Fields]:
@@ -119,10 +93,10 @@ class NodeSession:
             request = node.parse_request(envelope)
             return f"{envelope.type}_ok", self._handlers[type(request)](request)
         except StrandlogError as error:
-            return "error", node.error_fields(error_code(error), str(error))
+            return "error", node.error_fields(error.codes.node, str(error))
         except Exception as error:  # a door that one peer can slam is no door
             _logger.exception("a %s request failed", envelope.type)
-            return "error", node.error_fields(ErrorCode.CRASH, f"{type(error).__name__}: {error}")
+            return "error", node.error_fields(CRASH, f"{type(error).__name__}: {error}")
 
     # -- the seed's messages -------------------------------------------------------------------
 
@@ -261,13 +235,3 @@ def topic_of_key(key: str) -> str:
     if 2 * len(raw) <= LONGEST_HEX:
         return f"{KEY_PREFIX}h{raw.hex()}"
     return f"{KEY_PREFIX}s{sha256(raw).hexdigest()}"
-
-
-def error_code(error: StrandlogError) -> ErrorCode:
-    """What Maelstrom calls this error."""
-    if isinstance(error, node.MessageError):
-        return error.code
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code
-    return ErrorCode.TEMPORARILY_UNAVAILABLE if error.retriable else ErrorCode.CRASH

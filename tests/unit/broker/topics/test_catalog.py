@@ -93,7 +93,7 @@ def test_names_that_contain_each_other_keep_their_own_partitions(shelf: Shelf) -
 def test_a_topic_is_made_once(shelf: Shelf) -> None:
     shelf.catalog.create("t", 2)
     shelf.append("t")
-    with pytest.raises(TopicExistsError, match="topic 't' exists already; use it as it is, or"):
+    with pytest.raises(TopicExistsError, match="topic 't' already exists; use it, or"):
         shelf.catalog.create("t", 1)
     assert shelf.ends() == {"t": [1, 0]}
 

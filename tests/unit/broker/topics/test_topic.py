@@ -52,7 +52,7 @@ def test_partition_counts_out_of_range(count: int) -> None:
 
 @pytest.mark.parametrize("count", ["3", 1.0, None, True])
 def test_partition_counts_that_are_not_integers(count: object) -> None:
-    with pytest.raises(InvalidPartitionsError, match="is not a number of partitions"):
+    with pytest.raises(InvalidPartitionsError, match="partition count must be an integer"):
         check_partition_count(count, 100)
 
 

@@ -52,7 +52,10 @@ def test_the_file_may_be_named_in_the_environment(cli: CommandLine, folder: Path
     ("arguments", "words"),
     [
         (("--set", "log.retenton.ms=1"), "did you mean 'log.retention.ms'?"),
-        (("--set", "num.partitions=0"), "num.partitions='0' is not allowed: a number, at least 1"),
+        (
+            ("--set", "num.partitions=0"),
+            "invalid value '0' for num.partitions: expected a number, at least 1",
+        ),
         (("--config", "missing.toml"), "missing.toml: cannot be read: No such file"),
         (("--config", "server.yaml"), "name the file *.toml or *.properties"),
     ],

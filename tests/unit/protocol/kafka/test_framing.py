@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.protocol.kafka.framing import LENGTH_SIZE, FrameSplitter, FrameTooLargeError
+from strandlog.errors import FrameTooLargeError
+from strandlog.protocol.kafka.framing import LENGTH_SIZE, FrameSplitter
 
 LIMIT = 1000
 

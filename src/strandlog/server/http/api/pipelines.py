@@ -9,7 +9,7 @@ from strandlog.server.http.api.pipeline_reports import (
     PipelineProgress,
     PipelineShown,
 )
-from strandlog.server.http.problems import RequestError, bad_request
+from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.routing import Call, Nothing
 from strandlog.server.http.state import Context
 
@@ -35,7 +35,7 @@ async def list_pipelines(context: Context, call: Call[Nothing, None]) -> Pipelin
 async def describe_pipeline(context: Context, call: Call[Nothing, None]) -> PipelineShown:
     found = context.pipelines.one(call.path["name"])
     if found is None:
-        raise RequestError(
+        raise HttpError(
             404, "Pipeline not found", f"no pipeline {call.path['name']!r} reported lately"
         )
     return found

@@ -31,7 +31,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from strandlog.server.http.problems import RequestError
+from strandlog.server.http.problems import HttpError
 
 STATIC = "strandlog.server.http.console"
 PLOTLY = "plotly.min.js"
@@ -84,7 +84,7 @@ class Console:
             await self._load_plotly()
         found = self._files.get(name)
         if found is None:
-            raise RequestError(404, "Not found", f"the console has no file {name!r}")
+            raise HttpError(404, "Not found", f"the console has no file {name!r}")
         return _answer(request, found, self._turn)
 
     async def _load_plotly(self) -> None:

@@ -14,7 +14,15 @@ import re
 from typing import Any
 
 from strandlog.broker.compacted_table import TableTopic
-from strandlog.errors import StrandlogError, TopicNotFoundError
+from strandlog.errors import (
+    ElectionNotNeededError,
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    LogDirNotFoundError,
+    NoReassignmentInProgressError,
+    StrandlogError,
+    TopicNotFoundError,
+)
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import (
     ALTER,
@@ -27,13 +35,6 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.handlers.metadata import ALL_OPERATIONS_ON_CLUSTER, NOT_ASKED_FOR
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
-from strandlog.server.kafka.refusals import (
-    ElectionNotNeededError,
-    InvalidReplicaAssignmentError,
-    InvalidRequestError,
-    LogDirNotFoundError,
-    NoReassignmentInProgressError,
-)
 from strandlog.server.kafka.request import Request, asked_once
 from strandlog.storage.partition.log import LEADER_EPOCH, PartitionLog
 from strandlog.storage.work import Steps, breathe

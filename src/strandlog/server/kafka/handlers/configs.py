@@ -32,7 +32,14 @@ from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.groups import GROUP_SETTINGS
 from strandlog.config.tables.server import SERVER_SETTINGS
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.errors import InvalidSettingError, StrandlogError
+from strandlog.errors import (
+    InvalidRequestError,
+    InvalidSettingError,
+    StrandlogError,
+    TooManyChangesError,
+    TooManySettingsError,
+    UnsupportedVersionError,
+)
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.server.kafka.api import (
@@ -44,14 +51,7 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
-from strandlog.server.kafka.refusals import (
-    MAX_SETTINGS,
-    InvalidRequestError,
-    TooManyChangesError,
-    TooManySettingsError,
-    UnsupportedVersionError,
-)
-from strandlog.server.kafka.request import Request
+from strandlog.server.kafka.request import MAX_SETTINGS, Request
 from strandlog.storage.work import Steps, breathe
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32
@@ -310,7 +310,7 @@ def _altering(door: KafkaDoor, body: Any, changes_of: ChangesOf) -> Steps[list[d
 
 def _check_rows(resource: Any) -> None:
     if len(resource.configs) > MAX_SETTINGS:
-        raise TooManySettingsError(len(resource.configs))
+        raise TooManySettingsError(len(resource.configs), MAX_SETTINGS)
     twice = [name for name, n in Counter(row.name for row in resource.configs).items() if n > 1]
     if twice:
         raise InvalidRequestError(f"{twice[0]!r} is given more than once")

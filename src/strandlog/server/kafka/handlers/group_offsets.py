@@ -20,7 +20,6 @@ from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import DELETE, DESCRIBE, GROUP, READ, TOPIC, kafka_api
 from strandlog.server.kafka.listener import KafkaDoor
-from strandlog.server.kafka.refusals import code_of
 from strandlog.server.kafka.request import Request
 from strandlog.storage.folder.identity import uuid_of
 from strandlog.storage.work import Steps, breathe
@@ -116,7 +115,7 @@ def _commit(
         refused = dict.fromkeys(offsets, error)
     for tp, reason in refused.items():
         for row in places[tp]:
-            row["error_code"] = code_of(reason)
+            row["error_code"] = reason.kafka_code
 
 
 # -- fetch ---------------------------------------------------------------------------------------

@@ -18,14 +18,10 @@ import contextlib
 from functools import partial
 from typing import Any
 
-from strandlog.errors import StrandlogError
+from strandlog.errors import FencedLeaderEpochError, StrandlogError, UnknownLeaderEpochError
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC, kafka_api
 from strandlog.server.kafka.listener import KafkaDoor
-from strandlog.server.kafka.refusals import (
-    FencedLeaderEpochError,
-    UnknownLeaderEpochError,
-)
 from strandlog.server.kafka.request import Asked, Request, answered, asked_once
 from strandlog.storage.partition.log import LEADER_EPOCH, PartitionLog
 from strandlog.storage.work import Steps, breathe

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from strandlog.broker.topics.catalog import Topic
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
-from strandlog.errors import StrandlogError
+from strandlog.errors import InvalidRequestError, LeaderNotAvailableError, StrandlogError
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.server.kafka.api import (
@@ -25,7 +25,6 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
-from strandlog.server.kafka.refusals import InvalidRequestError, NotCreatedYetError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.folder.identity import uuid_of
 from strandlog.storage.work import Steps, breathe
@@ -55,7 +54,10 @@ def metadata(door: KafkaDoor, request: Request) -> Steps[None]:
     wanted = None if body.topics is None else dict.fromkeys(body.topics)
     missing = yield from _names_to_make(door, body, wanted)
     limit = door.broker.settings.auto_create_topics_max_per_request
-    refused: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], NotCreatedYetError(limit))
+    over_limit = LeaderNotAvailableError(
+        f"one request creates at most {limit} topics (auto.create.topics.max.per.request)"
+    )
+    refused: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], over_limit)
     if missing:
         making = _making(door, missing[:limit])
         door.in_steps(

@@ -14,12 +14,15 @@ from strandlog.broker.fetch import FetchAnswer, FetchPart, FetchWish, refused_fe
 from strandlog.broker.maintenance import RETENTION
 from strandlog.broker.topics.topic import forbid_internal
 from strandlog.errors import (
+    InvalidAcksError,
     InvalidRecordError,
-    LogError,
+    InvalidRequestError,
+    PolicyViolationError,
     StorageError,
     StrandlogError,
     TopicNotFoundError,
     UnknownTopicIdError,
+    UnsupportedVersionError,
 )
 from strandlog.model import IsolationLevel, ProducerIdentity, TopicPartition
 from strandlog.protocol.kafka import api
@@ -59,11 +62,6 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.handlers.list_offsets import check_leader_epoch, existing_logs
 from strandlog.server.kafka.listener import KafkaDoor
-from strandlog.server.kafka.refusals import (
-    InvalidRequestError,
-    PolicyViolationError,
-    UnsupportedVersionError,
-)
 from strandlog.server.kafka.request import Asked, Request, answered, asked_once, breathing
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition.append_checks import check_crc, split_batches
@@ -94,12 +92,6 @@ NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
 FETCH_SESSION_NOT_FOUND = 70
 NO_TOPIC_ID = UUID(int=0)
-
-
-class InvalidAcksError(LogError):
-    """A Produce request asks for a kind of acknowledgement that does not exist."""
-
-    kafka_code = 21
 
 
 # -- produce -------------------------------------------------------------------------------------
@@ -232,7 +224,7 @@ def _append_or_refuse(
 ) -> ProduceAnswer:
     try:
         if body.acks not in (ACKS_LEADER, ACKS_ALL, ACKS_NONE):
-            raise InvalidAcksError(f"acks is 0, 1 or -1, not {body.acks}")
+            raise InvalidAcksError(f"acks must be 0, 1 or -1, got {body.acks}")
         if verdict is not None and verdict.error is not None:
             raise verdict.error
         log = _log(door, part.topic, part.partition)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandlog.errors import StrandlogError
+from strandlog.errors import ResourceNotFoundError, SecurityDisabledError, StrandlogError
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import (
     ALTER,
@@ -25,7 +25,6 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.listener import KafkaDoor
-from strandlog.server.kafka.refusals import ResourceNotFoundError, SecurityDisabledError
 from strandlog.server.kafka.request import Request
 from strandlog.storage.work import Steps, breathe
 

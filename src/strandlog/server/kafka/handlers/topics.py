@@ -25,8 +25,13 @@ from strandlog.broker.topics.topic import (
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
     InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
     InvalidSettingError,
     StrandlogError,
+    TooManyChangesError,
+    TooManySettingsError,
     TopicExistsError,
 )
 from strandlog.protocol.kafka import api
@@ -42,15 +47,7 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
-from strandlog.server.kafka.refusals import (
-    MAX_SETTINGS,
-    InvalidReplicaAssignmentError,
-    InvalidReplicationFactorError,
-    InvalidRequestError,
-    TooManyChangesError,
-    TooManySettingsError,
-)
-from strandlog.server.kafka.request import Request
+from strandlog.server.kafka.request import MAX_SETTINGS, Request
 from strandlog.storage.folder.identity import uuid_of
 from strandlog.storage.work import Steps, breathe
 
@@ -113,7 +110,7 @@ def _create(
     broker = door.broker
     check_partition_count(len(wanted.assignments) or 1, broker.settings.max_partitions_per_topic)
     if len(wanted.configs) > MAX_SETTINGS:
-        raise TooManySettingsError(len(wanted.configs))
+        raise TooManySettingsError(len(wanted.configs), MAX_SETTINGS)
     count = _partition_count(wanted, broker.settings.num_partitions)
     config = {}
     for row in wanted.configs:

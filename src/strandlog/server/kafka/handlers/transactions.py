@@ -16,6 +16,7 @@ from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.broker.transactions.transaction import Transaction
 from strandlog.errors import (
+    InvalidRequestError,
     InvalidTopicError,
     ProducerFencedError,
     StorageError,
@@ -38,7 +39,6 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.handlers.group_offsets import pieces
 from strandlog.server.kafka.listener import KafkaDoor
-from strandlog.server.kafka.refusals import InvalidRequestError, code_of
 from strandlog.server.kafka.request import Request, asked_once
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Steps, breathe
@@ -73,7 +73,7 @@ def _code(request: Request, error: Exception) -> int:
         return INVALID_PRODUCER_EPOCH
     if isinstance(error, StorageError):
         return COORDINATOR_NOT_AVAILABLE
-    return code_of(error) if isinstance(error, StrandlogError) else -1
+    return error.kafka_code if isinstance(error, StrandlogError) else -1
 
 
 def _identity(body: Any) -> ProducerIdentity:

@@ -159,7 +159,7 @@ class TransactionBench:
         self.core.durability.appended(log, is_awaited=True)
 
     def offsets_partition(self, group: str = "g") -> TopicPartition:
-        return self.broker.offsets_table.log_of(group).tp
+        return self.broker.offsets_table.log_for(group).tp
 
     def send_offsets(
         self, producer: ProducerIdentity, offsets: Mapping[TopicPartition, int], group: str = "g"

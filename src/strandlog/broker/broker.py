@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from strandlog.broker.compacted_table import TableShape, TableTopic
+from strandlog.broker.compacted_table import CompactedTable, TableSpec
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.maintenance import Upkeep
 from strandlog.broker.metrics import Metrics
@@ -125,9 +125,9 @@ class Broker:
 
     def _table(
         self, name: str, partitions: int, segment_bytes: int, owner_of: Callable[[bytes], str]
-    ) -> TableTopic:
-        shape = TableShape(name, partitions, {"segment.bytes": segment_bytes}, owner_of)
-        return TableTopic(self.catalog, shape, self._written, self.log_dir.problems)
+    ) -> CompactedTable:
+        spec = TableSpec(name, partitions, {"segment.bytes": segment_bytes}, owner_of)
+        return CompactedTable(self.catalog, spec, self._written, self.log_dir.problems)
 
     def _written(self, log: PartitionLog) -> None:
         if self.on_written is not None:

@@ -1,30 +1,32 @@
-"""A coordinator's table in an internal, compacted topic of this broker; made at the first write.
+"""A coordinator's table in a compacted internal topic: append, replay, and the partition of a key.
 
-What one owner (a group, a transactional id) keeps goes to one partition, chosen by its name. A
-write is on disk when `append` returns, unless somebody else sees to that (`written`).
+The last value of each key counts; a null value deletes the key. The topic is created by the first
+write.
 
-Records written for a producer inside its transaction count when that commits: `replay` gives what
-counts, in the order of the log, and `replay_open` what may count yet: not what was written before
-a record with the same key that counts.
+All records of one owner (a group, a transactional id) are in one partition, chosen by its name as
+Kafka does, so they keep their order. Records found in another partition (its files were swapped or
+renamed) count only if the right partition has none with that key, because nothing tells which of
+the two is newer.
 
-One flipped bit must not lock everybody out of the log: a damaged record is reported, and its owner
-goes on from the one before it.
+`append` returns when the records are written. They are also on disk, unless the broker batches its
+fsyncs (`on_append`). An append of any size is written in as many batches as it needs. If the disk
+fails between two batches, `append` raises although the first ones stay in the log. Every caller can
+accept that: records do not depend on each other, and a failed request may be sent again.
+
+Records that a producer writes inside its transaction count once it commits. `replay` yields the
+records that count, in log order. `replay_open` yields the records of open transactions, except
+those followed by a record with the same key that counts.
+
+A damaged record is reported and skipped: its owner continues from the record before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from strandlog.broker.internal_topic import (
-    BATCH_BYTES,
-    Entry,
-    InternalTopic,
-    group_partition,
-    in_batches,
-)
 from strandlog.broker.topics.catalog import Catalog
-from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError
+from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError, DataError
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView
 from strandlog.record.builder import build_batch
@@ -34,120 +36,155 @@ from strandlog.storage.segment.batch_reader import checked_batches
 from strandlog.storage.segment.transaction_index import AbortedRanges
 from strandlog.storage.work import Steps, do_here
 
+TableRecord = tuple[bytes, bytes | None]
+
+BATCH_BYTES = 256 * 1024  # a batch of table records ends at about this size
+RECORD_OVERHEAD_BYTES = 32  # lengths, deltas and attributes of one record, at most
 REPLAY_BYTES = 1024 * 1024
 
+_JAVA_INT_MIN = -(2**31)
 
-class TableShape(NamedTuple):
-    """What a table's topic is called and how it is made."""
+
+class TableLog(Protocol):
+    """The part of `CompactedTable` that the group coordinator uses."""
+
+    def append(
+        self,
+        records: Sequence[TableRecord],
+        timestamp_ms: int,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
+        """Appends records; with a producer (id, epoch), as part of its transaction."""
+
+    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Yields every record that counts, from the beginning."""
+
+    def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Yields (producer id, key, value) of each record in an open transaction that may still
+        count."""
+
+
+class TableSpec(NamedTuple):
+    """Name, size and settings of a table's topic."""
 
     name: str
     partitions: int
     config: Mapping[str, object]
-    owner_of: Callable[[bytes], str]  # whose record that is, by its key
+    owner_of: Callable[[bytes], str]  # the owner of a record, by its key
 
 
-class TableTopic:
-    """One table."""
+class CompactedTable:
+    """One table of this broker."""
 
     def __init__(
         self,
         catalog: Catalog,
-        shape: TableShape,
-        written: Callable[[PartitionLog], None],
+        spec: TableSpec,
+        on_append: Callable[[PartitionLog], None],
         problems: list[str],
     ) -> None:
         self._catalog = catalog
-        self._shape = shape
-        self._written = written
+        self._spec = spec
+        self._on_append = on_append
         self._problems = problems
 
     @property
     def exists(self) -> bool:
-        return self._shape.name in self._catalog
+        return self._spec.name in self._catalog
 
-    def ensure(self) -> None:
-        """Make the topic unless it is there."""
-        if self._catalog.is_unfinished(self._shape.name):
-            raise CoordinatorLoadingError(f"{self._shape.name} is being made; ask again")
-        do_here(self.ensuring())
-
-    def ensuring(self) -> Steps[None]:
-        """The same in steps."""
+    def ensure(self) -> Steps[None]:
+        """Creates the topic if it does not exist."""
         if not self.exists:
-            shape = self._shape
-            config = {"cleanup.policy": "compact", **shape.config}
-            yield from self._catalog.creating(shape.name, shape.partitions, config)
+            spec = self._spec
+            config = {"cleanup.policy": "compact", **spec.config}
+            yield from self._catalog.creating(spec.name, spec.partitions, config)
 
-    def log_of(self, owner: str) -> PartitionLog:
-        """The partition that keeps what belongs to this owner; the topic is made if need be."""
-        self.ensure()
-        return self.existing_log_of(owner)
+    def log_for(self, owner: str) -> PartitionLog:
+        """The partition with the records of this owner; creates the topic if needed."""
+        self._ensure_now()
+        return self.existing_log_for(owner)
 
-    def existing_log_of(self, owner: str) -> PartitionLog:
-        """The same; `TopicNotFoundError` while there is no topic."""
-        logs = self._catalog.logs(self._shape.name)
-        return logs[group_partition(owner, len(logs))]
+    def existing_log_for(self, owner: str) -> PartitionLog:
+        """The partition with the records of this owner; `TopicNotFoundError` without a topic."""
+        logs = self._catalog.logs(self._spec.name)
+        return logs[owner_partition(owner, len(logs))]
 
     def append(
         self,
-        records: Sequence[Entry],
+        records: Sequence[TableRecord],
         timestamp_ms: int,
         producer: tuple[int, int] | None = None,
     ) -> None:
-        """Keep the records; with a producer (id, epoch), as a part of its transaction."""
-        self.ensure()
-        self._table().append(records, timestamp_ms, producer)
+        """Appends records; with a producer (id, epoch), as part of its transaction."""
+        self._ensure_now()
+        logs = self._logs()
+        by_partition: dict[int, list[TableRecord]] = {}
+        for record in records:
+            partition = owner_partition(self._spec.owner_of(record[0]), len(logs))
+            by_partition.setdefault(partition, []).append(record)
+        for partition, its_records in by_partition.items():
+            self._append_to(logs[partition], its_records, timestamp_ms, producer)
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Every record that counts."""
-        if self.exists:
-            table = self._table()
-            yield from table.replay()
-            if table.stranger_count:
-                self._problems.append(
-                    f"{table.stranger_count} records of {self._shape.name} are in partitions that "
-                    "are not theirs: log files were swapped or renamed"
-                )
+        """Yields every record that counts, from the beginning."""
+        logs = self._logs()
+        if len(logs) == 1:
+            yield from _replay(logs[0], self._problems)
+            return
+        partitions: dict[bytes, int | None] = {}  # the right partition of each key
+        found: set[bytes] = set()
+        misplaced: list[TableRecord] = []
+        for number, log in enumerate(logs):
+            for key, value in _replay(log, self._problems):
+                if key is not None:
+                    if key not in partitions:
+                        partitions[key] = self._partition_of(key, len(logs))
+                    if partitions[key] not in (number, None):
+                        misplaced.append((key, value))
+                        continue
+                    found.add(key)
+                yield key, value
+        if misplaced:
+            self._problems.append(
+                f"{len(misplaced)} records of {self._spec.name} are in partitions that "
+                "are not theirs: log files were swapped or renamed"
+            )
+        yield from (record for record in misplaced if record[0] not in found)
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """(producer id, key, value) of every record in an open transaction that may count."""
-        if self.exists:
-            yield from self._table().replay_open()
+        """Yields (producer id, key, value) of each record in an open transaction that may still
+        count."""
+        for log in self._logs():
+            yield from _replay_open(log, self._problems)
 
-    def _table(self) -> InternalTopic:
-        logs = self._catalog.logs(self._shape.name)
-        partitions = [_TableLog(log, self._catalog, self._written, self._problems) for log in logs]
-        owner_of = self._shape.owner_of
-        return InternalTopic(partitions, lambda key: group_partition(owner_of(key), len(logs)))
+    def _ensure_now(self) -> None:
+        if self._catalog.is_unfinished(self._spec.name):
+            raise CoordinatorLoadingError(f"{self._spec.name} is being created; try again")
+        do_here(self.ensure())
 
+    def _logs(self) -> Sequence[PartitionLog]:
+        return self._catalog.logs(self._spec.name) if self.exists else ()
 
-class _TableLog:
-    """One partition of a table."""
+    def _partition_of(self, key: bytes, partition_count: int) -> int | None:
+        """The partition that a key belongs to; None for a key of another kind."""
+        try:
+            return owner_partition(self._spec.owner_of(key), partition_count)
+        except (DataError, AssertionError):
+            return None
 
-    def __init__(
+    def _append_to(
         self,
         log: PartitionLog,
-        catalog: Catalog,
-        written: Callable[[PartitionLog], None],
-        problems: list[str],
-    ) -> None:
-        self._log = log
-        self._catalog = catalog
-        self._written = written
-        self._problems = problems
-
-    def append(
-        self,
-        records: Sequence[Entry],
+        records: Sequence[TableRecord],
         timestamp_ms: int,
-        producer: tuple[int, int] | None = None,
+        producer: tuple[int, int] | None,
     ) -> None:
         producer_id, epoch = producer or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-        log = self._log
         end_offset = log.log_end_offset
         with self._catalog.changing(log):
             try:
-                for piece in in_batches(records, min(BATCH_BYTES, log.settings.max_message_bytes)):
+                limit_bytes = min(BATCH_BYTES, log.settings.max_message_bytes)
+                for piece in _split(records, limit_bytes):
                     data = build_batch(
                         timestamp_ms,
                         [value for _, value in piece],
@@ -159,65 +196,112 @@ class _TableLog:
                     log.append(data, from_coordinator=True)
             finally:
                 if log.log_end_offset > end_offset:
-                    self._written(log)
+                    self._on_append(log)
 
-    def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        log = self._log
-        aborted = AbortedRanges(aborted_in(log, log.log_start_offset, log.log_end_offset))
-        open_from = log.producers.open_transactions()
-        for offset, batch in self._batches(log.log_start_offset):
-            header = batch.header
-            if header.is_transactional and (
-                aborted.covers(header.producer_id, header.base_offset)
-                or header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
+
+def latest_values(table: TableLog) -> dict[bytes, bytes]:
+    """The last value of each key; records without a key belong to no table."""
+    values: dict[bytes, bytes] = {}
+    for key, value in table.replay():
+        if key is None:
+            continue
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return values
+
+
+def owner_partition(owner: str, partition_count: int) -> int:
+    """The partition with the records of an owner: the absolute value of Java's hash of its name,
+    modulo the number of partitions, as in Kafka."""
+    code = java_hash(owner)
+    # The smallest int has no positive counterpart; Kafka counts it as 0.
+    return 0 if code == _JAVA_INT_MIN else abs(code) % partition_count
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode` of Java: over UTF-16 units, wrapping at 32 bits."""
+    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    code = 0
+    for unit in units:
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code - 2**32 if code >= 2**31 else code
+
+
+def _split(records: Sequence[TableRecord], limit_bytes: int) -> Iterator[Sequence[TableRecord]]:
+    """Splits records into pieces that fit a batch; a larger record is a piece of its own."""
+    start = size = 0
+    for number, (key, value) in enumerate(records):
+        record_size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+        if number > start and size + record_size > limit_bytes:
+            yield records[start:number]
+            start, size = number, 0
+        size += record_size
+    if start < len(records):
+        yield records[start:]
+
+
+def _replay(log: PartitionLog, problems: list[str]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    aborted = AbortedRanges(aborted_in(log, log.log_start_offset, log.log_end_offset))
+    open_from = log.producers.open_transactions()
+    for offset, batch in _batches(log, log.log_start_offset, problems):
+        header = batch.header
+        if header.is_transactional and (
+            aborted.covers(header.producer_id, header.base_offset)
+            or header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
+        ):
+            continue
+        for record in batch.records(*log.tp, from_offset=offset):
+            yield record.key, record.value
+
+
+def _replay_open(
+    log: PartitionLog, problems: list[str]
+) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    open_from = log.producers.open_transactions()
+    if not open_from:
+        return
+    aborted = AbortedRanges(aborted_in(log, log.log_start_offset, log.log_end_offset))
+    found: list[tuple[int, Record]] = []
+    last_counting: dict[bytes | None, int] = {}
+    for offset, batch in _batches(log, min(open_from.values()), problems):
+        header = batch.header
+        is_open = header.is_transactional and (
+            header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
+        )
+        if not is_open and aborted.covers(header.producer_id, header.base_offset):
+            continue
+        for record in batch.records(*log.tp, from_offset=offset):
+            if is_open:
+                found.append((header.producer_id, record))
+            else:
+                last_counting[record.key] = record.offset
+    for producer_id, record in found:
+        if record.offset > last_counting.get(record.key, -1):
+            yield producer_id, record.key, record.value
+
+
+def _batches(
+    log: PartitionLog, offset: int, problems: list[str]
+) -> Iterator[tuple[int, BatchView]]:
+    """Yields (offset to read from, batch) for every batch with records at or after an offset."""
+    while offset < log.log_end_offset:
+        read_from = offset
+        try:
+            data = read(log, offset, REPLAY_BYTES, unflushed=True)
+            if not data:
+                return
+            for batch in checked_batches(
+                data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
             ):
-                continue
-            for record in batch.records(*log.tp, from_offset=offset):
-                yield record.key, record.value
-
-    def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        log = self._log
-        open_from = log.producers.open_transactions()
-        if not open_from:
-            return
-        aborted = AbortedRanges(aborted_in(log, log.log_start_offset, log.log_end_offset))
-        found: list[tuple[int, Record]] = []
-        last_counting: dict[bytes | None, int] = {}
-        for offset, batch in self._batches(min(open_from.values())):
-            header = batch.header
-            is_open = header.is_transactional and (
-                header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
-            )
-            if not is_open and aborted.covers(header.producer_id, header.base_offset):
-                continue
-            for record in batch.records(*log.tp, from_offset=offset):
-                if is_open:
-                    found.append((header.producer_id, record))
-                else:
-                    last_counting[record.key] = record.offset
-        for producer_id, record in found:
-            if record.offset > last_counting.get(record.key, -1):
-                yield producer_id, record.key, record.value
-
-    def _batches(self, offset: int) -> Iterator[tuple[int, BatchView]]:
-        """(offset to read from, batch) of every batch with records from an offset on."""
-        log = self._log
-        while offset < log.log_end_offset:
-            began_at = offset
-            try:
-                data = read(log, offset, REPLAY_BYTES, unflushed=True)
-                if not data:
-                    return
-                for batch in checked_batches(
-                    data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
-                ):
-                    if not batch.header.is_control:
-                        yield offset, batch
-                    offset = batch.header.next_offset
-            except CorruptSegmentError as damage:
-                if offset > began_at:
-                    continue  # only a read that begins with the damage knows where it ends
-                self._problems.append(f"records of {log.tp.topic} were lost: {damage}")
-                if damage.resume_offset is None or damage.resume_offset <= offset:
-                    return
-                offset = damage.resume_offset
+                if not batch.header.is_control:
+                    yield offset, batch
+                offset = batch.header.next_offset
+        except CorruptSegmentError as damage:
+            if offset > read_from:
+                continue  # only a read that starts at the damage knows where it ends
+            problems.append(f"records of {log.tp.topic} were lost: {damage}")
+            if damage.resume_offset is None or damage.resume_offset <= offset:
+                return
+            offset = damage.resume_offset

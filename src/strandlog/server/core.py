@@ -177,7 +177,7 @@ class ServerCore:
         if not self.broker.settings.fsyncs or not table.exists:
             told(None)
             return
-        log = table.existing_log_of(group)
+        log = table.existing_log_for(group)
         self.durability.when_durable(log, log.log_end_offset, told)
 
     def when_groups_are_durable(self, groups: Iterable[str], told: Waiter) -> None:
@@ -186,7 +186,7 @@ class ServerCore:
         if not self.broker.settings.fsyncs or not table.exists:
             told(None)
             return
-        logs = {table.existing_log_of(group) for group in groups}
+        logs = {table.existing_log_for(group) for group in groups}
         waiting, failure = len(logs) + 1, None
 
         def one(error: StorageError | None) -> None:

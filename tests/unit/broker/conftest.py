@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
+from strandlog.broker.compacted_table import TableRecord
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.assignors import Assignments, assign, member_subscription
 from strandlog.broker.groups.coordinator import GroupCoordinator
@@ -18,7 +19,6 @@ from strandlog.broker.groups.requests import (
     SyncRequest,
     SyncResult,
 )
-from strandlog.broker.internal_topic import Entry
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError
@@ -34,7 +34,7 @@ from strandlog.testing.clock import FakeClock
 
 
 class MemoryLog:
-    """An `InternalLog` that remembers, or fails on command."""
+    """An `TableLog` that remembers, or fails on command."""
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes | None, bytes | None]] = []
@@ -42,7 +42,7 @@ class MemoryLog:
 
     def append(
         self,
-        records: Sequence[Entry],
+        records: Sequence[TableRecord],
         timestamp_ms: int,
         producer: tuple[int, int] | None = None,
     ) -> None:

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from strandlog.broker.compacted_table import TableLog, TableRecord, latest_values
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.checks import (
     check_group_name,
@@ -68,7 +69,6 @@ from strandlog.broker.groups.stored_group import (
     restore_group,
 )
 from strandlog.broker.groups.transaction_offsets import PendingOffsets
-from strandlog.broker.internal_topic import Entry, InternalLog, latest_values
 from strandlog.broker.timers import Timers
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
@@ -115,7 +115,7 @@ class GroupCoordinator:
         self,
         settings: BrokerSettings,
         clock: Clock,
-        log: InternalLog,
+        log: TableLog,
         new_id: Callable[[], str],
     ) -> None:
         self.failed_writes = 0
@@ -393,7 +393,7 @@ class GroupCoordinator:
             if partition not in refused
         }
 
-    def _append(self, records: list[Entry], producer: tuple[int, int] | None = None) -> None:
+    def _append(self, records: list[TableRecord], producer: tuple[int, int] | None = None) -> None:
         if not records:
             return
         try:
@@ -410,7 +410,7 @@ class GroupCoordinator:
         """The partitions for which a group has an offset, or will have one."""
         return self._pending.of_group(group_id).union(self._offsets.of_group(group_id))
 
-    def _forget(self, offsets: Mapping[str, set[TopicPartition]], *others: Entry) -> None:
+    def _forget(self, offsets: Mapping[str, set[TopicPartition]], *others: TableRecord) -> None:
         """Removes offsets, by group, and other records with them: the log first."""
         records = [
             entry for name, held in offsets.items() for entry in tombstones(name, sorted(held))
@@ -423,7 +423,7 @@ class GroupCoordinator:
     def _bury(self, group: Group) -> None:
         """Removes a group for good."""
         key = encode_key(GroupKey(group.group_id))
-        record: list[Entry] = [(key, None)] if group.generation > 0 else []
+        record: list[TableRecord] = [(key, None)] if group.generation > 0 else []
         self._forget({group.group_id: self._held(group.group_id)}, *record)
         group.kill()
         del self._groups[group.group_id]

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from strandlog.broker.internal_topic import Entry
+from strandlog.broker.compacted_table import TableRecord
 from strandlog.errors import (
     DataError,
     OffsetMetadataTooLargeError,
@@ -110,12 +110,12 @@ class OffsetStore:
             del self._groups[group]
 
 
-def commit_records(group: str, offsets: Offsets) -> list[Entry]:
+def commit_records(group: str, offsets: Offsets) -> list[TableRecord]:
     values = map(encode_offset, offsets.values())
     return list(zip(offset_keys(group, offsets), values, strict=True))
 
 
-def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[Entry]:
+def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[TableRecord]:
     return [(key, None) for key in offset_keys(group, partitions)]
 
 

@@ -23,10 +23,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from strandlog.broker.compacted_table import TableTopic
+from strandlog.broker.compacted_table import CompactedTable, latest_values
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import Waiter
-from strandlog.broker.internal_topic import latest_values
 from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.transactions.transaction import (
     EMPTY,
@@ -100,7 +99,7 @@ class TransactionCoordinator:
         settings: BrokerSettings,
         clock: Clock,
         timers: Timers,
-        table: TableTopic,
+        table: CompactedTable,
         effects: TransactionEffects,
     ) -> None:
         self._settings = settings
@@ -309,7 +308,7 @@ class TransactionCoordinator:
 
         def write() -> PartitionLog:
             self._append(transaction)
-            return self._table.log_of(name)
+            return self._table.log_for(name)
 
         def wait_for(log: PartitionLog) -> None:
             write_again = partial(self._pursue, write, wait_for)

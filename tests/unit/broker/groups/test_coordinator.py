@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from strandlog.broker.compacted_table import latest_values
 from strandlog.broker.groups.coordinator import GroupCoordinator, LoadReport
-from strandlog.broker.internal_topic import latest_values
 from strandlog.errors import (
     CoordinatorLoadingError,
     DataError,

@@ -15,6 +15,7 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.record.control import ControlType
 from strandlog.storage.folder.log_dir import UNSEEN_OFFSETS
+from strandlog.storage.work import do_here
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import CrashChoice
 
@@ -138,7 +139,7 @@ def test_a_clean_stop_leaves_no_gap_where_a_folder_is_lost() -> None:
 def test_internal_topics_keep_their_number_of_partitions_without_their_last_folder() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.offsets_table.ensure()
+    do_here(broker.offsets_table.ensure())
     broker.close()
     for path in CATALOG:
         disk.remove(path)
@@ -218,8 +219,8 @@ def test_damage_beside_aborted_commits_does_not_keep_the_broker_from_starting() 
         producer = ProducerIdentity(broker.producer_ids.next(), 0)
         table.append(commit_records("g", {tp: OffsetAndMetadata(number)}), 0, producer)
         kind = ControlType.ABORT if number % 2 else ControlType.COMMIT
-        broker.write_marker(table.existing_log_of("g").tp, kind, producer)
-    path = table.existing_log_of("g").segments.active.log_path
+        broker.write_marker(table.existing_log_for("g").tp, kind, producer)
+    path = table.existing_log_for("g").segments.active.log_path
     broker.close()
     size = len(disk.read(path))
     for start in range(0, size, 61):

@@ -13,7 +13,7 @@ import logging
 import re
 from typing import Any
 
-from strandlog.broker.compacted_table import TableTopic
+from strandlog.broker.compacted_table import CompactedTable
 from strandlog.errors import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
@@ -109,9 +109,9 @@ def find_coordinator(door: KafkaDoor, request: Request) -> Steps[None]:
         door.in_steps(request, _making_table(table), reply)
 
 
-def _making_table(table: TableTopic) -> Steps[bool]:
+def _making_table(table: CompactedTable) -> Steps[bool]:
     try:
-        yield from table.ensuring()
+        yield from table.ensure()
     except StrandlogError as error:
         logger.warning("a table of coordinators cannot be made: %s", error)
         return False

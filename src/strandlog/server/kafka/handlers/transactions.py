@@ -192,7 +192,7 @@ def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
     body = request.body()
 
     def ask() -> Deferred[None]:
-        tp = door.broker.offsets_table.log_of(body.group_id).tp
+        tp = door.broker.offsets_table.log_for(body.group_id).tp
         return door.core.transactions.add_partitions(body.transactional_id, _identity(body), [tp])
 
     _answer(request, ask, lambda code, _: request.reply({"error_code": code}))
@@ -275,7 +275,7 @@ def _commit_in_transaction(
         group_instance_id=getattr(body, "group_instance_id", None),
     )
     try:
-        log = door.broker.offsets_table.existing_log_of(body.group_id)
+        log = door.broker.offsets_table.existing_log_for(body.group_id)
         door.core.transactions.check_write(identity, log.tp)
         refused = door.broker.group_coordinator.try_commit_in_transaction(commit, identity)
     except StrandlogError as error:

@@ -751,3 +751,17 @@ def with_text(kind: type[StrandlogError], text: str) -> StrandlogError:
     if isinstance(error, RemoteError):
         error.code = kind.codes.kafka
     return error
+
+
+MAX_MESSAGE_CHARACTERS = 500
+
+
+def shortened(text: str, limit: int = MAX_MESSAGE_CHARACTERS) -> str:
+    """Return a message without its middle if it is too long; the end says what to do.
+
+    Messages quote what a client sent, such as a topic name, and a client may send megabytes.
+    """
+    if len(text) <= limit:
+        return text
+    half = (limit - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"

@@ -1,7 +1,7 @@
-"""What members of a "consumer" group tell each other: subscription and assignment, Kafka's bytes.
+"""Subscription and assignment bytes that members of a `consumer` group exchange.
 
-The broker passes these bytes through and looks inside for two questions only: which topics are
-subscribed, and which partitions does a member own.
+The broker passes these bytes through and decodes them only to find the subscribed topics and the
+partitions that a member owns.
 
     Subscription                              Assignment
       int16   version                           int16   version
@@ -11,8 +11,8 @@ subscribed, and which partitions does a member own.
       int32   generation          (v2+)
       string? rack                (v3+)
 
-A version above 3 is read as 3 and what follows is ignored: Kafka promises that later versions
-only add at the end. Version 3 is written unless the caller asks for less. Negative versions,
+A version above 3 is read as 3 and the rest is ignored: Kafka guarantees that later versions only
+add fields at the end. Version 3 is written unless the caller asks for less. Negative versions,
 short bytes and impossible lengths are `DataError`s.
 
 `Sticky` user data (the eager "sticky" assignor of Java clients) is

@@ -1,8 +1,8 @@
 """Keys and values of `__consumer_offsets`, byte for byte as Apache Kafka writes them.
 
-Each begins with an int16 version; the version of a key also says what the record is about.
+Each begins with an int16 version; the version of a key is also the type of the record.
 
-    key                                  value (null = forget it)
+    key                                  value (null = tombstone)
     v0, v1  offset                       offset
       string group                         int64   offset
       string topic                         int32   leader epoch              v3+

@@ -1,4 +1,4 @@
-"""The JSON-lines messages of the node door, in Maelstrom's envelope. Parses and formats; no I/O.
+"""JSON-lines messages of the node protocol, in Maelstrom's envelope. Parses and formats; no I/O.
 
     request   {"src": "c1", "dest": "n1", "body": {"type": T, "msg_id": 2, …}}
     reply     {"src": "n1", "dest": "c1", "body": {"type": "T_ok", "in_reply_to": 2,
@@ -203,7 +203,7 @@ def parse_request(envelope: Envelope) -> Request:
     return parse(envelope.body)
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -214,7 +214,7 @@ def _finite(digits: str) -> float:
     return number
 
 
-_loads = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant).decode
+_loads = json.JSONDecoder(parse_float=_finite, parse_constant=_reject_constant).decode
 
 
 def shown(value: object) -> str:
@@ -329,7 +329,7 @@ def encode_message(value: Any) -> bytes:
 
 
 def decode_message(value: bytes | None) -> Any:
-    """A message as it is given back; text when somebody else wrote something that is no JSON."""
+    """Decode a stored message; text if its writer stored something other than JSON."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Kafka's primitive types as bytes: one reader, one writer, both big-endian.
+"""Reader and writer for Kafka's primitive types, big-endian.
 
     type              bytes                                           null
     int8 … int64      1, 2, 4, 8, two's complement                    -
@@ -9,11 +9,10 @@
     compact_…         uvarint length or count plus one, then the same 0
     tagged fields     uvarint count, then tag, size, bytes of each    -
 
-The reader never trusts a length: each one is compared with the bytes that are left before
-anything is allocated, and an array must have room for its items at their smallest. Whatever does
-not fit is a `DataError`, never an IndexError, MemoryError or UnicodeDecodeError. The writer
-refuses text and arrays that its length field cannot express, so that what was written can always
-be read back.
+The reader checks every length against the bytes that are left before it allocates anything; an
+array must have room for its items at their smallest. Invalid bytes raise `DataError`, never
+IndexError, MemoryError or UnicodeDecodeError. The writer rejects text and arrays that their length
+field cannot express, so everything written can be read back.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Keys and values of `__transaction_state`, byte for byte as Apache Kafka writes them.
 
-    key v0                     value (null = forget it)
+    key v0                     value (null = tombstone)
       string transactional id    int64  producer id
                                  int16  producer epoch
                                  int32  transaction time-out, ms
                                  int8   state
                                  []?    topic:   string name, [] int32 partition
                                  int64  last update, ms
-                                 int64  start, ms; -1 when none is open
+                                 int64  start, ms; -1 if none is open
 
 Both begin with an int16 version. Version 1 of the value is the same with compact lengths and tagged
-fields, which say nothing that we need. We read both and write version 0.
+fields, which strandlog does not use. It reads both versions and writes version 0.
 """
 
 from __future__ import annotations

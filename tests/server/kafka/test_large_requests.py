@@ -14,7 +14,8 @@ from tests.support.kafka_requests import Wire, build, create_topic, encode, prod
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import DataError
-from strandlog.protocol.kafka.encoder import parse, request_encoder
+from strandlog.protocol.kafka.decoder import decode_request
+from strandlog.protocol.kafka.encoder import request_encoder
 from strandlog.protocol.kafka.headers import MAX_TAGGED_FIELDS, MAX_TEXT_BYTES, unsigned_varint
 from strandlog.protocol.kafka.produce_fetch_server import parse_produce
 from strandlog.protocol.kafka.schemas import element_of, is_entity, request_schema, unwrap
@@ -106,10 +107,10 @@ def test_a_fetch_of_many_partitions_returns_the_records_of_each(wire: Wire) -> N
 def test_millions_of_tagged_fields_in_a_request_are_refused_before_they_are_read() -> None:
     names = b"\x02a\x02a"
     few = names + unsigned_varint(MAX_TAGGED_FIELDS) + b"\x09\x00" * MAX_TAGGED_FIELDS
-    assert parse(18, 3, memoryview(few), 0).client_software_name == "a"
+    assert decode_request(18, 3, memoryview(few), 0).client_software_name == "a"
     many = names + unsigned_varint(10_000_000) + b"\x09\x00" * 200
     with pytest.raises(DataError, match="10000000 tagged fields"):
-        parse(18, 3, memoryview(many), 0)
+        decode_request(18, 3, memoryview(many), 0)
 
 
 def test_millions_of_tagged_fields_in_a_header_close_the_connection(wire: Wire) -> None:
@@ -125,9 +126,9 @@ def test_a_text_is_no_longer_than_kafkas_longest() -> None:
         row = {"name": "x" * length, "topic_id": None}
         return memoryview(request_encoder(3, 12)({"topics": [row]}))
 
-    assert len(parse(3, 12, request(MAX_TEXT_BYTES), 0).topics[0].name) == MAX_TEXT_BYTES
+    assert len(decode_request(3, 12, request(MAX_TEXT_BYTES), 0).topics[0].name) == MAX_TEXT_BYTES
     with pytest.raises(DataError, match="a text of 32768 bytes"):
-        parse(3, 12, request(MAX_TEXT_BYTES + 1), 0)
+        decode_request(3, 12, request(MAX_TEXT_BYTES + 1), 0)
     topic = {"name": "x" * (MAX_TEXT_BYTES + 1), "partition_data": []}
     body = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": [topic]}
     with pytest.raises(DataError, match="a text of 32768 bytes"):

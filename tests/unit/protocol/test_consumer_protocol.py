@@ -96,19 +96,19 @@ def test_an_empty_assignment_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\xff\xff" + GOLDEN[2:]])
-def test_what_is_no_subscription_is_refused(data: bytes) -> None:
+def test_what_is_no_subscription_is_rejected(data: bytes) -> None:
     with pytest.raises(DataError):
         decode_subscription(data)
 
 
-def test_a_subscription_cut_anywhere_is_refused() -> None:
+def test_a_subscription_cut_anywhere_is_rejected() -> None:
     for end in range(len(GOLDEN)):
         with pytest.raises(DataError):
             decode_subscription(GOLDEN[:end])
 
 
 @given(st.binary(max_size=80))
-def test_random_bytes_are_decoded_or_refused(data: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(data: bytes) -> None:
     for decode in (decode_subscription, decode_assignment, decode_sticky_user_data):
         try:
             decode(data)

@@ -99,13 +99,13 @@ def test_version_3_is_written() -> None:
 
 
 @pytest.mark.parametrize("version", ["0005", "ffff"])
-def test_a_value_of_an_unknown_version_is_refused(version: str) -> None:
+def test_a_value_of_an_unknown_version_is_rejected(version: str) -> None:
     for decode, golden in ((decode_offset, OFFSETS[3]), (decode_group, GROUPS[3])):
         with pytest.raises(DataError, match="version"):
             decode(bytes.fromhex(version) + bytes.fromhex(golden)[2:])
 
 
-def test_values_cut_anywhere_are_refused() -> None:
+def test_values_cut_anywhere_are_rejected() -> None:
     for version in (0, 3):
         for decode, golden in ((decode_offset, OFFSETS), (decode_group, GROUPS)):
             data = bytes.fromhex(golden[version])
@@ -115,7 +115,7 @@ def test_values_cut_anywhere_are_refused() -> None:
 
 
 @given(st.integers(-1, 5), st.binary(max_size=80))
-def test_random_bytes_are_decoded_or_refused(version: int, rest: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(version: int, rest: bytes) -> None:
     data = version.to_bytes(2, "big", signed=True) + rest
     for decode in (decode_key, decode_offset, decode_group):
         try:

@@ -103,7 +103,7 @@ def test_a_null_array_is_an_empty_one_and_other_negative_counts_are_not() -> Non
 
 
 @given(st.binary(max_size=64), st.sampled_from(READS))
-def test_random_bytes_are_read_or_refused(data: bytes, read: Callable[[Reader], Any]) -> None:
+def test_random_bytes_are_read_or_rejected(data: bytes, read: Callable[[Reader], Any]) -> None:
     reader = Reader(data)
     try:
         read(reader)
@@ -112,7 +112,7 @@ def test_random_bytes_are_read_or_refused(data: bytes, read: Callable[[Reader], 
     assert reader.remaining >= 0
 
 
-def test_text_that_does_not_fit_is_refused() -> None:
+def test_text_that_does_not_fit_is_rejected() -> None:
     assert len(encoded_text("x" * MAX_STRING_BYTES)) == MAX_STRING_BYTES
     for text in ("x" * (MAX_STRING_BYTES + 1), "é" * MAX_STRING_BYTES, "\ud800"):
         with pytest.raises(DataError):

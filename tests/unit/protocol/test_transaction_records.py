@@ -150,6 +150,6 @@ def test_noise_is_a_value_or_a_data_error(noise: bytes, version: bytes) -> None:
 
 
 @pytest.mark.parametrize("change", [{"epoch": 2**15}, {"timeout_ms": 2**31}])
-def test_what_does_not_fit_is_refused(change: dict[str, int]) -> None:
+def test_what_does_not_fit_is_rejected(change: dict[str, int]) -> None:
     with pytest.raises(DataError):
         encode_value(ONGOING._replace(**change))  # type: ignore[arg-type]

@@ -30,7 +30,8 @@ from strandlog.client.wire.sasl import tokens
 from strandlog.config.tables.server import Address
 from strandlog.errors import AuthenticationError, DataError, RemoteError, UnreachableError
 from strandlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS, FETCH, Api
-from strandlog.protocol.kafka.encoder import parse_response, request_encoder
+from strandlog.protocol.kafka.decoder import decode_response
+from strandlog.protocol.kafka.encoder import request_encoder
 from strandlog.protocol.kafka.headers import read_response_header, request_header
 
 Buffer = bytes | bytearray | memoryview
@@ -83,7 +84,7 @@ class Reply:
     def parsed(self) -> Any:
         """The body of a reply, by its schema."""
         frame, position = self.wait()
-        return parse_response(self.api.key, self.version, frame, position)
+        return decode_response(self.api.key, self.version, frame, position)
 
     def forget(self) -> None:
         """Nobody will ask for it."""
@@ -170,7 +171,7 @@ class WireConnection:
             frame, position = reply.wait()
             if int.from_bytes(frame[position : position + 2]) != UNSUPPORTED_VERSION:
                 break
-        answer = parse_response(API_VERSIONS.key, version, frame, position)
+        answer = decode_response(API_VERSIONS.key, version, frame, position)
         if answer.error_code:
             raise self.broken(f"it refuses ApiVersions with code {answer.error_code}")
         for row in answer.api_keys:

@@ -1,35 +1,35 @@
-"""Reads the body of any request or response by its schema, trusting nothing in it.
+"""Decodes any request or response by its schema, and validates every length.
 
-For each version one Python function is written out and compiled, when it is first needed; what it
-does for a small message looks like this:
+For each version one Python function is generated and compiled when it is first needed. For a small
+message it looks like this:
 
     def read(frame, p, left):
         v0, p = compact_text(frame, p)              group id
-        v1, = unpack2(frame, p); p += 4             fields of fixed size, all neighbours at once
-        c3, p = compact_count(frame, p)             an array: its length fits into what is left
-        left -= c3                                  and all arrays have so many items at most
+        v1, = unpack2(frame, p); p += 4             neighbouring fields of fixed size, all at once
+        c3, p = compact_count(frame, p)             array: its length fits into the bytes left
+        left -= c3                                  limit on the items of all arrays together
         if left < 0: too_many()
         v3 = []
         for _ in range(c3): ...
         p = p + 1 if not frame[p] else skip_tagged_fields(frame, p)
         return new(T4, (v0, v1, v3))
 
-Structures come out as named tuples with exactly the fields that the version has; times are
-`timedelta`, uuids `uuid.UUID` or None for the zero one. Tagged fields that the schema does not know
-are skipped: peers newer than us may send them.
+A structure becomes a named tuple with exactly the fields of its version; handlers read newer fields
+with `getattr` and a default. Times are `timedelta`, uuids `uuid.UUID` or None for the zero one.
+Unknown tagged fields are skipped, because newer peers may send them.
 
-A length is checked against the bytes that are left before anything is made of it, so a message
-costs memory in proportion to the bytes that arrived; and since an object takes more room than the
-one byte that an empty name has, no array is longer than MAX_ARRAY_LENGTH, and all arrays of a
-message together have no more items than the caller allows (`left`): reading an item, working on it
-and answering it take longer than sending it. For the same reason a text has at most 32,767 bytes,
-as with Kafka, and a structure at most `MAX_TAGGED_FIELDS`.
+Every length is checked against the bytes that are left before anything is allocated, so a message
+costs memory in proportion to the bytes that arrived. An object takes more memory than the one byte
+of an empty name, so no array is longer than MAX_ARRAY_LENGTH, and all arrays of a message have at
+most `left` items together: decoding, handling and answering an item takes longer than sending it.
+For the same reason a string has at most 32,767 bytes, as in Kafka, and a structure has at most
+`MAX_TAGGED_FIELDS`.
 
-`request_steps` has the same functions as generators that yield after each item: a message with many
-of them is read in slices.
+`request_steps` generates the same function as a generator that yields after each item, so that a
+request with many items does not block the event loop.
 
-What breaks a rule raises `DataError`, what ends too early `DataError`, `struct.error` or
-`IndexError`; `parse` in messages.py makes one of all.
+Invalid bytes raise `DataError`, truncated ones `DataError`, `struct.error` or `IndexError`; the
+`decode_*` functions turn all of them into `DataError`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,40 @@ Reader = Callable[..., Any]  # frame, position and how many items there may be
 MAX_ARRAY_LENGTH = 1_000_000
 ANY_NUMBER = 2**62
 _ZERO_UUID = bytes(16)
+_UNREADABLE = (DataError, struct.error, IndexError, ValueError, OverflowError)
+
+
+def decode_request(
+    api_key: int, version: int, frame: memoryview, position: int, max_items: int = ANY_NUMBER
+) -> Any:
+    """Decode the body of a request; `DataError` if the bytes are not one, or if its arrays have
+    more than `max_items` items."""
+    try:
+        return request_reader(api_key, version)(frame, position, max_items)
+    except _UNREADABLE as error:
+        raise _unreadable("request", api_key, version, error) from error
+
+
+def decode_request_steps(
+    api_key: int, version: int, frame: memoryview, position: int, max_items: int
+) -> Generator[None, None, Any]:
+    """`decode_request` as a generator that yields after each item of an array."""
+    try:
+        return (yield from request_steps(api_key, version)(frame, position, max_items))
+    except _UNREADABLE as error:
+        raise _unreadable("request", api_key, version, error) from error
+
+
+def decode_response(api_key: int, version: int, frame: memoryview, position: int) -> Any:
+    """Decode the body of a response; `DataError` if the bytes are not one."""
+    try:
+        return response_reader(api_key, version)(frame, position)
+    except _UNREADABLE as error:
+        raise _unreadable("response", api_key, version, error) from error
+
+
+def _unreadable(kind: str, api_key: int, version: int, error: Exception) -> DataError:
+    return DataError(f"a {kind} with key {api_key} v{version} cannot be read: {error}")
 
 
 @cache
@@ -173,7 +207,7 @@ class _Source:
         self._write(f"{target} = []")
         self._block(
             f"if {target}_count < 0:",
-            lambda: self._write(f"{target} = None" if nullable else f"refuse_null({field.name!r})"),
+            lambda: self._write(f"{target} = None" if nullable else f"reject_null({field.name!r})"),
         )
         self._block(f"for _ in range({target}_count):", item)
 
@@ -266,7 +300,7 @@ def _sized_reader(is_text: bool, flexible: bool, nullable: bool) -> Reader:
         end = position + length
         if length < 0:
             if not nullable:
-                _refuse_null("text" if is_text else "data")
+                _reject_null("text" if is_text else "data")
             return None, position
         if end > len(frame):
             raise DataError(f"{length} bytes are announced, {len(frame) - position} are left")
@@ -303,7 +337,7 @@ def _too_many() -> None:
     raise DataError("it has more items than a request may have")
 
 
-def _refuse_null(name: str) -> None:
+def _reject_null(name: str) -> None:
     raise DataError(f"{name} may not be null")
 
 
@@ -333,7 +367,7 @@ _SHARED: dict[str, Any] = {
     "new": tuple.__new__,
     "count": _count,
     "compact_count": _compact_count,
-    "refuse_null": _refuse_null,
+    "reject_null": _reject_null,
     "too_many": _too_many,
     "skip_tagged_fields": skip_tagged_fields,
     "uuid": _read_uuid,

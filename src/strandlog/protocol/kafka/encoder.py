@@ -1,105 +1,50 @@
-"""Any control-plane message of any version, parsed and written by kio's schemas.
+"""Encodes any request or response by its schema.
 
-`parse` gives an object with attributes in snake_case, only those that the version has; handlers ask
-for newer ones with `getattr` and a default (message_reader.py). `encoder` takes plain dictionaries
-with every field that any version knows, and picks: what the version does not have is left out, what
-the dictionary does not have gets the schema's default. The writer of a version is compiled once,
-when it is first needed; so is kio, whose schemas take longer to load than everything else that a
-broker does before it listens. `warm_up` does both ahead of time. A broker parses requests and
-encodes responses; `parse_response` and `request_encoder` are the same for a client.
+An encoder takes a dictionary with every field that any version knows, and writes those of its
+version; a field that the dictionary lacks gets the schema's default. The encoder of a version is
+compiled when it is first needed. So is kio loaded, whose schemas take longer to load than all else
+that a broker does before it listens; the server builds the newest encoders right after its start.
 
-Times are plain milliseconds, errors plain codes, uuids are `uuid.UUID` or None, as they are in the
-dictionaries. An array may be given as `bytes`: what `array_encoder` made of it before.
+Times are plain milliseconds, errors plain codes, uuids `uuid.UUID` or None. An array may be given
+as `bytes`: the result of `array_encoder`, which encodes an array once for many responses.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType
 from typing import Any
 
-from strandlog.errors import DataError
-from strandlog.protocol.kafka.decoder import (
-    ANY_NUMBER,
-    request_reader,
-    request_steps,
-    response_reader,
-)
+from strandlog.errors import shortened
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS, unsigned_varint
 from strandlog.protocol.kafka.schemas import (
     FIXED,
     element_of,
     is_entity,
-    kio,
     request_schema,
     response_schema,
     unwrap,
 )
-from strandlog.protocol.shortening import shortened
 
 Writer = Callable[[Any, list[bytes]], None]
 StepsWriter = Callable[[Any, list[bytes]], Generator[None, None, None]]
 
 _NO_UUID = bytes(16)
 _INT32 = struct.Struct(">i")
-_UNREADABLE = (DataError, struct.error, IndexError, ValueError, OverflowError)
-
-
-def parse(
-    api_key: int, version: int, frame: memoryview, position: int, max_items: int = ANY_NUMBER
-) -> Any:
-    """The body of a request; `DataError` when the bytes are not one, or when its arrays have more
-    items than that."""
-    try:
-        return request_reader(api_key, version)(frame, position, max_items)
-    except _UNREADABLE as error:
-        raise _unreadable(api_key, version, error) from error
-
-
-def parse_steps(
-    api_key: int, version: int, frame: memoryview, position: int, max_items: int
-) -> Generator[None, None, Any]:
-    """The same as a generator that yields after each element of an array."""
-    try:
-        return (yield from request_steps(api_key, version)(frame, position, max_items))
-    except _UNREADABLE as error:
-        raise _unreadable(api_key, version, error) from error
-
-
-def _unreadable(api_key: int, version: int, error: Exception) -> DataError:
-    return DataError(f"a request with key {api_key} v{version} cannot be read: {error}")
-
-
-def parse_response(api_key: int, version: int, frame: memoryview, position: int) -> Any:
-    """The body of a response; `DataError` when the bytes are not one."""
-    try:
-        return response_reader(api_key, version)(frame, position)
-    except (DataError, struct.error, IndexError, ValueError, OverflowError) as error:
-        raise DataError(
-            f"a response with key {api_key} v{version} cannot be read: {error}"
-        ) from error
-
-
-def warm_up(versions: Iterable[tuple[int, int]]) -> None:
-    """Build the codecs of these (API key, version) pairs ahead of time, from any thread."""
-    kio("index")
-    for api_key, version in versions:
-        request_reader(api_key, version)
-        encoder(api_key, version)
 
 
 @cache
-def encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
-    """What turns a dictionary into the body of a response."""
+def response_encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
+    """Return the function that encodes the body of a response."""
     return _encoder(response_schema(api_key, version))
 
 
 @cache
 def request_encoder(api_key: int, version: int) -> Callable[[Mapping[str, Any]], bytes]:
-    """What turns a dictionary into the body of a request."""
+    """Return the function that encodes the body of a request."""
     return _encoder(request_schema(api_key, version))
 
 
@@ -114,10 +59,10 @@ def _encoder(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
     return encode
 
 
-def encode_steps(
+def encode_response_steps(
     api_key: int, version: int, body: Mapping[str, Any]
 ) -> Generator[None, None, bytes]:
-    """The body of a response, as a generator that yields after each structure in an array."""
+    """Encode the body of a response; yields after each structure in an array."""
     parts: list[bytes] = []
     yield from _entity_steps(response_schema(api_key, version))(body, parts)
     return b"".join(parts)
@@ -125,7 +70,7 @@ def encode_steps(
 
 @cache
 def _entity_steps(schema: Any) -> StepsWriter:
-    """What `_entity_writer` writes, in steps."""
+    """`_entity_writer` as a generator."""
     flexible: bool = schema.__flexible__
     plain: list[tuple[str, Writer, StepsWriter | None, Any]] = []
     tagged: list[tuple[int, str, Writer]] = []
@@ -171,7 +116,7 @@ def _array_length(count: int, flexible: bool) -> bytes:
 
 @cache
 def array_encoder(api_key: int, version: int, *path: str) -> Callable[[Sequence[Any]], bytes]:
-    """What turns an array inside a response into bytes that may be used many times."""
+    """Return the function that encodes an array inside a response, for use in many responses."""
     schema: Any = response_schema(api_key, version)
     for name in path:
         [found] = [field for field in fields(schema) if field.name == name]
@@ -255,7 +200,7 @@ def _field_writer(field: Field[Any], flexible: bool) -> Writer:
 
 
 def _message_writer(write: Writer) -> Writer:
-    """Messages name what a client sent; with that they may be longer than a text can be."""
+    """Messages quote what a client sent, and could exceed the longest string."""
 
     def write_shortened(value: str | None, parts: list[bytes]) -> None:
         write(value and shortened(value), parts)

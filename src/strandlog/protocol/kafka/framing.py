@@ -1,14 +1,14 @@
-"""Bytes in, whole frames out, one at a time: `feed` what arrived, then `cut` frame by frame.
+"""Splits a byte stream into length-prefixed frames: `feed` bytes, then `cut` frame by frame.
 
     frame: i32 length | i16 api key | ... that many bytes
 
-A length that is negative or over the limit ends the connection: what follows cannot be a frame.
-Only Produce requests, which carry records, may be as large as the limit; all others have a lower
-one, because what is decoded takes several times as much memory as its bytes. Memory grows with the
-bytes that have arrived, never with a length that was only announced. Each whole frame comes out as
-a read-only view of one buffer that is not written to again, so a batch inside it goes to disk
-without a copy; a frame that arrived in one piece is not copied at all, any other is copied once.
-Frames that are not cut yet cost no more than their bytes, however small they are.
+A length that is negative or over the limit raises: what follows cannot be a frame. Only Produce
+requests, which carry records, may be as large as the limit; all others have a lower one, because a
+decoded request takes several times as much memory as its bytes. Memory grows with the bytes that
+have arrived, never with an announced length. Each frame is a read-only view of one buffer that is
+not written to again, so a batch inside it goes to disk without a copy; a frame that arrived in one
+piece is not copied at all, any other is copied once. Frames that are not cut yet cost no more than
+their bytes, however small they are.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ class FrameSplitter:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes have arrived that no frame was cut from."""
+        """Bytes that have arrived and are not part of a cut frame."""
         return len(self._uncut) + (len(self._buffer) if self._buffer is not None else 0)
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes the unfinished frame still lacks, as far as that is known.
+        """Bytes that the unfinished frame still lacks, as far as known.
 
-        Means something only after `cut` has found no whole frame.
+        Valid only after `cut` has returned None.
         """
         return self._wanted - self.buffered_bytes
 
     def feed(self, data: bytes) -> None:
-        """Take in what arrived."""
+        """Add received bytes."""
         uncut = self._uncut
         self._uncut = memoryview(bytes(uncut) + data if len(uncut) else data)
 
     def cut(self) -> memoryview | None:
-        """The next whole frame without its length, or None when more bytes have to arrive."""
+        """Return the next whole frame without its length; None if more bytes have to arrive."""
         uncut = self._uncut
         while self._buffer is not None:
             missing = self._wanted - len(self._buffer)
@@ -79,11 +79,11 @@ class FrameSplitter:
         return None
 
     def compact(self) -> None:
-        """Keep no more memory than `buffered_bytes`, for frames that are cut much later."""
+        """Release memory beyond `buffered_bytes`, for frames that are cut much later."""
         self._uncut = compacted(self._uncut)
 
     def _frame_size(self, start: bytearray | memoryview) -> int | None:
-        """The size of a frame with its length, or None while too little of it is there to say."""
+        """Return the size of a frame including its length; None until enough of it has arrived."""
         if len(start) < LENGTH_SIZE:
             self._wanted = LENGTH_SIZE
             return None
@@ -108,15 +108,15 @@ class FrameSplitter:
 
 
 def compacted(view: memoryview) -> memoryview:
-    """The same bytes; as a copy if the view keeps a buffer in memory that is much larger."""
+    """Return the view, or a copy if the view keeps a much larger buffer in memory."""
     whole = memoryview(view.obj)
     return memoryview(bytes(view)) if 2 * len(view) < len(whole) else view
 
 
 def _other_protocol(start: bytes) -> str:
-    """What somebody speaks who took this port for another one; "" when it may be Kafka's."""
+    """What a client of another protocol seems to speak; "" if it may be Kafka's."""
     if start in _HTTP_STARTS:
         return "this is HTTP on Kafka's port; the console and the API are on http.port (9095)"
     if start.startswith(_TLS_HANDSHAKE):
-        return "this is TLS, which is not spoken here; set security.protocol=PLAINTEXT"
+        return "this is TLS, which is not supported here; set security.protocol=PLAINTEXT"
     return ""

@@ -1,12 +1,12 @@
-"""The few bytes in front of each request and response.
+"""Request and response headers.
 
     request v1     i16 api key | i16 version | i32 correlation id | nullable string client id
     request v2     the same, then tagged fields                                  (flexible versions)
     response v0    i32 correlation id
     response v1    the same, then tagged fields                                  (flexible versions)
 
-ApiVersions is the exception: its response header is always v0, because a client that does not know
-the broker yet must be able to read it.
+The response header of ApiVersions is always v0, because a client must be able to read it before it
+knows the versions of the broker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TAGGED_FIELDS = 100  # of one structure; Kafka's largest has fewer than ten
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what."""
+    """A decoded request header, and where the body begins."""
 
     api_key: int
     version: int
@@ -58,7 +58,7 @@ def read_request_header(frame: memoryview, supported: Mapping[int, range]) -> Re
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """The header of a response."""
+    """Encode the header of a response."""
     header = _CORRELATION.pack(correlation_id)
     if api_key != API_VERSIONS.key and API_BY_KEY[api_key].is_flexible(version):
         return header + NO_TAGGED_FIELDS
@@ -66,14 +66,14 @@ def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
 
 
 def request_header(api: Api, version: int, correlation_id: int, client_id: str) -> bytes:
-    """The header of a request that we send."""
+    """Encode the header of a request."""
     name = client_id.encode()
     header = _REQUEST.pack(api.key, version, correlation_id, len(name)) + name
     return header + NO_TAGGED_FIELDS if api.is_flexible(version) else header
 
 
 def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int, int]:
-    """(correlation id, where the body begins) of a response to what we sent."""
+    """Return (correlation id, position of the body) of a response."""
     try:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
     except struct.error as error:
@@ -85,7 +85,7 @@ def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int
 
 
 def skip_tagged_fields(frame: memoryview, position: int) -> int:
-    """The position after the tagged fields that begin here."""
+    """Return the position after the tagged fields that begin here."""
     count, position = read_unsigned_varint(frame, position)
     if count > MAX_TAGGED_FIELDS:  # ten million empty ones fit into 20 MB
         raise DataError(f"{count} tagged fields: the limit is {MAX_TAGGED_FIELDS}")
@@ -99,7 +99,7 @@ def skip_tagged_fields(frame: memoryview, position: int) -> int:
 
 
 def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
-    """(value, next position)."""
+    """Return (value, next position)."""
     value = shift = 0
     while True:
         if position >= len(frame) or shift > 28:
@@ -113,7 +113,7 @@ def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 def unsigned_varint(value: int) -> bytes:
-    """A number as compact lengths and tags have it."""
+    """Encode a number as an unsigned varint, as compact lengths and tags do."""
     if value < 0x80:
         return bytes((value,))
     parts = bytearray()

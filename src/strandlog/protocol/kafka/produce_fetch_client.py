@@ -1,5 +1,4 @@
-"""Produce and Fetch by hand once more, as a client has them: what hot_path.py reads is written here
-and the other way round. Record bytes stay views here too.
+"""The client's side of Produce and Fetch, by hand, so that record bytes are never copied.
 
     Fetch request (v4 to v12), one partition
         i32 replica id -1 | i32 max wait ms | i32 min bytes | i32 max bytes | i8 isolation |
@@ -9,8 +8,8 @@ and the other way round. Record bytes stay views here too.
             i32 last fetched epoch (v12) | i64 log start offset (from v5) | i32 max bytes ] ] |
         [ forgotten topics ] (from v7) | string rack (from v11)
 
-Session epoch -1 with session id 0 asks for a full answer and no session. What a broker sends is
-trusted as little as what a client sends: every length is checked.
+Session epoch -1 with session id 0 asks for a full response without a session. Responses are
+validated like requests: every length is checked against the bytes that are left.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _FETCH_PARTITION = {4: ">iqi", 5: ">iqqi", 9: ">iiqqi", 12: ">iiqiqi"}
 
 
 class FetchAsk(NamedTuple):
-    """What a Fetch request asks for."""
+    """The fields of a Fetch request for one partition."""
 
     topic: str
     partition: int
@@ -69,7 +68,7 @@ class FetchedRecords(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """What a broker answers to a Fetch. A throttled one may have no partitions."""
+    """A decoded Fetch response. A throttled one may have no partitions."""
 
     throttle_ms: int
     error_code: int
@@ -77,7 +76,7 @@ class FetchAnswer(NamedTuple):
 
 
 def fetch_request(version: int, ask: FetchAsk) -> bytes:
-    """The body of a Fetch request for one partition."""
+    """Encode the body of a Fetch request for one partition."""
     is_flexible = version >= FETCH_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     one = b"\x02" if is_flexible else _INT32.pack(1)
@@ -108,7 +107,7 @@ def _fetch_partition(version: int, ask: FetchAsk) -> bytes:
 
 
 def parse_fetch_response(version: int, frame: memoryview, position: int) -> FetchAnswer:
-    """A Fetch response whose records are views of the frame."""
+    """Decode a Fetch response; its records are views of the frame."""
     cursor = Cursor(frame, position, version >= FETCH_FLEXIBLE_FROM)
     (throttle_ms,) = cursor.fixed(_INT32)
     error_code = cursor.fixed(_FETCH_HEAD_ANSWER)[0] if version >= 7 else 0
@@ -155,7 +154,7 @@ def produce_request(
     timeout_ms: int,
     topics: Mapping[str, Sequence[tuple[int, Buffer]]],
 ) -> list[Buffer]:
-    """The body of a Produce request as buffers to be sent one after the other."""
+    """Encode the body of a Produce request as buffers to be sent one after the other."""
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     head = bytearray(nullable_text(transactional_id, is_flexible))
@@ -175,7 +174,7 @@ def produce_request(
 def parse_produce_response(
     version: int, frame: memoryview, position: int
 ) -> list[tuple[str, ProduceAnswer]]:
-    """(topic, what became of a partition's share) of a Produce response."""
+    """Decode a Produce response into (topic, result of one partition)."""
     cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM)
     answers: list[tuple[str, ProduceAnswer]] = []
     for _ in range(cursor.count()):

@@ -1,5 +1,5 @@
-"""Produce and Fetch by hand, so that record bytes stay views from socket to disk
-and back.
+"""Decodes Produce and encodes Produce and Fetch responses by hand, so that record bytes are never
+copied: they stay views from socket to disk and back.
 
     Produce request (v3 to v13)
         nullable string transactional id | i16 acks | i32 timeout ms |
@@ -19,9 +19,9 @@ and back.
             i64 log start offset (from v5) | nullable [ i64 producer id | i64 first offset ] |
             i32 preferred read replica (from v11) | nullable bytes records ] ]
 
-Strings, arrays and bytes are compact and structures end with tagged fields from v9 and v12 on. A
-length is never trusted: it is checked against the bytes that are left before anything is made of
-it. A client has the other two, and what a broker sends back, in client_path.py.
+Strings, arrays and bytes are compact and structures end with tagged fields from Produce v9 and
+Fetch v12 on. Every length is checked against the bytes that are left before anything is allocated.
+The client's side is in produce_fetch_client.py; decoder.py decodes Fetch requests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from strandlog.errors import DataError
+from strandlog.errors import DataError, shortened
 from strandlog.protocol.kafka.headers import (
     MAX_TEXT_BYTES,
     NO_TAGGED_FIELDS,
@@ -40,7 +40,6 @@ from strandlog.protocol.kafka.headers import (
     skip_tagged_fields,
     unsigned_varint,
 )
-from strandlog.protocol.shortening import shortened
 
 Buffer = bytes | bytearray | memoryview
 MAX_ELEMENTS = 1_000_000  # in the arrays of one message; a broker has a setting
@@ -66,7 +65,7 @@ class ProducedRecords(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """What a producer sends."""
+    """A decoded Produce request."""
 
     transactional_id: str | None
     acks: int
@@ -87,7 +86,7 @@ class FetchedPartition(NamedTuple):
 
 
 class Cursor:
-    """Reads one message from front to back."""
+    """Reads one message from start to end."""
 
     __slots__ = ("_left", "frame", "is_flexible", "position")
 
@@ -118,7 +117,7 @@ class Cursor:
         return self.fixed(layout)[0]
 
     def sized(self, layout: struct.Struct) -> memoryview | None:
-        """Bytes behind a length; None for null."""
+        """Bytes after their length; None for null."""
         length = self._length(layout)
         if length < 0:
             return None
@@ -138,7 +137,7 @@ class Cursor:
         return str(data, "utf-8", "replace")
 
     def count(self) -> int:
-        """The length of an array, believed only if so many elements can still come."""
+        """The length of an array; `DataError` if that many items cannot fit into the bytes left."""
         count = self._length(_INT32)
         if count * _SMALLEST_ELEMENT_BYTES > len(self.frame) - self.position:
             raise DataError(f"an array of {count} does not fit into its message")
@@ -172,13 +171,13 @@ _new_tuple = tuple.__new__  # a named tuple's own way takes three times as long
 def parse_produce(
     version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> ProduceRequest:
-    """A Produce request whose records are views of the frame."""
+    """Decode a Produce request; its records are views of the frame."""
     single = parse_single_produce(version, frame, position)
     return single or parse_any_produce(version, frame, position, max_elements)
 
 
 def parse_single_produce(version: int, frame: memoryview, position: int) -> ProduceRequest | None:
-    """The request if it is for one partition and has the usual form."""
+    """Decode a request of the usual form, for one partition; None if it has another form."""
     with contextlib.suppress(struct.error):  # too short for that; it may be another one
         if version < PRODUCE_FLEXIBLE_FROM:
             return _parse_single(frame, position)
@@ -188,7 +187,7 @@ def parse_single_produce(version: int, frame: memoryview, position: int) -> Prod
 
 
 def _parse_single(frame: memoryview, position: int) -> ProduceRequest | None:
-    """The request if it has the form of `_SINGLE`."""
+    """Decode a request of the form `_SINGLE`; None if it has another form."""
     no_id, acks, timeout_ms, topics, length = _SINGLE.unpack_from(frame, position)
     if no_id != -1 or topics != 1 or length < 0:
         return None
@@ -202,7 +201,7 @@ def _parse_single(frame: memoryview, position: int) -> ProduceRequest | None:
 
 
 def _parse_single_compact(frame: memoryview, position: int) -> ProduceRequest | None:
-    """The same for compact types, if nothing is tagged."""
+    """`_parse_single` for compact types without tagged fields."""
     no_id, acks, timeout_ms, topics, length = _SINGLE_COMPACT.unpack_from(frame, position)
     if no_id != 0 or topics != 1 + 1 or not 0 < length < 0x80:
         return None
@@ -228,7 +227,7 @@ def _single(
 def parse_any_produce(
     version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> ProduceRequest:
-    """The same for a request of any form."""
+    """Decode a request of any form."""
     steps = parse_produce_steps(version, frame, position, max_elements)
     while True:
         try:
@@ -241,7 +240,7 @@ def parse_any_produce(
 def parse_produce_steps(
     version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> Generator[None, None, ProduceRequest]:
-    """The same as a generator that yields after each partition."""
+    """A generator that yields after each partition."""
     cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM, max_elements)
     transactional_id = cursor.text()
     acks, timeout_ms = cursor.fixed(_ACKS_TIMEOUT)
@@ -261,7 +260,7 @@ def parse_produce_steps(
 
 
 class ProduceAnswer(NamedTuple):
-    """What became of one partition's share of a Produce request."""
+    """The result of a Produce request for one partition."""
 
     partition: int
     error_code: int
@@ -281,7 +280,7 @@ _NO_ERRORS_COMPACT = b"\1\0"
 def produce_response(
     version: int, topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]]
 ) -> bytes:
-    """The body of a Produce response."""
+    """Encode the body of a Produce response."""
     steps = produce_response_steps(version, topics)
     while True:
         try:
@@ -294,7 +293,7 @@ def produce_response(
 def produce_response_steps(
     version: int, topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]]
 ) -> Generator[None, None, bytes]:
-    """The same as a generator that yields after each partition."""
+    """A generator that yields after each partition."""
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     parts = [array_length(len(topics), is_flexible)]
@@ -322,7 +321,7 @@ def produce_response_steps(
 
 
 def nullable_text(text: str | None, is_flexible: bool) -> bytes:
-    """Text behind its length."""
+    """Encode a string with its length."""
     if text is None:
         return b"\0" if is_flexible else _INT16.pack(-1)
     data = text.encode()
@@ -341,7 +340,7 @@ def fetch_response(
     error_code: int = 0,
     session_id: int = 0,
 ) -> list[Buffer]:
-    """The body of a Fetch response as buffers to be written one after the other."""
+    """Encode the body of a Fetch response as buffers to be written one after the other."""
     steps = fetch_response_steps(version, topics, error_code, session_id)
     while True:
         try:
@@ -357,7 +356,7 @@ def fetch_response_steps(
     error_code: int = 0,
     session_id: int = 0,
 ) -> Generator[None, None, list[Buffer]]:
-    """The same as a generator that yields after each partition."""
+    """A generator that yields after each partition."""
     is_flexible = version >= FETCH_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     head = bytearray(_INT32.pack(0))
@@ -382,7 +381,7 @@ def fetch_response_steps(
 
 
 def array_length(count: int, is_flexible: bool) -> bytes:
-    """The length in front of an array, or of bytes."""
+    """Encode the length of an array or of bytes."""
     return unsigned_varint(count + 1) if is_flexible else _INT32.pack(count)
 
 

@@ -1,11 +1,11 @@
-"""What a kio schema says about a field, for the reader and the writer of messages.
+"""What kio's schemas say about a field, for the decoder and the encoder.
 
 kio is used as a table only: which fields a version has, of which types, nullable or not, with which
-tags. Its own reader makes room for as many elements as a length announces before it looks at the
-bytes, so a request of a few bytes could end the process.
+tags. Its own reader allocates as many elements as a length announces before it looks at the bytes,
+so a request of a few bytes could exhaust the memory.
 
-Nobody else imports kio. Where hypothesis is installed it makes strategies of its types, and loading
-both takes twenty times as long as kio alone; so it does not get to see it.
+Only this module imports kio. If hypothesis is installed, kio builds strategies for its types, and
+loading both takes twenty times as long as kio alone; so the import of hypothesis is hidden from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import import_module
 from types import ModuleType, NoneType
 from typing import Any, get_args, get_origin
 
-# kafka_type → (layout, what stands for "nothing")
+# kafka_type → (layout, default)
 FIXED: dict[str, tuple[struct.Struct, Any]] = {
     "int8": (struct.Struct(">b"), 0),
     "int16": (struct.Struct(">h"), 0),
@@ -39,11 +39,11 @@ INT32 = struct.Struct(">i")
 
 @cache
 def kio(module: str) -> ModuleType:
-    """A module of kio, loaded when it is first asked for."""
+    """Import a module of kio on first use."""
     hidden = "hypothesis"
-    if hidden in sys.modules:  # the price is paid
+    if hidden in sys.modules:  # loaded already
         return import_module(f"kio.{module}")
-    # What stands for None there cannot be imported.
+    # None in sys.modules makes an import fail.
     sys.modules[hidden] = None  # type: ignore[assignment]
     try:
         return import_module(f"kio.{module}")
@@ -52,17 +52,17 @@ def kio(module: str) -> ModuleType:
 
 
 def request_schema(api_key: int, version: int) -> Any:
-    """The structure of a request."""
+    """kio's schema of a request."""
     return kio("index").load_request_schema(api_key, version)
 
 
 def response_schema(api_key: int, version: int) -> Any:
-    """The structure of a response."""
+    """kio's schema of a response."""
     return kio("index").load_response_schema(api_key, version)
 
 
 def unwrap(kind: Any) -> tuple[Any, bool]:
-    """(type without None, whether None was allowed)."""
+    """Return (the type without None, whether None is allowed)."""
     arguments = get_args(kind)
     if NoneType in arguments:
         rest = [argument for argument in arguments if argument is not NoneType]
@@ -71,10 +71,10 @@ def unwrap(kind: Any) -> tuple[Any, bool]:
 
 
 def is_entity(kind: Any) -> bool:
-    """Whether a field holds a structure of its own."""
+    """Whether a field is a structure."""
     return is_dataclass(kind)
 
 
 def element_of(kind: Any) -> Any:
-    """What an array holds; None when the field is no array."""
+    """The item type of an array; None if the field is not an array."""
     return get_args(kind)[0] if get_origin(kind) is tuple else None

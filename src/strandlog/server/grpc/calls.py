@@ -23,8 +23,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc import StatusCode
 
-from strandlog.errors import MalformedMessageError, StrandlogError
-from strandlog.protocol.shortening import shortened
+from strandlog.errors import MalformedMessageError, StrandlogError, shortened
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.hanging_up import hang_up
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError

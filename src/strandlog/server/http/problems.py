@@ -15,8 +15,7 @@ import logging
 import msgspec
 from starlette.responses import Response
 
-from strandlog.errors import StrandlogError
-from strandlog.protocol.shortening import shortened
+from strandlog.errors import StrandlogError, shortened
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from strandlog.protocol.kafka.api import Api
-from strandlog.protocol.kafka.encoder import warm_up as warm_up_codecs
+from strandlog.protocol.kafka.decoder import request_reader
+from strandlog.protocol.kafka.encoder import response_encoder
 
 
 class ResourceType(IntEnum):
@@ -144,5 +145,7 @@ def declared_apis() -> list[KafkaApi]:
 
 
 def warm_up() -> None:
-    """Build the codecs of the newest versions before the first request needs them."""
-    warm_up_codecs([(each.key, each.last_version) for each in declared_apis()])
+    """Load the schemas and build the codecs of the newest versions, from any thread."""
+    for each in declared_apis():
+        request_reader(each.key, each.last_version)
+        response_encoder(each.key, each.last_version)

@@ -16,7 +16,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, StrandlogError
 from strandlog.protocol.kafka.api import API_VERSIONS
-from strandlog.protocol.kafka.encoder import encoder
+from strandlog.protocol.kafka.encoder import response_encoder
 from strandlog.protocol.kafka.headers import read_request_header
 from strandlog.server.core import ServerCore
 from strandlog.server.kafka.api import KAFKA_APIS, SUPPORTED_VERSIONS
@@ -222,7 +222,7 @@ class KafkaDoor:
             "api_keys": [KAFKA_APIS[API_VERSIONS.key].advertised()],
         }
         correlation = header.correlation_id.to_bytes(4, signed=True)
-        request.slot.fill([correlation, encoder(API_VERSIONS.key, 0)(body)])
+        request.slot.fill([correlation, response_encoder(API_VERSIONS.key, 0)(body)])
 
     def answer_when_done(
         self,

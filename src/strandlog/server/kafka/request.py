@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from strandlog.errors import StrandlogError
-from strandlog.protocol.kafka.decoder import ANY_NUMBER
-from strandlog.protocol.kafka.encoder import encode_steps, encoder, parse, parse_steps
+from strandlog.protocol.kafka.decoder import ANY_NUMBER, decode_request, decode_request_steps
+from strandlog.protocol.kafka.encoder import encode_response_steps, response_encoder
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
 from strandlog.server.kafka.connection import Buffer, Connection, Slot
 from strandlog.storage.work import Steps, breathe
@@ -56,7 +56,9 @@ class Request:
         """The request, parsed; `DataError` when it cannot be, or has more items than that."""
         header = self.header
         limit = min(max_items, self.max_elements)
-        body = parse(header.api_key, header.version, self.frame, header.body_position, limit)
+        body = decode_request(
+            header.api_key, header.version, self.frame, header.body_position, limit
+        )
         self._release()
         return body
 
@@ -66,7 +68,7 @@ class Request:
             return self.body(max_items)
         header = self.header
         limit = min(max_items, self.max_elements)
-        reading = parse_steps(
+        reading = decode_request_steps(
             header.api_key, header.version, self.frame, header.body_position, limit
         )
         body = yield from breathing(reading)
@@ -81,12 +83,12 @@ class Request:
     def reply(self, body: Mapping[str, Any]) -> None:
         """Answer with a dictionary of fields."""
         header = self.header
-        self.reply_buffers([encoder(header.api_key, header.version)(body)])
+        self.reply_buffers([response_encoder(header.api_key, header.version)(body)])
 
     def replying(self, body: Mapping[str, Any]) -> Steps[None]:
         """The same in steps, for answers that may be large."""
         header = self.header
-        encoded = yield from breathing(encode_steps(header.api_key, header.version, body))
+        encoded = yield from breathing(encode_response_steps(header.api_key, header.version, body))
         self.reply_buffers([encoded])
 
     def reply_buffers(self, buffers: Sequence[Buffer]) -> None:

@@ -19,7 +19,7 @@ from strandlog.client.wire.sasl import HASHES, tokens
 from strandlog.errors import AuthenticationError
 from strandlog.protocol.kafka.api import API_BY_KEY
 from strandlog.protocol.kafka.decoder import request_reader
-from strandlog.protocol.kafka.encoder import encoder
+from strandlog.protocol.kafka.encoder import response_encoder
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
 
 USER, PASSWORD = "us=er,", "secret"
@@ -117,7 +117,7 @@ class Server:
         frame = number.to_bytes(4)
         if api_key != 18 and API_BY_KEY[api_key].is_flexible(version):
             frame += NO_TAGGED_FIELDS
-        frame += encoder(api_key, version)(body)
+        frame += response_encoder(api_key, version)(body)
         guest.sendall(len(frame).to_bytes(4) + frame)
 
     def _plain(self) -> Any:

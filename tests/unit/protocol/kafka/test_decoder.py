@@ -1,4 +1,4 @@
-"""Our reader of requests against kio's writer, for every API and version; and against hostility."""
+"""The decoder against kio's writer, for every API and version, and against hostile bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from tests.support.kafka_requests import encode, request_bodies
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import FETCH, PRODUCE
-from strandlog.protocol.kafka.decoder import MAX_ARRAY_LENGTH
-from strandlog.protocol.kafka.encoder import parse
+from strandlog.protocol.kafka.decoder import MAX_ARRAY_LENGTH, decode_request
 from strandlog.server.kafka.handlers import declared_apis
 
-# Produce is read by hand (hot_path.py).
+# produce_fetch_server decodes Produce by hand.
 ALL_VERSIONS = [
     (api.key, version)
     for api in declared_apis()
@@ -45,12 +44,12 @@ def _same(ours: Any, kios: Any) -> bool:
 
 
 @pytest.mark.parametrize(("api_key", "version"), ALL_VERSIONS)
-def test_what_kio_writes_we_read(api_key: int, version: int) -> None:
+def test_requests_written_by_kio_are_decoded(api_key: int, version: int) -> None:
     @QUICK
     @given(request_bodies(api_key, version), st.binary(max_size=5))
     def check(body: Any, before: bytes) -> None:
         frame = memoryview(before + encode(body))
-        assert _same(parse(api_key, version, frame, len(before)), body)
+        assert _same(decode_request(api_key, version, frame, len(before)), body)
 
     check()
 
@@ -65,11 +64,11 @@ def test_a_request_that_was_cut_or_changed_is_read_or_is_a_data_error(
         frame = bytearray(encode(body))
         for cut in range(len(frame)):
             with pytest.raises(DataError):
-                parse(api_key, version, memoryview(bytes(frame[:cut])), 0)
+                decode_request(api_key, version, memoryview(bytes(frame[:cut])), 0)
         if frame:
             frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
         try:
-            parse(api_key, version, memoryview(bytes(frame)), 0)
+            decode_request(api_key, version, memoryview(bytes(frame)), 0)
         except DataError:
             return
 
@@ -77,7 +76,7 @@ def test_a_request_that_was_cut_or_changed_is_read_or_is_a_data_error(
 
 
 @pytest.mark.parametrize(("api_key", "version"), FLEXIBLE)
-def test_tagged_fields_that_nobody_knows_yet_are_skipped(api_key: int, version: int) -> None:
+def test_unknown_tagged_fields_are_skipped(api_key: int, version: int) -> None:
     unknown = b"\x02\xe8\x07\x03abc\xe9\x07\x00"  # tags 1000 and 1001
 
     @QUICK
@@ -86,7 +85,7 @@ def test_tagged_fields_that_nobody_knows_yet_are_skipped(api_key: int, version: 
         frame = encode(body)
         if any("tag" in field.metadata for field in fields(body)):
             return  # the count of tagged fields may not be the last byte
-        assert _same(parse(api_key, version, memoryview(frame[:-1] + unknown), 0), body)
+        assert _same(decode_request(api_key, version, memoryview(frame[:-1] + unknown), 0), body)
 
     check()
 
@@ -99,17 +98,17 @@ def test_an_unknown_tagged_field_inside_a_structure_is_skipped() -> None:
         + (b"\x02" + topic + b"\x02" + known + b"\x01\x63\x02xy" + b"\x00")
         + b"\x01\x01\x00"
     )
-    body = parse(FETCH.key, 12, memoryview(frame), 0)
+    body = decode_request(FETCH.key, 12, memoryview(frame), 0)
     [part] = body.topics[0].partitions
     assert (part.partition, part.fetch_offset, part.partition_max_bytes) == (3, 5, 100)
 
 
 def test_an_array_is_no_longer_than_the_limit() -> None:
     names = struct.pack(">i", MAX_ARRAY_LENGTH) + bytes(2 * MAX_ARRAY_LENGTH)
-    assert len(parse(15, 0, memoryview(names), 0).groups) == MAX_ARRAY_LENGTH
+    assert len(decode_request(15, 0, memoryview(names), 0).groups) == MAX_ARRAY_LENGTH
     names = struct.pack(">i", MAX_ARRAY_LENGTH + 1) + bytes(2 * MAX_ARRAY_LENGTH + 2)
     with pytest.raises(DataError, match="too long"):
-        parse(15, 0, memoryview(names), 0)
+        decode_request(15, 0, memoryview(names), 0)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +128,4 @@ def test_an_announced_length_without_bytes_costs_nothing(
 ) -> None:
     # kio's own reader made room for all elements first, and took the process with it.
     with pytest.raises(DataError):
-        parse(api_key, version, memoryview(frame), 0)
+        decode_request(api_key, version, memoryview(frame), 0)

@@ -1,4 +1,4 @@
-"""Our writer against kio's reader, for every API and version that we speak."""
+"""The encoder against kio's reader, for every supported API and version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kio.serial import entity_reader
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import Api
-from strandlog.protocol.kafka.encoder import array_encoder, encoder, parse
+from strandlog.protocol.kafka.decoder import decode_request
+from strandlog.protocol.kafka.encoder import array_encoder, response_encoder
 from strandlog.server.kafka.handlers import declared_apis
 
 ALL_VERSIONS = [(each.api, version) for each in declared_apis() for version in each.versions]
@@ -25,7 +26,7 @@ def _read(api_key: int, version: int, data: bytes) -> Any:
 
 @pytest.mark.parametrize(("api", "version"), ALL_VERSIONS)
 def test_every_response_can_be_written_with_defaults_alone(api: Api, version: int) -> None:
-    _read(api.key, version, encoder(api.key, version)({}))
+    _read(api.key, version, response_encoder(api.key, version)({}))
 
 
 @pytest.mark.parametrize(("api", "version"), ALL_VERSIONS)
@@ -35,7 +36,7 @@ def test_flexible_versions_are_those_of_the_schema(api: Api, version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_says_the_same_in_every_version_as_far_as_it_can(version: int) -> None:
+def test_metadata_has_the_same_content_in_every_version_that_supports_it(version: int) -> None:
     topic_id = uuid4()
     body = {
         "throttle_time": 7,
@@ -59,7 +60,7 @@ def test_metadata_says_the_same_in_every_version_as_far_as_it_can(version: int) 
             }
         ],
     }
-    found = _read(3, version, encoder(3, version)(body))
+    found = _read(3, version, response_encoder(3, version)(body))
     assert (found.brokers[0].host, found.brokers[0].port) == ("h", 9092)
     topic = found.topics[0]
     assert (topic.name, topic.error_code.value) == ("ä", 3)
@@ -71,26 +72,26 @@ def test_metadata_says_the_same_in_every_version_as_far_as_it_can(version: int) 
 
 def test_tagged_fields_are_written_when_given() -> None:
     body = {"supported_features": [{"name": "f", "min_version": 1, "max_version": 2}]}
-    found = _read(18, 4, encoder(18, 4)(body))
+    found = _read(18, 4, response_encoder(18, 4)(body))
     assert [(f.name, f.min_version, f.max_version) for f in found.supported_features] == [
         ("f", 1, 2)
     ]
 
 
 @pytest.mark.parametrize(("api", "version"), ALL_VERSIONS)
-def test_bytes_that_are_no_request_are_a_data_error(api: Api, version: int) -> None:
+def test_invalid_requests_raise_data_error(api: Api, version: int) -> None:
     for junk in (b"\xff" * 40, b"\x7f" * 40, bytes(range(40))):
         try:
-            parse(api.key, version, memoryview(junk), 0)
+            decode_request(api.key, version, memoryview(junk), 0)
         except DataError:
             continue
 
 
-def test_an_array_that_was_encoded_before_is_taken_as_it_is() -> None:
+def test_an_encoded_array_is_copied_into_the_response() -> None:
     rows = [{"partition_index": number, "leader_id": 0} for number in range(3)]
     for version in (1, 12):
         encoded = array_encoder(3, version, "topics", "partitions")(rows)
         body = {"name": "t", "partitions": rows}
         twice = {"topics": [body, {**body, "partitions": encoded}]}
-        first, second = _read(3, version, encoder(3, version)(twice)).topics
+        first, second = _read(3, version, response_encoder(3, version)(twice)).topics
         assert first == second

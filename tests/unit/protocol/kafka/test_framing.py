@@ -1,4 +1,4 @@
-"""Frames, however the bytes arrive."""
+"""Frames, however the stream of bytes is divided."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_frames_that_are_not_cut_keep_no_more_memory_than_their_bytes() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), LIMIT + 1, 2**31 - 1])
-def test_a_hostile_length_is_refused_before_anything_is_kept_for_it(length: int) -> None:
+def test_a_hostile_length_is_rejected_before_memory_is_allocated(length: int) -> None:
     splitter = FrameSplitter(LIMIT)
     with pytest.raises(FrameTooLargeError, match=str(length)):
         _fed(splitter, length.to_bytes(4, signed=True) + b"x")

@@ -1,4 +1,4 @@
-"""A client's side of the protocol: our requests read by kio, its responses read by us."""
+"""The client's side of the protocol: kio decodes our requests, we decode its responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.support.kafka_requests import encode, response_bodies
 from strandlog.client.wire.apis import CLIENT_VERSIONS
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import API_BY_KEY, FETCH, PRODUCE, Api
-from strandlog.protocol.kafka.encoder import parse_response, request_encoder
+from strandlog.protocol.kafka.decoder import decode_response
+from strandlog.protocol.kafka.encoder import request_encoder
 from strandlog.protocol.kafka.headers import (
     read_request_header,
     read_response_header,
@@ -88,10 +89,10 @@ def test_a_response_that_kio_wrote_is_read_and_one_that_was_cut_is_a_data_error(
     @given(response_bodies(api.key, version))
     def check(body: Any) -> None:
         frame = encode(body)
-        assert _same(parse_response(api.key, version, memoryview(frame), 0), body)
+        assert _same(decode_response(api.key, version, memoryview(frame), 0), body)
         for cut in range(0, len(frame), 7):
             with pytest.raises(DataError):
-                parse_response(api.key, version, memoryview(frame[:cut]), 0)
+                decode_response(api.key, version, memoryview(frame[:cut]), 0)
 
     check()
 
@@ -186,7 +187,7 @@ def test_a_produce_response_is_read_as_it_was_written_and_when_cut_is_a_data_err
             parse_produce_response(version, memoryview(whole[:end]), 0)
 
 
-def test_every_api_that_the_client_asks_for_can_be_had_from_our_broker_too() -> None:
+def test_the_broker_supports_every_version_that_the_client_uses() -> None:
     sasl = {17, 36}
     missing = [
         API_BY_KEY[key].name

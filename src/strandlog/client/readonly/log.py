@@ -49,7 +49,6 @@ from strandlog.errors import (
     StorageError,
     TopicNotFoundError,
     UndecodableBatchError,
-    UnknownLayoutError,
 )
 from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import end_offset_of, read_header
@@ -229,8 +228,6 @@ class FolderLog(Closing):
     ) -> None:
         self.path = os.path.abspath(path) if files is None else os.fspath(path)
         self._files: Files = files or DiskFiles()
-        if not self._files.exists(self.path):
-            raise UnknownLayoutError(self.path, "there is no such folder")
         self.clock: Clock = clock or SystemClock()
         self.condition = Condition(RLock())
         self.is_closed = False

@@ -11,7 +11,6 @@ from strandlog.errors import (
     InvalidSettingError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
-    UnknownLayoutError,
     UnreachableError,
 )
 from strandlog.model import TopicPartition
@@ -35,8 +34,6 @@ class FolderAccess:
         self._options = options
         files = DiskFiles()
         path = os.path.abspath(options["path"])
-        if not files.exists(path):
-            raise UnknownLayoutError(path, "there is no such folder")
         self._folder = FolderView(files, path)
         self._source = FolderSource(self._folder, files)
 

@@ -20,6 +20,7 @@ from strandlog.errors import (
     DataError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
+    UnknownLayoutError,
 )
 from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.record.batch import BatchView
@@ -339,6 +340,8 @@ class FolderView:
     """A data folder, looked at from outside."""
 
     def __init__(self, files: Files, path: str) -> None:
+        if not files.exists(path):
+            raise UnknownLayoutError(path, "there is no such folder")
         check_layout(files, path)
         self._files = files
         self.path = path

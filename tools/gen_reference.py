@@ -26,6 +26,7 @@ from strandlog.errors import StrandlogError
 from strandlog.server.http.metrics.families import FAMILIES
 from strandlog.server.kafka.api import KafkaApi
 from strandlog.server.kafka.handlers import declared_apis
+from strandlog.spark.options import BATCH, OPTIONS, SINK, STREAM, Option
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 CLI_HEAD = """# Commands
@@ -233,12 +234,40 @@ def metrics_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def spark_options_page() -> str:
+    """The options of the Spark source and sink."""
+    lines = [
+        "# Spark options\n",
+        'Generated from `spark/options.py`: options of `format("strandlog")`. Names and defaults '
+        "are those of Spark's Kafka source and sink; case does not matter. `kafka.*` options go to "
+        "the client ([settings](settings.md#client)). The guide is [spark.md](../guides/spark.md).",
+    ]
+    for title, uses in (("Source", (BATCH, STREAM)), ("Sink", (SINK,))):
+        lines += [f"\n## {title}\n", "| option | default | for | meaning |", "|---|---|---|---|"]
+        for option in OPTIONS:
+            known = [use for use in uses if use in option.uses]
+            if known and (option.name, title) != ("path", "Sink"):
+                default = _option_default(option)
+                text = f"| `{option.name}` | {default} | {', '.join(known)} | {option.help} |"
+                lines.append(text)
+    return "\n".join(lines) + "\n"
+
+
+def _option_default(option: Option) -> str:
+    if option.name == "endingOffsets":
+        return "`latest`"  # a number inside
+    if isinstance(option.default, bool):
+        return f"`{str(option.default).lower()}`"
+    return "" if option.default is None else f"`{option.default}`"
+
+
 PAGES = {
     "cli.md": cli_page,
     "settings.md": settings_page,
     "errors.md": errors_page,
     "kafka-apis.md": kafka_apis_page,
     "metrics.md": metrics_page,
+    "spark-options.md": spark_options_page,
 }
 
 

@@ -1,14 +1,13 @@
-"""Every option of the source and the sink: one table, everything else derives from it.
+"""The table of source and sink options, and their validation.
 
-Names and defaults are those of Spark's Kafka source and sink, and upper and lower case make no
-difference. What begins with `kafka.` is meant for the client that talks to the cluster and is
-passed on without the prefix; `bootstrap.servers` may do without it. An option that is not in the
-table is refused, with the nearest name; one of Spark's that could have no effect here, with the
-reason.
+Names and defaults are those of Spark's Kafka source and sink; case does not matter. Options that
+start with `kafka.` go to the client that talks to the cluster, without the prefix, which
+`bootstrap.servers` does not need. An option that is not in the table is an error that suggests the
+nearest name; an option of Spark's that cannot work here is an error with the reason.
 
-Where we differ from Kafka's own connector: committed records only, unless kafka.isolation.level
-says read_uncommitted; large ranges are split without being asked; progress can be committed to a
-group.
+Differences from Spark's Kafka connector: only committed records are read, unless
+kafka.isolation.level is read_uncommitted; large ranges are split by default; progress can be
+committed to a group.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from strandlog.spark.source.offsets import (
 PREFIX = "kafka."
 BATCH, STREAM, SINK = "batch", "stream", "sink"
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
-# The source and the sink see to these themselves, as Spark's connector does.
+# Set by the source and the sink, as Spark's connector does.
 RESERVED = frozenset(
     {
         "auto.offset.reset",
@@ -47,12 +46,11 @@ RESERVED = frozenset(
     }
 )
 
-# Names of Kafka's that mean one of ours: a reader is no member of a group, and its group is the one
-# that shows how far it is.
+# Kafka's names for our options. A reader is no member of its group, which only shows progress.
 ALIASES = {"kafka.group.id": "groupId"}
 REFUSED = {
-    "groupIdPrefix": "no group is made up for a query; name one with groupId, and progress is "
-    "committed there",
+    "groupIdPrefix": "leave it out: queries do not create groups; set groupId to commit progress "
+    "to a group",
 }
 NONE, CONFLUENT, AUTO = "none", "confluent", "auto"  # of avroPrefix
 
@@ -60,7 +58,7 @@ Parser = Callable[[str, str], Any]
 
 
 class Option(NamedTuple):
-    """One row: a name, who knows it, how its text is read."""
+    """One row of the table: `uses` says where it is allowed, `parse` reads its text."""
 
     name: str
     uses: frozenset[str]
@@ -81,7 +79,7 @@ def _text(name: str, text: str) -> str:
 
 
 def _group(_: str, text: str) -> str:
-    return text  # what the broker does not take does not end a query
+    return text  # a group that the broker rejects does not fail the query
 
 
 def _integer(minimum: int, maximum: int = INT64_MAX) -> Parser:
@@ -138,7 +136,7 @@ def _pattern(name: str, text: str) -> str:
 
 
 def _place(*words: str) -> Parser:
-    """A word for all partitions, or offsets for each."""
+    """Parser for a word that applies to all partitions, or offsets for each."""
 
     def parse(name: str, text: str) -> Offsets | int:
         if text.strip().lower() in words:
@@ -187,146 +185,197 @@ def _avro_schemas(name: str, text: str) -> dict[int, Any]:
     return {int(number): schema for number, schema in found.items()}
 
 
-_READ = frozenset({BATCH, STREAM})
-_ALL = frozenset({BATCH, STREAM, SINK})
+_BATCH, _STREAM, _SINK = frozenset({BATCH}), frozenset({STREAM}), frozenset({SINK})
+_READ = _BATCH | _STREAM
+_ALL = _READ | _SINK
 
 OPTIONS = (
-    Option("bootstrap.servers", _ALL, _text, None, "The cluster, as HOST:PORT,HOST:PORT."),
-    Option("path", _ALL, _text, None, "A data folder instead of a cluster: its files are read."),
+    Option("bootstrap.servers", _ALL, _text, None, "Brokers to connect to: HOST:PORT,HOST:PORT."),
+    Option("path", _ALL, _text, None, "Data folder to read, instead of brokers; not for a sink."),
     Option("subscribe", _READ, _topics, None, "Topics to read, separated by commas."),
-    Option("subscribePattern", _READ, _pattern, None, "Topics: a match anywhere in the name."),
-    Option("assign", _READ, parse_assignment, None, 'Partitions to read: {"topic": [0, 1]}.'),
+    Option(
+        "subscribePattern",
+        _READ,
+        _pattern,
+        None,
+        "Regular expression for topics to read; it may match anywhere in a name.",
+    ),
+    Option("assign", _READ, parse_assignment, None, 'Partitions to read: `{"topic": [0, 1]}`.'),
     Option(
         "startingOffsets",
         _READ,
         _place("earliest", "latest"),
         None,
-        "Where a new query begins: earliest (a batch), latest (a stream) or offsets as JSON.",
+        "Where a new query starts: `earliest` (default of a batch), `latest` (default of a stream) "
+        'or offsets, `{"topic": {"0": 23, "1": -2}}` with -1 for latest and -2 for earliest.',
     ),
-    Option("startingTimestamp", _READ, _integer(0), None, "Begin at this time, in ms."),
-    Option("startingOffsetsByTimestamp", _READ, _times, None, "Times for each partition."),
+    Option(
+        "startingTimestamp",
+        _READ,
+        _integer(0),
+        None,
+        "Start at the first record with this timestamp (ms) or a later one.",
+    ),
+    Option(
+        "startingOffsetsByTimestamp",
+        _READ,
+        _times,
+        None,
+        'The same for each partition: `{"topic": {"0": 1700000000000}}`.',
+    ),
     Option(
         "startingOffsetsByTimestampStrategy",
         _READ,
         _choice("error", "latest"),
         "error",
-        "What to do when a partition has no record at that time or later.",
-    ),
-    Option("endingOffsets", frozenset({BATCH}), _place("latest"), LATEST, "Where a batch ends."),
-    Option("endingTimestamp", frozenset({BATCH}), _integer(0), None, "End at this time, in ms."),
-    Option("endingOffsetsByTimestamp", frozenset({BATCH}), _times, None, "Times per partition."),
-    Option("failOnDataLoss", _READ, _boolean, True, "Fail when records are gone before reading."),
-    Option(
-        "maxOffsetsPerTrigger", frozenset({STREAM}), _integer(1), None, "A micro-batch's limit."
+        "If a partition has no such record: fail (`error`) or start at its end (`latest`).",
     ),
     Option(
-        "maxBytesPerTrigger", frozenset({STREAM}), _integer(1), None, "The same, about, in bytes."
+        "endingOffsets",
+        _BATCH,
+        _place("latest"),
+        LATEST,
+        "Where a batch ends: `latest` or offsets, exclusive, with -1 for latest.",
+    ),
+    Option(
+        "endingTimestamp",
+        _BATCH,
+        _integer(0),
+        None,
+        "End before the first record with this timestamp (ms) or a later one.",
+    ),
+    Option("endingOffsetsByTimestamp", _BATCH, _times, None, "The same for each partition."),
+    Option(
+        "failOnDataLoss",
+        _READ,
+        _boolean,
+        True,
+        "Fail if records were deleted before they were read; otherwise log a warning.",
+    ),
+    Option("maxOffsetsPerTrigger", _STREAM, _integer(1), None, "Maximum records per micro-batch."),
+    Option(
+        "maxBytesPerTrigger",
+        _STREAM,
+        _integer(1),
+        None,
+        "Approximate maximum bytes per micro-batch.",
     ),
     Option(
         "minOffsetsPerTrigger",
-        frozenset({STREAM}),
+        _STREAM,
         _integer(1),
         None,
-        "Minimum number of records per micro-batch, from the second on.",
+        "Minimum records per micro-batch, from the second one on.",
     ),
     Option(
         "maxTriggerDelay",
-        frozenset({STREAM}),
+        _STREAM,
         _duration,
         900_000,
-        "Longest time to wait for that minimum.",
+        "Longest time to wait for that minimum, in ms or like `15m`.",
     ),
-    Option("minPartitions", _READ, _integer(1), None, "Split into at least so many tasks."),
-    Option("maxRecordsPerPartition", _READ, _integer(1), None, "A task's limit."),
-    Option("includeHeaders", _ALL, _boolean, False, "Whether there is a column of headers."),
-    Option("groupId", frozenset({STREAM}), _group, None, "Progress is committed to this group."),
+    Option(
+        "minPartitions",
+        _READ,
+        _integer(1),
+        None,
+        "Minimum number of tasks; by default as many as there are cores, if each gets enough "
+        "records.",
+    ),
+    Option("maxRecordsPerPartition", _READ, _integer(1), None, "Maximum records per task."),
+    Option("includeHeaders", _ALL, _boolean, False, "Add the column `headers`."),
+    Option(
+        "groupId",
+        _STREAM,
+        _group,
+        None,
+        "Consumer group to which progress is committed, so that its lag shows. Also "
+        "`kafka.group.id`.",
+    ),
     Option(
         "valueFormat",
         _READ,
         _choice("binary", "string", "json", "avro"),
         "binary",
-        "How values become columns; json needs .schema(), avro needs avroSchema.",
+        "How values become columns: `binary`, `string`, `json` (needs .schema()) or `avro` (needs "
+        "`avroSchema`).",
     ),
-    Option("avroSchema", _READ, _avro_schema, None, "The Avro schema of the values, as JSON."),
+    Option("avroSchema", _READ, _avro_schema, None, "Avro schema of the values, as JSON."),
     Option(
         "avroSchemas",
         _READ,
         _avro_schemas,
         None,
-        "Writers' schemas by the ids of a registry; avroSchema is then what they are turned into.",
+        "Writers' schemas by registry id; values are converted to `avroSchema`.",
     ),
     Option(
         "avroPrefix",
         _READ,
         _choice(AUTO, NONE, CONFLUENT),
         AUTO,
-        "Whether values begin with a zero byte and the id of a schema.",
+        "Whether values start with a zero byte and a schema id: `confluent`, `none`, or `auto` to "
+        "decide for each value.",
     ),
     Option(
         "kafkaConsumer.pollTimeoutMs",
         _READ,
         _integer(1, INT32_MAX),
         120_000,
-        "How long a task waits for records before it fails.",
+        "Longest time that a task waits for records before it fails.",
     ),
     Option(
         "fetchOffset.numRetries",
         _READ,
         _integer(0),
         3,
-        "How often looking up offsets is repeated when it failed; each time the client tries for "
-        "kafka.default.api.timeout.ms.",
+        "Retries of a failed offset lookup; each may take `kafka.default.api.timeout.ms`.",
     ),
     Option(
-        "fetchOffset.retryIntervalMs",
-        _READ,
-        _integer(0),
-        10,
-        "The pause before that.",
+        "fetchOffset.retryIntervalMs", _READ, _integer(0), 10, "Pause before such a retry, in ms."
     ),
     Option(
         "partition.metadata.cache.ttl.ms",
         _READ,
         _integer(-1),
         -1,
-        "How long the partitions of topics are taken as known; -1 asks for each micro-batch.",
+        "How long the list of partitions is cached; -1 fetches it for each micro-batch.",
     ),
-    Option("topic", frozenset({SINK}), _text, None, "Write everything to this topic."),
+    Option("topic", _SINK, _text, None, "Topic to write to; takes precedence over the column."),
     Option(
         "deliveryGuarantee",
-        frozenset({SINK}),
+        _SINK,
         _choice("exactly_once", "at_least_once"),
         None,
-        "exactly_once is the default of a stream and of a batch with txnAppId, at_least_once that "
-        "of any other batch.",
+        "`exactly_once` (default of a stream, and of a batch with `txnAppId`) or `at_least_once` "
+        "(default of any other batch).",
     ),
     Option(
         "compression",
-        frozenset({SINK}),
+        _SINK,
         _choice("none", "gzip", "snappy", "lz4", "zstd"),
         "none",
-        "How batches are packed.",
+        "Compression codec: `none`, `gzip`, `snappy`, `lz4` or `zstd`.",
     ),
     Option(
         "commitTopic",
-        frozenset({SINK}),
+        _SINK,
         _text,
         "strandlog.spark.commits",
-        "Where exactly-once writes keep which batches are published.",
+        "Compacted topic that records which batches are published (exactly once).",
     ),
     Option(
         "txnAppId",
-        frozenset({SINK}),
+        _SINK,
         _text,
         None,
-        "Names the writes of a job to one topic, so that a repeated one is recognised.",
+        "Name of a job's batch writes to one topic, to recognise a repeated write.",
     ),
     Option(
         "txnVersion",
-        frozenset({SINK}),
+        _SINK,
         _integer(0),
         None,
-        "The number of a write: it must grow, and a topic gets each number once.",
+        "Number of a batch write; must grow. Each number is written once per topic and `txnAppId`.",
     ),
 )
 
@@ -335,11 +384,11 @@ _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, read and checked. Pickles."""
+    """Parsed and validated options. Pickles."""
 
     use: str
     values: Mapping[str, Any]
-    client: Mapping[str, str] = field(default_factory=dict)  # for the one who talks to the cluster
+    client: Mapping[str, str] = field(default_factory=dict)  # kafka.*, without the prefix
     given: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
@@ -355,10 +404,10 @@ class Options:
 
 
 def parse_options(use: str, given: Mapping[str, str]) -> Options:
-    """Read the options of a batch, a stream or a sink; every mistake has its name in it."""
+    """Parse and validate the options of a batch, a stream or a sink; errors name the option."""
     values = {option.name: option.default for option in OPTIONS if use in option.uses}
     client: dict[str, str] = {}
-    told: set[str] = set()
+    given_names: set[str] = set()
     for name, text in given.items():
         lowered = name.lower()
         if lowered in SPARKS_OWN:
@@ -367,32 +416,34 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
         if option is not None:
             shown = lowered if lowered in ALIASES else option.name
             if use not in option.uses:
-                raise InvalidSettingError(shown, text, f"not an option of a {use}")
+                raise InvalidSettingError(shown, text, f"it is not an option of a {use}")
             value = option.parse(shown, str(text))
-            if option.name in told and values[option.name] != value:
+            if option.name in given_names and values[option.name] != value:
                 raise InvalidSettingError(
-                    shown, text, f"{option.name} says {values[option.name]!r}"
+                    shown, text, f"{option.name} is also given, as {values[option.name]!r}"
                 )
             values[option.name] = value
-            told.add(option.name)
+            given_names.add(option.name)
         elif lowered.startswith(PREFIX):
             known = _client_name(lowered, str(text))
             if client.setdefault(known, str(text)) != str(text):
-                raise InvalidSettingError(name, text, f"{known} says {client[known]!r} too")
+                raise InvalidSettingError(
+                    name, text, f"{known} is also given, as {client[known]!r}"
+                )
         else:
             raise _unknown(use, name, text)
-    options = Options(use, values, client, frozenset(told))
+    options = Options(use, values, client, frozenset(given_names))
     _check_together(options)
     return options
 
 
 def client_options(bootstrap: str, given: Mapping[str, str]) -> Mapping[str, str]:
-    """What the options of a whole pipeline say to the client."""
+    """The client options among the options of a whole pipeline."""
     return parse_options(SINK, {"bootstrap.servers": bootstrap, "topic": "x", **given}).client
 
 
 def option_named(name: str) -> str | None:
-    """The option that a name means, as the table has it."""
+    """The name of an option as the table spells it; None if there is no such option."""
     found = _option(name.lower())
     return None if found is None else found.name
 
@@ -414,7 +465,7 @@ def _unknown(use: str, name: str, text: str) -> SettingError:
 def _client_name(lowered: str, text: str) -> str:
     name = lowered.removeprefix(PREFIX)
     if name in RESERVED:
-        raise InvalidSettingError(lowered, text, "leave it out: Spark sees to that itself")
+        raise InvalidSettingError(lowered, text, "leave it out: the source and the sink set it")
     if name == TRANSACTION_TIMEOUT:
         transaction_timeout_ms(text)
     if name == "isolation.level" and text not in ("read_committed", "read_uncommitted"):
@@ -423,7 +474,7 @@ def _client_name(lowered: str, text: str) -> str:
 
 
 def transaction_timeout_ms(text: str) -> int:
-    """What `kafka.transaction.timeout.ms` says."""
+    """Parse `kafka.transaction.timeout.ms`."""
     name, limit = f"{PREFIX}{TRANSACTION_TIMEOUT}", f"a time in ms (or 5m), 1 to {INT32_MAX}"
     try:
         found = parse_duration_ms(text)
@@ -435,44 +486,50 @@ def transaction_timeout_ms(text: str) -> int:
 
 
 def _check_together(options: Options) -> None:
-    places = [name for name in ("bootstrap.servers", "path") if options[name] is not None]
-    if len(places) != 1:
-        told = "both" if places else "neither"
-        raise SettingError(f"give bootstrap.servers (a cluster) or path (a folder), not {told}")
+    logs = [name for name in ("bootstrap.servers", "path") if options[name] is not None]
+    if len(logs) != 1:
+        found = "both" if logs else "neither"
+        raise SettingError(f"set bootstrap.servers (a cluster) or path (a folder), not {found}")
     if options.use == SINK:
         _check_sink(options)
         return
     if options["path"] is not None and options.values.get("groupId") is not None:
         raise InvalidSettingError(
-            "groupId", options["groupId"], "a folder that is read has no broker to commit to"
+            "groupId",
+            options["groupId"],
+            "progress is committed to a broker; with path there is none",
         )
     _check_avro(options)
-    whats = ("subscribe", "subscribePattern", "assign")
-    chosen = [name for name in whats if options[name] is not None]
+    names = ("subscribe", "subscribePattern", "assign")
+    chosen = [name for name in names if options[name] is not None]
     if len(chosen) != 1:
-        told = " and ".join(chosen) or "none of them"
-        raise SettingError(f"give exactly one of {', '.join(whats)}, not {told}")
+        found = " and ".join(chosen) or "none of them"
+        raise SettingError(f"set exactly one of {', '.join(names)}, not {found}")
     given = options["startingOffsets"]
     if options.use == BATCH and (
         given == LATEST or (isinstance(given, dict) and LATEST in given.values())
     ):
-        raise InvalidSettingError("startingOffsets", "latest", "a batch would find nothing there")
+        raise InvalidSettingError(
+            "startingOffsets", "latest", "a batch would read nothing from there"
+        )
     least, most = (options.values.get(f"{word}OffsetsPerTrigger") for word in ("min", "max"))
     if least is not None and most is not None and least > most:
-        raise InvalidSettingError("minOffsetsPerTrigger", least, f"at most maxOffsets… ({most})")
+        raise InvalidSettingError(
+            "minOffsetsPerTrigger", least, f"at most maxOffsetsPerTrigger, {most}"
+        )
 
 
 def _check_avro(options: Options) -> None:
     given = [name for name in ("avroSchema", "avroSchemas", "avroPrefix") if name in options.given]
     if options["valueFormat"] != "avro":
         if given:
-            raise InvalidSettingError(given[0], options[given[0]], "goes with valueFormat=avro")
+            raise InvalidSettingError(given[0], options[given[0]], "it needs valueFormat=avro")
     elif options["avroSchema"] is None and options["avroSchemas"] is None:
         raise InvalidSettingError(
-            "valueFormat", "avro", "say what is in it: avroSchema, the writer's schema as JSON"
+            "valueFormat", "avro", "it needs avroSchema, the writer's schema as JSON"
         )
     if options["avroSchemas"] is not None and options["avroPrefix"] == NONE:
-        raise InvalidSettingError("avroPrefix", NONE, "avroSchemas is about values with a prefix")
+        raise InvalidSettingError("avroPrefix", NONE, "avroSchemas needs values with a prefix")
 
 
 def _check_sink(options: Options) -> None:
@@ -480,15 +537,16 @@ def _check_sink(options: Options) -> None:
         raise InvalidSettingError(
             "path",
             options["path"],
-            "a folder is written by its owner alone: start `strandlog serve` on it and give "
+            "only the owner of a folder may write to it: start `strandlog serve` on it and set "
             "bootstrap.servers",
         )
     if (options["txnAppId"] is None) != (options["txnVersion"] is None):
-        raise InvalidSettingError("txnAppId", options["txnAppId"], "goes together with txnVersion")
+        raise InvalidSettingError(
+            "txnAppId", options["txnAppId"], "it needs txnVersion, and the other way round"
+        )
     if options["txnAppId"] is not None and options["deliveryGuarantee"] == "at_least_once":
         raise InvalidSettingError(
             "deliveryGuarantee",
             "at_least_once",
-            "exactly_once, or leave it out: txnAppId and txnVersion mean that a batch is written "
-            "once",
+            "exactly_once, or leave it out: with txnAppId and txnVersion a batch is written once",
         )

@@ -1,4 +1,4 @@
-"""Every option by its name, and every mistake by its name."""
+"""Parsing and validation of source and sink options."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def given(use: str, **options: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("use", "name", "text", "value"), GOOD)
 @pytest.mark.parametrize("spelling", ["as is", "lower case"])
-def test_an_option_is_read(use: str, name: str, text: str, value: object, spelling: str) -> None:
+def test_an_option_is_parsed(use: str, name: str, text: str, value: object, spelling: str) -> None:
     written = name if spelling == "as is" else name.lower()
     options = parse_options(use, given(use) | {written: text})
     assert options[name] == value
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_every_row_of_the_table_was_tried() -> None:
+def test_every_option_of_the_table_is_tested() -> None:
     tried = {name for _, name, _, _ in GOOD}
     elsewhere = {
         "assign",
@@ -80,7 +80,7 @@ def test_every_row_of_the_table_was_tried() -> None:
 @pytest.mark.parametrize(
     ("use", "name", "text", "words"),
     [
-        (BATCH, "startingOffsets", "latest", "a batch would find nothing"),
+        (BATCH, "startingOffsets", "latest", "a batch would read nothing"),
         (BATCH, "startingOffsets", "soon", "JSON like"),
         (BATCH, "startingOffsets", '{"t": 5}', "no partitions"),
         (BATCH, "startingOffsets", '{"t": {"x": 5}}', "'x'"),
@@ -93,7 +93,7 @@ def test_every_row_of_the_table_was_tried() -> None:
         (STREAM, "maxOffsetsPerTrigger", "0", "from 1 to"),
         (STREAM, "maxOffsetsPerTrigger", str(1 << 63), "from 1 to"),
         (BATCH, "kafkaConsumer.pollTimeoutMs", str(1 << 31), "from 1 to 2147483647"),
-        (BATCH, "startingOffsets", '{"t": {"0": -1}}', "a batch would find nothing there"),
+        (BATCH, "startingOffsets", '{"t": {"0": -1}}', "a batch would read nothing from there"),
         (BATCH, "startingOffsets", '{"t": {"0": 9223372036854775808}}', "from -2 to"),
         (BATCH, "startingOffsetsByTimestamp", '{"t": {"0": -1}}', "times in ms from 0"),
         (SINK, "topic", " ", "not empty"),
@@ -103,12 +103,12 @@ def test_every_row_of_the_table_was_tried() -> None:
         (BATCH, "valueFormat", "xml", "binary, string, json, avro"),
         (BATCH, "valueFormat", "avro", "avroSchema"),
         (BATCH, "avroSchema", "{", "as JSON"),
-        (BATCH, "avroSchema", '"int"', "goes with valueFormat=avro"),
+        (BATCH, "avroSchema", '"int"', "it needs valueFormat=avro"),
         (BATCH, "avroSchemas", '{"x": "int"}', "by their ids"),
         (BATCH, "avroSchemas", "[]", "by their ids"),
         (BATCH, "avroSchemas", '{"²": "int"}', "by their ids"),
         (BATCH, "avroPrefix", "some", "auto, none, confluent"),
-        (BATCH, "groupIdPrefix", "x", "name one with groupId"),
+        (BATCH, "groupIdPrefix", "x", "set groupId to commit"),
         (BATCH, "kafka.group.id", "g", "not an option of a batch"),
         (SINK, "kafka.group.id", "g", "not an option of a sink"),
         (BATCH, "maxOffsetsPerTrigger", "5", "not an option of a batch"),
@@ -116,19 +116,21 @@ def test_every_row_of_the_table_was_tried() -> None:
         (BATCH, "kafka.isolation.level", "dirty", "read_committed"),
     ],
 )
-def test_a_mistake_is_named(use: str, name: str, text: str, words: str) -> None:
-    with pytest.raises(InvalidSettingError, match=name.replace(".", r"\.")) as refused:
+def test_an_invalid_value_is_an_error_that_names_its_option(
+    use: str, name: str, text: str, words: str
+) -> None:
+    with pytest.raises(InvalidSettingError, match=name.replace(".", r"\.")) as error:
         parse_options(use, given(use) | {name: text})
-    assert words in str(refused.value)
+    assert words in str(error.value)
 
 
-def test_kafkas_group_is_the_group_that_progress_is_committed_to() -> None:
+def test_kafka_group_id_means_group_id() -> None:
     assert parse_options(STREAM, given(STREAM) | {"kafka.group.id": "g"})["groupId"] == "g"
-    with pytest.raises(InvalidSettingError, match="groupId says 'a'"):
+    with pytest.raises(InvalidSettingError, match="groupId is also given, as 'a'"):
         parse_options(STREAM, given(STREAM, groupId="a") | {"kafka.group.id": "b"})
 
 
-def test_avro_is_described_by_one_schema_or_by_one_for_each_id() -> None:
+def test_avro_takes_one_schema_or_one_for_each_id() -> None:
     one = given(BATCH, valueFormat="avro", avroSchema='"int"', avroPrefix="NONE")
     assert parse_options(BATCH, one)["avroSchema"] == "int"
     many = given(BATCH, valueFormat="avro", avroSchemas='{"17": "int"}')
@@ -143,12 +145,12 @@ def test_an_unknown_option_gets_a_suggestion() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_what_spark_sees_to_itself_is_refused(name: str) -> None:
-    with pytest.raises(InvalidSettingError, match="Spark sees to that"):
+def test_a_client_option_that_the_source_sets_itself_is_an_error(name: str) -> None:
+    with pytest.raises(InvalidSettingError, match="the source and the sink set it"):
         parse_options(BATCH, given(BATCH) | {f"kafka.{name}": "x"})
 
 
-def test_what_is_meant_for_the_client_is_passed_on() -> None:
+def test_kafka_options_are_passed_to_the_client_without_prefix() -> None:
     options = parse_options(BATCH, given(BATCH) | {"kafka.ssl.ca.location": "/ca"})
     assert options.client == {"ssl.ca.location": "/ca"}
     assert options["bootstrap.servers"] == "127.0.0.1:1"
@@ -167,17 +169,17 @@ def test_what_is_meant_for_the_client_is_passed_on() -> None:
         {"path": "x", "subscribe": " , "},
     ],
 )
-def test_what_does_not_fit_together_is_refused(options: dict[str, str]) -> None:
+def test_contradicting_options_are_an_error(options: dict[str, str]) -> None:
     with pytest.raises(SettingError):
         parse_options(BATCH, options)
 
 
-def test_a_sink_writes_to_a_cluster_and_names_its_batches_whole() -> None:
+def test_a_sink_needs_a_cluster_and_both_transaction_options_or_none() -> None:
     named = parse_options(SINK, {"bootstrap.servers": "h:1", "txnAppId": "a", "txnVersion": "3"})
     assert (named["txnAppId"], named["txnVersion"]) == ("a", 3)
     with pytest.raises(InvalidSettingError, match="txnVersion"):
         parse_options(SINK, {"bootstrap.servers": "h:1", "txnAppId": "a"})
-    with pytest.raises(InvalidSettingError, match="txnAppId and txnVersion mean"):
+    with pytest.raises(InvalidSettingError, match="with txnAppId and txnVersion"):
         parse_options(
             SINK,
             {
@@ -191,12 +193,12 @@ def test_a_sink_writes_to_a_cluster_and_names_its_batches_whole() -> None:
         parse_options(SINK, {"path": "x"})
 
 
-def test_progress_in_a_folder_is_refused() -> None:
-    with pytest.raises(InvalidSettingError, match="no broker"):
+def test_a_group_for_a_folder_is_an_error() -> None:
+    with pytest.raises(InvalidSettingError, match="committed to a broker"):
         parse_options(STREAM, {"path": "x", "subscribe": "t", "groupId": "g"})
 
 
-def test_committed_records_only_unless_told_otherwise() -> None:
+def test_only_committed_records_are_read_by_default() -> None:
     assert parse_options(BATCH, BASE).is_committed_only
     loose = BASE | {"kafka.isolation.level": "read_uncommitted"}
     assert not parse_options(BATCH, loose).is_committed_only

@@ -42,7 +42,7 @@ from benchmarks.spark_job import MARK
 from benchmarks.wire import running_broker
 from strandlog.client.wire.client import WireClient
 from strandlog.spark.java import java_home
-from strandlog.spark.session import QUICKER
+from strandlog.spark.session import FASTER
 
 JOB = Path(__file__).parent / "spark_job.py"
 STOP_SECONDS = 60
@@ -60,7 +60,7 @@ class Session:
         java = java_home()
         if java is not None:
             environment["JAVA_HOME"] = java
-        job = {"jars": jars, "folder": str(folder), "settings": QUICKER}
+        job = {"jars": jars, "folder": str(folder), "settings": FASTER}
         with (folder / "stderr").open("w") as log:
             self._process = subprocess.Popen(
                 [python, str(JOB), json.dumps(job)],

@@ -14,7 +14,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.numbered_values import fill
 
 from strandlog.client.wire.client import WireClient
-from strandlog.spark.session import register, take_hang_ups_in_silence
+from strandlog.spark.session import register, silence_closed_accumulator_connections
 
 
 def _variables(spark: Any) -> set[str]:
@@ -110,7 +110,7 @@ def _printed_of_a_hang_up(said: bytes, *, is_silent: bool, seen: Any) -> str:
     """What is printed when Java says this and goes away, and another comes and is served."""
     server = _start_update_server("secret", False)
     if is_silent:
-        take_hang_ups_in_silence(SimpleNamespace(_accumulatorServer=server))
+        silence_closed_accumulator_connections(SimpleNamespace(_accumulatorServer=server))
     with socket.create_connection(server.server_address, timeout=30) as java:
         java.sendall(said)
     with socket.create_connection(server.server_address, timeout=30) as java:

@@ -284,7 +284,7 @@ def test_a_row_of_a_megabyte_goes_into_a_topic_that_takes_it(
         ("id as value", "append", "cast it"),
         ("'x' as text", "append", "a column 'value' is needed"),
         ("'x' as value, 1L as partition", "append", "partition"),
-        ("'x' as value", "overwrite", "a log is not written over"),
+        ("'x' as value", "overwrite", "a log cannot be overwritten"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(

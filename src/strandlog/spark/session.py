@@ -1,11 +1,11 @@
-"""A SparkSession that works: the right Python, a Java, sensible settings, the source registered,
-progress of queries committed to their groups and told to their brokers, and streams that start on a
-busy machine too (starting.py).
+"""`session()` and `register()`: a SparkSession with Java, Python and the data source set up.
 
     spark = session()                      # local, all cores
     spark = session("spark://host:7077", {"spark.executor.memory": "2g"})
 
-What the user's own configuration says stays as it is. The UI's address goes to stderr.
+The session commits the progress of its queries to their groups, reports it to their brokers, and
+starts streams reliably on a busy machine (starting.py). `conf` takes precedence over the defaults
+here. The address of Spark's UI goes to stderr.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-# Rows come from Python as Arrow. Java's Arrow looks before each access whether it may, and Spark
-# has looked already: a tenth of the time that Java takes for small records. A user's own options
-# for Java have another name (`extraJavaOptions`) and are added to these.
+# Rows come from Python as Arrow. Java's Arrow checks the bounds of each access, which Spark has
+# checked already: a tenth of Java's time for small records. The user's own Java options have
+# another name (`extraJavaOptions`) and are added to these.
 ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-# What makes reading and writing through Python quicker, for any session.
-QUICKER = {
+# Make reading and writing through Python faster, in any session.
+FASTER = {
     "spark.driver.defaultJavaOptions": ARROW_UNCHECKED,
     "spark.executor.defaultJavaOptions": ARROW_UNCHECKED,
-    # Rows go from Python to Java on one machine, and need no TCP for it.
+    # Python and Java run on one machine, so rows need no TCP.
     "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
 }
 DEFAULTS = {
-    **QUICKER,
-    # A few hundred shuffle partitions make a laptop slow; a cluster's settings go in `conf`.
+    **FASTER,
+    # Spark's default of 200 shuffle partitions is slow on a laptop; `conf` overrides this.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.driver.memory": "1g",
-    # A busy machine takes its time to start a Python worker.
+    # A busy machine is slow to start a Python worker.
     "spark.python.authenticate.socketTimeout": "90s",
 }
-# Spark starts the reader of a stream with a map of environment variables that all queries of the
-# format share, and puts these into it. Two queries that start at once would damage the map for
-# good, and no task of the session could be read any more. So they are in it from the beginning;
-# putting a new value under an old name does no harm. Spark fills in what stands empty here.
+# Spark adds these environment variables to a map that all queries of the format share, each time it
+# starts a stream reader. Two queries that start at once corrupt the map for the whole session. So
+# the variables are in the map from the beginning: replacing a value is safe. Spark fills in the
+# empty ones.
 SHARED_VARIABLES = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_AUTH_SOCKET_TIMEOUT": "",
@@ -69,13 +69,13 @@ def session(
     quiet: bool = False,
     report: str | None = None,
 ) -> SparkSession:
-    """A session with everything set; the running one if there is one.
+    """Return a configured session; the active one if there is one.
 
-    Brokers are told how its queries are doing, under `app_name`, where they answer HTTP; `report`
-    is another address to tell it to, or "off".
+    It reports the progress of its queries, under `app_name`, to the brokers that they use and that
+    have an HTTP listener. `report` is another address for the reports, or "off".
     """
     if report is not None:
-        parse_report(report)  # what is wrong with it is to be told here
+        parse_report(report)  # raises here, not in the background
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -91,7 +91,7 @@ def session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if running is None:
-        take_hang_ups_in_silence(spark.sparkContext)
+        silence_closed_accumulator_connections(spark.sparkContext)
     register(spark)
     make_starts_patient()
     from strandlog.spark.monitoring.progress import watch  # noqa: PLC0415 - needs pyspark
@@ -103,7 +103,7 @@ def session(
 
 
 def _prepare_environment() -> None:
-    # Workers must run this very Python, not the one that happens to be first on the path.
+    # Workers must run this Python, not the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     home = java_home()
@@ -111,31 +111,33 @@ def _prepare_environment() -> None:
         os.environ["JAVA_HOME"] = home
 
 
-def take_hang_ups_in_silence(context: SparkContext) -> None:
-    """Java hangs up on Python's server of accumulators when a query is stopped while it talks to
-    it, and comes again when it has something to say. The server would print a traceback."""
+def silence_closed_accumulator_connections(context: SparkContext) -> None:
+    """Keep Python's accumulator server from printing a traceback when Java closes its connection.
+
+    Java does so when a query is stopped at the wrong moment, and reconnects later.
+    """
     server = getattr(context, "_accumulatorServer", None)
     if server is None:
         return
-    tell = server.handle_error
+    print_error = server.handle_error
 
     def handle_error(request: object, address: object) -> None:
         if not isinstance(sys.exception(), (EOFError, ConnectionError)):
-            tell(request, address)
+            print_error(request, address)
 
     server.handle_error = handle_error
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session know the format "strandlog". Spark finds it by itself where the package is
-    installed; a session that was started before may not."""
+    """Add the format "strandlog" to a session. Spark finds an installed package itself; a session
+    that was started before the installation does not."""
     from strandlog.spark.data_source import StrandlogDataSource  # noqa: PLC0415 - needs pyspark
 
-    context = getattr(spark, "_sc", None)  # over Spark Connect there is none on this side
+    context = getattr(spark, "_sc", None)  # None over Spark Connect
     if context is None:
         spark.dataSource.register(StrandlogDataSource)
         return
-    # That it replaces what Spark found by itself is meant, and need not be told with each stream.
+    # Spark would warn, for each stream, that this replaces the source that it found itself.
     log4j = context._jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel(REGISTRY, log4j.Level.ERROR)
     before = context.environment

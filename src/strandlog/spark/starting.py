@@ -1,12 +1,12 @@
 """Starts streaming queries on machines that are slow to start a Python process.
 
-Spark gives the process that reads a Python source ten seconds to connect back; no setting changes
-that. On a busy machine the process takes longer and the query ends with TOO_SLOW before it has read
-anything. It is started again then: once it has begun, it cannot fail in that way any more.
+Spark gives the process that reads a Python source ten seconds to connect, and no setting changes
+that. On a busy machine the process takes longer, and the query fails with TOO_SLOW before it has
+read anything. It is then started again: once a query has begun, it cannot fail in this way.
 
-`session` makes DataStreamWriter.start and toTable do so for queries that read the format
-"strandlog". They return when the first micro-batch begins, or there is nothing to read, or the
-query has ended. Queries of other sources start as ever.
+`session` changes DataStreamWriter.start and toTable to do so for queries that read the format
+"strandlog". They return when the first micro-batch begins, there is no data to read, or the query
+has ended. Queries of other sources start as usual.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ from strandlog.clock import SystemClock, pause
 TOO_SLOW = "Python worker failed to connect back"
 START_ATTEMPTS = 6
 SETTLE_MS = 60_000
-SETTLE_LOOK_SECONDS = 0.05
-SETTLED = ("Processing", "Waiting", "No new data")  # how Spark calls what comes after the start
+SETTLE_POLL_SECONDS = 0.05
+SETTLED = ("Processing", "Waiting", "No new data")  # Spark's status messages after the start
 FORMAT = "strandlog"
 
 logger = logging.getLogger(__name__)
-_spark_methods: dict[str, Callable[..., Any]] = {}  # those of DataStreamWriter, before the change
+_spark_methods: dict[str, Callable[..., Any]] = {}  # the original methods of DataStreamWriter
 
 
 def start_patiently(begin: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
-    """Start a query, again if its Python process was too slow. `check` is called again and again
-    while it starts, and may raise to have it stopped."""
+    """Start a query, repeatedly while its Python process is too slow. `check` is called while it
+    starts, and may raise to cancel."""
     for attempt in range(1, START_ATTEMPTS + 1):
         query = begin()
         wait_until_settled(query, check)
         error = query.exception()
         if error is None or TOO_SLOW not in str(error) or attempt == START_ATTEMPTS:
             return query
-        logger.warning("the Python process of query %s is slow to start: trying again", query.id)
+        logger.warning(
+            "the Python process of query %s did not connect in time: starting the query again",
+            query.id,
+        )
         _forget_empty_offset_log(query)
     raise AssertionError("the last attempt returns")
 
 
 def wait_until_settled(query: Any, check: Callable[[], None] = lambda: None) -> None:
-    """Wait until it has begun its first micro-batch, or waits for data, or has ended."""
+    """Wait until the query has begun its first micro-batch, waits for data, or has ended."""
     deadline_ms = SystemClock().monotonic_ms() + SETTLE_MS
     while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
         if query.status["message"].startswith(SETTLED):
@@ -54,12 +57,12 @@ def wait_until_settled(query: Any, check: Callable[[], None] = lambda: None) -> 
         except BaseException:
             query.stop()
             raise
-        pause(SETTLE_LOOK_SECONDS)
+        pause(SETTLE_POLL_SECONDS)
 
 
 def _forget_empty_offset_log(query: Any) -> None:
-    """Remove the folder `offsets` of the checkpoint if nothing is in it. Spark creates it before
-    the first micro-batch, and refuses to start a query into memory once the folder exists."""
+    """Remove the folder `offsets` of the checkpoint if it is empty. Spark creates it before the
+    first micro-batch, and does not start a query with a memory sink once the folder exists."""
     from pyspark import SparkContext  # noqa: PLC0415 - an extra
 
     jvm: Any = SparkContext._jvm
@@ -71,7 +74,7 @@ def _forget_empty_offset_log(query: Any) -> None:
 
 
 def make_starts_patient() -> None:
-    """Let the streaming queries of this process that read our format start patiently."""
+    """Make streaming queries of this process that read our format start with `start_patiently`."""
     from pyspark.sql.streaming import DataStreamWriter  # noqa: PLC0415 - an extra
 
     for name in ("start", "toTable"):
@@ -81,7 +84,7 @@ def make_starts_patient() -> None:
 
 
 def start_once(writer: Any) -> Any:
-    """Start a query as Spark does, without waiting."""
+    """Start a query with Spark's own method, without waiting."""
     begin: Callable[..., Any] = _spark_methods.get("start", type(writer).start)
     return begin(writer)
 
@@ -105,6 +108,6 @@ def _reads_our_format(writer: Any) -> bool:
             and relation.sourceName() == FORMAT
             for relation in relations
         )
-    except Exception as error:  # noqa: BLE001 - Java's, of a plan that we do not know
-        logger.info("the plan of a query cannot be read: %s", error)
+    except Exception as error:  # noqa: BLE001 - of Java: a plan of unknown shape
+        logger.info("cannot read the plan of a query: %s", error)
         return False

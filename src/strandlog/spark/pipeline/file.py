@@ -1,7 +1,8 @@
-"""Reads and checks the TOML file of a pipeline (`pipeline_tables.py`), without Spark.
+"""Parses and validates a pipeline file (the tables of model.py), without Spark.
 
-Every mistake is told with its line and what to do; all of them at once. A name is given once: views
-and sinks refer to sources and to views above them. Options are looked up in the table of options.
+Every problem has its line and says what to do, and all problems are reported at once. Names are
+unique: views and sinks refer to sources and to the views above them. Options are checked against
+the table of options.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from strandlog.spark.pipeline.model import (
 )
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-# Of a stream alone: a source that is static has none of them, and why.
+# Keys that a static source must not have, and why.
 STREAMS_ONLY = {
-    "watermark": "a static source has no time: leave the watermark out",
-    "dead_letter": "a static source is read again and again, and so would be its bad records",
-    "starting": "a static source is read as a whole",
+    "watermark": "a static source has no event time: remove the watermark",
+    "dead_letter": "a static source is read for each micro-batch, and so would be its bad records",
+    "starting": "a static source is always read from the beginning to the end",
 }
-# Options that a pipeline sets itself, and what to write instead.
+# Options that the pipeline sets, and what to write instead.
 OWN_OPTIONS = {
     "source": {
-        "subscribe": "name the topic with the key topic",
-        "valueFormat": "give the key format",
+        "subscribe": "set the topic with the key topic",
+        "valueFormat": "set the key format",
         "groupId": "progress is committed to the group of the pipeline's name",
     },
     "sink": {
-        "topic": "name the topic with the key topic",
+        "topic": "set the topic with the key topic",
         "txnAppId": "a pipeline numbers its micro-batches itself",
         "txnVersion": "a pipeline numbers its micro-batches itself",
     },
@@ -56,7 +57,7 @@ _KEY = re.compile(r'^\s*"?([A-Za-z_]+)"?\s*=')
 
 
 class Problem(NamedTuple):
-    """One mistake in a file."""
+    """One problem of a file."""
 
     line: int
     text: str
@@ -66,7 +67,7 @@ class Problem(NamedTuple):
 
 
 class PipelineFile:
-    """One reading of one file: the pipeline, or what is wrong with it."""
+    """A parsed file: its pipeline, or its problems."""
 
     def __init__(self, text: str) -> None:
         self.problems: list[Problem] = []
@@ -77,7 +78,7 @@ class PipelineFile:
         except tomllib.TOMLDecodeError as error:
             found = re.search(r"line (\d+)", str(error))
             line = int(found[1]) if found else text.count("\n") + 1
-            self.problems.append(Problem(line, f"this is not TOML: {error}"))
+            self.problems.append(Problem(line, f"not TOML: {error}"))
             return
         pipeline = self._read(document)
         self.problems.sort()
@@ -90,11 +91,11 @@ class PipelineFile:
         self._check_keys("", 0, document, set(KEYS))
         head = document.get("pipeline")
         if not isinstance(head, dict):
-            self._say("pipeline", 0, "", "a table [pipeline] with a name is needed")
+            self._add("pipeline", 0, "", "add a table [pipeline] with a name")
             head = {}
         self._check_keys("pipeline", 0, head, KEYS["pipeline"])
         if ("bootstrap" in head) == ("data" in head):
-            self._say("pipeline", 0, "", "give either bootstrap (HOST:PORT) or data (a folder)")
+            self._add("pipeline", 0, "", "set either bootstrap (HOST:PORT) or data (a folder)")
         names: dict[str, str] = {}
         pipeline = Pipeline(
             self._pipeline_name(head),
@@ -126,7 +127,7 @@ class PipelineFile:
             try:
                 check_pipeline_name(name)
             except SettingError as error:
-                self._say("pipeline", 0, "name", str(error))
+                self._add("pipeline", 0, "name", str(error))
         return name
 
     def _report(self, head: dict[str, Any]) -> str | None:
@@ -135,36 +136,38 @@ class PipelineFile:
             try:
                 parse_report(given)
             except SettingError as error:
-                self._say("pipeline", 0, "report", str(error))
+                self._add("pipeline", 0, "report", str(error))
         return given
 
     def _tables(self, document: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
         found = document.get(kind, [])
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-            self._say(kind, 0, "", f"write [[{kind}]] with two brackets: there may be several")
+            self._add(
+                kind, 0, "", f"write [[{kind}]] with two brackets, because there can be several"
+            )
             return []
         if not found and kind != "view":
-            self._say("pipeline", 0, "", f"at least one [[{kind}]] is needed")
+            self._add("pipeline", 0, "", f"add at least one [[{kind}]]")
         return found
 
     def _source(self, number: int, table: dict[str, Any], names: dict[str, str]) -> SourceTable:
         self._check_keys("source", number, table, KEYS["source"])
         shape = self._choice("source", number, table, "format", FORMATS)
         if shape == "json" and "schema" not in table:
-            self._say("source", number, "format", 'json needs schema = "id BIGINT, …"')
+            self._add("source", number, "format", 'json needs schema = "id BIGINT, …"')
         if shape not in PARSED_FORMATS and "dead_letter" in table:
             formats = " and ".join(PARSED_FORMATS)
-            self._say("source", number, "dead_letter", f"only {formats} can fail to parse")
+            self._add("source", number, "dead_letter", f"only {formats} can fail to parse")
         is_static = table.get("static", False)
         if not isinstance(is_static, bool):
-            self._say("source", number, "static", "true or false, without quotes")
+            self._add("source", number, "static", "expected true or false, without quotes")
         for key in STREAMS_ONLY.keys() & table.keys() if is_static else ():
-            self._say("source", number, key, STREAMS_ONLY[key])
+            self._add("source", number, key, STREAMS_ONLY[key])
         options = self._options("source", number, table)
         if "starting" in table and "startingOffsets" in map(option_named, options):
-            self._say("source", number, "starting", "give starting or startingOffsets, not both")
+            self._add("source", number, "starting", "set starting or startingOffsets, not both")
         if shape == "avro" and not any(name.lower().startswith("avroschema") for name in options):
-            self._say("source", number, "format", "avro needs options = { avroSchema = '{…}' }")
+            self._add("source", number, "format", "avro needs options = { avroSchema = '{…}' }")
         return SourceTable(
             self._new_name("source", number, table, names),
             self._text("source", number, table, "topic"),
@@ -182,7 +185,7 @@ class PipelineFile:
             return None
         column, _, delay = self._text("source", number, table, "watermark").partition(" ")
         if not delay.strip():
-            self._say("source", number, "watermark", 'write "COLUMN DELAY", as "at 1 hour"')
+            self._add("source", number, "watermark", 'expected "COLUMN DELAY", like "at 1 hour"')
             return None
         self._duration("source", number, "watermark", delay.strip())
         schema = table.get("schema")
@@ -190,7 +193,7 @@ class PipelineFile:
             columns = [name.lower() for name in column_names(schema)]
             if column.lower() not in columns:
                 hint = nearest(column, columns)
-                self._say("source", number, "watermark", f"no column {column!r} in schema{hint}")
+                self._add("source", number, "watermark", f"schema has no column {column!r}{hint}")
         return column, delay.strip()
 
     def _view(self, number: int, table: dict[str, Any], names: dict[str, str]) -> ViewTable:
@@ -203,21 +206,21 @@ class PipelineFile:
         view = self._text("sink", number, table, "from")
         if view and view not in names:
             hint = nearest(view, names)
-            self._say("sink", number, "from", f"there is no source or view {view!r}{hint}")
+            self._add("sink", number, "from", f"no source or view is named {view!r}{hint}")
         kinds = [kind for kind in TARGETS if table.get(kind)]
         if len(kinds) != 1:
-            self._say("sink", number, "", f"give exactly one of {', '.join(TARGETS)}")
+            self._add("sink", number, "", f"set exactly one of {', '.join(TARGETS)}")
         kind = kinds[0] if kinds else "console"
         if "key" in table and kind != "topic":
-            self._say("sink", number, "key", "only records of a topic have keys")
+            self._add("sink", number, "key", "only topic records have keys")
         if "partitions" in table and kind != "topic":
-            self._say("sink", number, "partitions", "only topics have partitions")
+            self._add("sink", number, "partitions", "only topics have partitions")
         partitions = table.get("partitions")
         if partitions is not None and (type(partitions) is not int or partitions < 1):
-            self._say("sink", number, "partitions", "a number from 1 on")
+            self._add("sink", number, "partitions", "expected a number, 1 or more")
         mode = self._choice("sink", number, table, "mode", MODES)
         if kind == "parquet" and mode != "append":
-            self._say("sink", number, "mode", "files can only be appended to")
+            self._add("sink", number, "mode", "Parquet supports only append")
         return SinkTable(
             view,
             kind,
@@ -231,23 +234,25 @@ class PipelineFile:
     # -- checks --------------------------------------------------------------------------------
 
     def _check_whole(self, pipeline: Pipeline) -> None:
-        """What no table can know alone."""
+        """Checks that need more than one table."""
         sources, sinks = pipeline.sources, pipeline.sinks
         if sources and all(source.is_static for source in sources):
-            self._say("source", 0, "static", "at least one source must be a stream")
+            self._add("source", 0, "static", "at least one source must be a stream")
         names = [sink.name for sink in sinks]
         for number, name in enumerate(names):
             if name in names[:number]:
-                self._say("sink", number, "", "the same view goes to the same place twice")
+                self._add(
+                    "sink", number, "", "another sink writes the same view to the same target"
+                )
         if pipeline.data is not None:
-            self._refuse_topics(pipeline)
-        self._refuse_loops(pipeline)
+            self._report_topics(pipeline)
+        self._report_loops(pipeline)
         for name in pipeline.options:
             if not name.lower().startswith(PREFIX):
-                text = f"{name}: only {PREFIX}… is for all; the rest belongs to a source or sink"
-                self._say("pipeline", 0, "options", text)
-            self._refuse_own("pipeline", 0, name, OWN_OPTIONS["source"] | OWN_OPTIONS["sink"])
-        common = dict([pipeline.place])
+                text = f"{name}: only options that start with {PREFIX} apply to all tables"
+                self._add("pipeline", 0, "options", text)
+            self._report_own("pipeline", 0, name, OWN_OPTIONS["source"] | OWN_OPTIONS["sink"])
+        common = dict([pipeline.log_option])
         for number, source in enumerate(sources):
             use = BATCH if source.is_static else STREAM
             more = {**common, "subscribe": source.topic, "valueFormat": source.format}
@@ -256,43 +261,43 @@ class PipelineFile:
             if sink.kind == "topic" and pipeline.bootstrap is not None:
                 self._check_options("sink", number, SINK, {**common, "topic": "x"}, sink.options)
 
-    def _refuse_loops(self, pipeline: Pipeline) -> None:
+    def _report_loops(self, pipeline: Pipeline) -> None:
         for loop in loops(pipeline):
-            text = f"source {loop.source} reads topic {loop.topic}: this would feed itself"
-            self._say(loop.kind, loop.number, loop.key, text)
+            text = f"source {loop.source} reads topic {loop.topic}: the pipeline would feed itself"
+            self._add(loop.kind, loop.number, loop.key, text)
 
-    def _refuse_topics(self, pipeline: Pipeline) -> None:
+    def _report_topics(self, pipeline: Pipeline) -> None:
         text = (
-            "a folder is written by its owner alone: start `strandlog serve` on it and give "
+            "only the owner of a folder may write to it: start `strandlog serve` on it and set "
             "bootstrap instead of data"
         )
         for number, source in enumerate(pipeline.sources):
             if source.dead_letter is not None:
-                self._say("source", number, "dead_letter", text)
+                self._add("source", number, "dead_letter", text)
         for number, sink in enumerate(pipeline.sinks):
             if sink.kind == "topic":
-                self._say("sink", number, "topic", text)
+                self._add("sink", number, "topic", text)
 
     def _check_options(
         self, kind: str, number: int, use: str, more: dict[str, str], given: Mapping[str, str]
     ) -> None:
         for name in given:
-            self._refuse_own(kind, number, name, OWN_OPTIONS[kind])
+            self._report_own(kind, number, name, OWN_OPTIONS[kind])
         try:
             parse_options(use, {**more, **given})
         except SettingError as error:
-            if getattr(error, "name", "") not in more:  # what is not an option was told before
-                self._say(kind, number, "options", str(error))
+            if getattr(error, "name", "") not in more:  # a problem of a key, reported before
+                self._add(kind, number, "options", str(error))
 
-    def _refuse_own(self, kind: str, number: int, name: str, own: Mapping[str, str]) -> None:
-        """Refuse an option that would replace what the pipeline sets."""
+    def _report_own(self, kind: str, number: int, name: str, own: Mapping[str, str]) -> None:
+        """Report an option that would replace what the pipeline sets."""
         reason = own.get(option_named(name) or "")
         if reason is not None:
-            self._say(kind, number, "options", f"{name}: {reason}")
+            self._add(kind, number, "options", f"{name}: {reason}")
 
-    def _say(self, kind: str, number: int, key: str, text: str) -> None:
-        places = ((kind, number, key), (kind, number, ""), ("pipeline", 0, ""))
-        line = next((self._lines[place] for place in places if place in self._lines), 1)
+    def _add(self, kind: str, number: int, key: str, text: str) -> None:
+        candidates = ((kind, number, key), (kind, number, ""), ("pipeline", 0, ""))
+        line = next((self._lines[each] for each in candidates if each in self._lines), 1)
         where = f"[{kind}] {key}: " if key else f"[{kind}]: " if kind else ""
         self.problems.append(Problem(line, f"{where}{text}"))
 
@@ -300,11 +305,11 @@ class PipelineFile:
         self, kind: str, number: int, table: Mapping[str, Any], known: set[str]
     ) -> None:
         for key in table.keys() - known:
-            text = f"there is no such key{nearest(key, known)}"
+            text = f"unknown key{nearest(key, known)}"
             if kind:
-                self._say(kind, number, key, text)
+                self._add(kind, number, key, text)
             else:
-                self._say(key, 0, "", text)
+                self._add(key, 0, "", text)
 
     def _text(
         self, kind: str, number: int, table: Mapping[str, Any], key: str, default: str | None = None
@@ -312,7 +317,7 @@ class PipelineFile:
         value = table.get(key, default)
         if isinstance(value, str) and value.strip():
             return value
-        self._say(kind, number, key, "a text is needed")
+        self._add(kind, number, key, "expected a text")
         return ""
 
     def _maybe(self, kind: str, number: int, table: Mapping[str, Any], key: str) -> str | None:
@@ -321,7 +326,7 @@ class PipelineFile:
     def _duration(self, kind: str, number: int, key: str, value: object) -> str | None:
         if value is None or (isinstance(value, str) and DURATION.match(value)):
             return value
-        self._say(kind, number, key, f'a duration is needed, as "10 seconds", not {value!r}')
+        self._add(kind, number, key, f'expected a duration like "10 seconds", not {value!r}')
         return None
 
     def _choice(
@@ -335,13 +340,13 @@ class PipelineFile:
         value = table.get(key, choices[0])
         if value in choices:
             return str(value)
-        self._say(kind, number, key, f"one of {', '.join(choices)}, not {value!r}")
+        self._add(kind, number, key, f"expected one of {', '.join(choices)}, not {value!r}")
         return choices[0]
 
     def _options(self, kind: str, number: int, table: Mapping[str, Any]) -> dict[str, str]:
         found = table.get("options", {})
         if not isinstance(found, dict):
-            self._say(kind, number, "options", 'a table is needed, as { failOnDataLoss = "false" }')
+            self._add(kind, number, "options", 'expected a table like { failOnDataLoss = "false" }')
             return {}
         return {
             name: str(value).lower() if isinstance(value, bool) else str(value)
@@ -353,15 +358,17 @@ class PipelineFile:
     ) -> str:
         name = self._text(kind, number, table, "name")
         if name and not NAME.match(name):
-            self._say(kind, number, "name", "letters, digits and _ make a name for SQL")
+            self._add(
+                kind, number, "name", "expected letters, digits and _, not starting with a digit"
+            )
         elif name in names:
-            self._say(kind, number, "name", f"a {names[name]} is called {name!r} already")
+            self._add(kind, number, "name", f"{name!r} is already the name of a {names[name]}")
         names[name] = kind
         return name
 
 
 def column_names(schema: str) -> list[str]:
-    """The names in a text like "id BIGINT, place STRUCT<x: DOUBLE, y: DOUBLE>"."""
+    """The column names of a schema like "id BIGINT, place STRUCT<x: DOUBLE, y: DOUBLE>"."""
     names = [""]
     depth = 0
     for piece in re.split(r"([<>(),])", schema):
@@ -374,13 +381,13 @@ def column_names(schema: str) -> list[str]:
 
 
 def nearest(name: str, known: Any) -> str:
-    """A hint at the name that was meant, if there is one like it."""
+    """A suggestion for a misspelled name; empty if no name is similar."""
     found = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _lines(text: str) -> dict[tuple[str, int, str], int]:
-    """The line of each key, by (table, its number among those of the same name, key)."""
+    """The line of each key, by (table, index among the tables of that name, key)."""
     found: dict[tuple[str, int, str], int] = {}
     counts: dict[str, int] = {}
     kind, number = "", 0

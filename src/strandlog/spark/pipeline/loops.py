@@ -1,11 +1,11 @@
-"""Topics of a pipeline that feed themselves: what a sink or a dead letter writes comes back in.
+"""Finds pipelines that feed themselves: a sink or a dead letter writes what its own source reads.
 
     source.topic ─▶ source ─▶ views ─▶ sink.topic ─▶ a source of that topic ─▶ …
                           └─▶ dead_letter ─▶ a source of that topic ─▶ …
 
-Such a pipeline writes its own input and never ends. Chains without a way back are fine, and so are
-static sources, which are read as they are and not followed. What a view reads is found by the names
-after FROM and JOIN; SQL that hides its tables otherwise is not understood.
+Such a pipeline never ends. Chains without a way back are fine, and so are static sources, which are
+read as they are. The tables of a view are the names after FROM and JOIN; SQL that names its tables
+in another way is not understood.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _TABLES = re.compile(rf"\b(?:from|join)\s+({_NAME}(?:\s*,\s*{_NAME})*)", re.IGNO
 
 
 class Loop(NamedTuple):
-    """A table whose topic leads back to where its rows come from."""
+    """A table whose topic leads back to the source of its rows."""
 
     kind: str  # source or sink
     number: int
     key: str
     topic: str
-    source: str  # the source that reads it again
+    source: str  # the source that reads the topic
 
 
 def loops(pipeline: Pipeline) -> list[Loop]:
@@ -55,7 +55,7 @@ def loops(pipeline: Pipeline) -> list[Loop]:
 
 
 def _reads(pipeline: Pipeline) -> dict[str, set[str]]:
-    """The sources that each source and view is made of, by name."""
+    """The sources behind each source and view, by name."""
     found = {source.name: {source.name} for source in pipeline.sources}
     for view in pipeline.views:
         sql = _LITERAL.sub(" ", view.sql)
@@ -70,7 +70,7 @@ def _reads(pipeline: Pipeline) -> dict[str, set[str]]:
 
 
 def _reached(topic: str, streams: list[SourceTable], writes: dict[str, set[str]]) -> set[str]:
-    """The sources that get, sooner or later, what is written to a topic."""
+    """The sources that read a topic, directly or through other topics."""
     topics, found = {topic}, set[str]()
     while True:
         new = {source.name for source in streams if source.topic in topics} - found

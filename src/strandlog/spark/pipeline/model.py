@@ -1,4 +1,4 @@
-"""What a pipeline is: the tables of its TOML file.
+"""The tables of a pipeline file as classes.
 
     [pipeline]   name, and one of bootstrap (a cluster) and data (a folder)
                  [, checkpoint, trigger, report, options]
@@ -6,11 +6,10 @@
     [[view]]     name, sql
     [[sink]]     from, and one of topic, parquet and console [, key, partitions, mode, options]
 
-Options are those of the source and the sink; those of the pipeline are for the client (kafka.…) and
-count for all of its sources and sinks. Paths are relative to where the pipeline is run.
+Options are those of the source and the sink; options of the pipeline go to the client (kafka.*) of
+all its sources and sinks. Paths are relative to the working directory.
 
-A source that is static is no stream: it is read as a whole for every micro-batch of what it is
-joined with, as a table to look things up in.
+A static source is a lookup table: Spark reads it as a whole for every micro-batch that joins it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from strandlog.errors import InvalidSettingError
 PIPELINE_NAME_RULE = "1 to 200 letters, digits and . _ -, but not . or .."
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 FORMATS = ("json", "avro", "string", "binary")
-PARSED_FORMATS = ("json", "avro")  # what can be wrong, and have columns of its own
+PARSED_FORMATS = ("json", "avro")  # have columns of their own, and may fail to parse
 MODES = ("append", "update", "complete")
 TARGETS = ("topic", "parquet", "console")
 KEYS = {
@@ -76,19 +75,19 @@ class ViewTable:
 
 @dataclass(frozen=True)
 class SinkTable:
-    """Where a view goes."""
+    """Where the rows of a view are written."""
 
     view: str
     kind: str  # one of TARGETS
     target: str
     key: str | None = None
     mode: str = "append"
-    partitions: int | None = None  # of a topic that has to be made; None leaves it to the broker
+    partitions: int | None = None  # of a topic to create; None is the broker's default
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Tells it from the other sinks of its pipeline; part of its checkpoint's path."""
+        """Unique in the pipeline; the query's name, and a folder of the checkpoint."""
         return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{self.view}-{self.kind}-{self.target}")
 
 
@@ -100,8 +99,8 @@ class Pipeline:
     checkpoint: str
     bootstrap: str | None = None
     data: str | None = None
-    trigger: str | None = None  # from one micro-batch to the next; None is at once
-    report: str | None = None  # where to say how it is doing: report_address.py
+    trigger: str | None = None  # interval between micro-batches; None starts the next at once
+    report: str | None = None  # address for progress reports: report_address.py
     options: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[SourceTable, ...] = ()
     views: tuple[ViewTable, ...] = ()
@@ -115,8 +114,8 @@ class Pipeline:
         return [*names, *(sink.name for sink in self.sinks)]
 
     @property
-    def place(self) -> tuple[str, str]:
-        """The option that says where the log is, and its value."""
+    def log_option(self) -> tuple[str, str]:
+        """The option that names the log, and its value."""
         if self.bootstrap is not None:
             return "bootstrap.servers", self.bootstrap
         return "path", str(self.data)

@@ -1,14 +1,14 @@
-"""Runs a pipeline on Spark: sources become views, views become views, sinks become queries.
+"""Builds views and streaming queries from a pipeline, and creates missing topics.
 
-Each sink is a streaming query of its own, with its own checkpoint below <checkpoint>/<pipeline>; so
-is each dead-letter topic. A record that a source cannot parse goes there as it was, key, value and
-headers, with more headers that say where it came from and why (`ERROR_HEADERS`); the views see the
-rest.
+Each sink is a streaming query with its own checkpoint, <checkpoint>/<pipeline>/<query>; so is each
+dead-letter topic. A record that a source cannot parse goes to the dead-letter topic with its key,
+value and headers unchanged, and with headers that say where it came from and why (`ERROR_HEADERS`);
+the views see the other records.
 
-A topic that a sink or a dead letter needs is made, unless it is there. It gets JSON values, one
-object a row. It is written batch by batch under the name of the query and the number of the batch,
-so that a batch that runs again is written once, whatever the output mode. Why this is foreachBatch
-and not the streaming sink: docs/decisions/0015.
+Topics of sinks and dead letters are created if they do not exist. Their values are JSON, one object
+per row. Each micro-batch is written under the query id and the batch id, so a repeated micro-batch
+is written once, in every output mode. docs/decisions/0015 says why this uses foreachBatch and not
+the streaming sink.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from strandlog.spark.starting import start_once, start_patiently
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LOOK_SECONDS = 0.05
-# The headers that a dead letter has besides its own, and what they say, as text.
+POLL_SECONDS = 0.05
+# Headers that are added to a dead letter, as text, and the SQL of their values.
 ERROR_HEADERS = {
     "__strandlog.errors.topic": f"{CORRUPT}.topic",
     "__strandlog.errors.partition": f"{CORRUPT}.partition",
@@ -47,7 +47,7 @@ ERROR_HEADERS = {
 
 
 class PipelineQueries:
-    """A pipeline at work."""
+    """The streaming queries of one pipeline."""
 
     def __init__(
         self,
@@ -55,28 +55,28 @@ class PipelineQueries:
         pipeline: Pipeline,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` is called again and again while it starts, and may raise to have it stopped."""
+        """`check` is called repeatedly while queries start, and may raise to cancel the start."""
         self._spark = spark
         self._check = check
         self._pipeline = pipeline
         self.queries: list[Any] = []
-        self._told: dict[str, str] = {}  # the moment of each query's last report
+        self._reported: dict[str, str] = {}  # time of each query's last report
 
     def start(self, *, available_now: bool = False) -> None:
-        """Start every query; those that began are stopped when one cannot.
+        """Start every query. If one does not start, those that did are stopped.
 
         A mistake that only Spark can see, in SQL or in a schema, is a `ConfigurationError`.
         """
         prepare_topics(self._pipeline)
         try:
             for source in self._pipeline.sources:
-                with _told_of(f"source {source.name}"):
-                    self._open(source, available_now)
+                with _errors_of(f"source {source.name}"):
+                    self._open_source(source, available_now)
             for view in self._pipeline.views:
-                with _told_of(f"view {view.name}"):
+                with _errors_of(f"view {view.name}"):
                     self._spark.sql(view.sql).createOrReplaceTempView(view.name)
             for sink in self._pipeline.sinks:
-                with _told_of(f"sink {sink.name}"):
+                with _errors_of(f"sink {sink.name}"):
                     self._start_sink(sink, available_now)
         except BaseException:
             self.stop()
@@ -84,12 +84,12 @@ class PipelineQueries:
 
     # -- sources -------------------------------------------------------------------------------
 
-    def _open(self, source: SourceTable, available_now: bool) -> None:
+    def _open_source(self, source: SourceTable, available_now: bool) -> None:
         pipeline = self._pipeline
         reader = self._spark.read if source.is_static else self._spark.readStream
         reader = (
             reader.format("strandlog")
-            .option(*pipeline.place)
+            .option(*pipeline.log_option)
             .option("subscribe", source.topic)
             .option("valueFormat", source.format)
             .options(**pipeline.options)
@@ -100,7 +100,7 @@ class PipelineQueries:
                 reader = reader.option("groupId", pipeline.name)
         reader = reader.options(**source.options)
         if source.format not in PARSED_FORMATS:
-            self._show(source, reader.load())
+            self._create_view(source, reader.load())
             return
         schema = _schema(source.schema) if source.schema else reader.load().schema
         columns = [field for field in schema if field.name != CORRUPT]
@@ -109,9 +109,9 @@ class PipelineQueries:
             self._start_dead_letter(source, whole, available_now)
         frame = reader.schema(type(schema)([*columns, CORRUPT_TEXT_FIELD])).load()
         names = [f"`{field.name}`" for field in columns]
-        self._show(source, frame.where(f"{CORRUPT} IS NULL").selectExpr(*names))
+        self._create_view(source, frame.where(f"{CORRUPT} IS NULL").selectExpr(*names))
 
-    def _show(self, source: SourceTable, frame: DataFrame) -> None:
+    def _create_view(self, source: SourceTable, frame: DataFrame) -> None:
         if source.watermark is not None:
             frame = frame.withWatermark(*source.watermark)
         frame.createOrReplaceTempView(source.name)
@@ -151,20 +151,20 @@ class PipelineQueries:
         self._start(frame, sink.name, sink.mode, write_stream, available_now)
 
     def _to_topic(self, topic: str, options: Any) -> Callable[[Any], Any]:
-        place, pipeline = self._pipeline.place, self._pipeline.name
+        log, pipeline = self._pipeline.log_option, self._pipeline.name
         every = {**self._pipeline.options, **options}
-        parsed = parse_options(SINK, {**dict([place]), "topic": topic, **every})
+        parsed = parse_options(SINK, {**dict([log]), "topic": topic, **every})
         is_named = parsed["deliveryGuarantee"] != "at_least_once"
 
         def configure(writer: Any) -> Any:
             def write(batch: Any, batch_id: int) -> None:
-                # The name of the query: part of the checkpoint, and the same after a restart.
+                # The query id is part of the checkpoint, so it survives restarts.
                 query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
                 name = {"txnAppId": f"{pipeline}-{query}", "txnVersion": str(batch_id)}
                 (
                     batch.write.format("strandlog")
                     .mode("append")
-                    .option(*place)
+                    .option(*log)
                     .option("topic", topic)
                     .options(**(name if is_named else {}))
                     .options(**every)
@@ -192,7 +192,7 @@ class PipelineQueries:
             writer = writer.trigger(availableNow=True)
         elif pipeline.trigger is not None:
             writer = writer.trigger(processingTime=pipeline.trigger)
-        # One after the other: several Python processes at once would take longer to start.
+        # One after the other: several Python processes at once take longer to start.
         self.queries.append(start_patiently(lambda: start_once(writer), self._check))
 
     # -- watching ------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class PipelineQueries:
         return any(query.isActive for query in self.queries)
 
     def failure(self) -> str | None:
-        """Why a query ended that should not have; None while all is well."""
+        """Why a query failed; None if none has."""
         for query in self.queries:
             error = query.exception()
             if error is not None:
@@ -210,36 +210,37 @@ class PipelineQueries:
         return None
 
     def reports(self) -> Iterator[QueryReport]:
-        """Every micro-batch that was not told before, in the order of each query."""
+        """Every micro-batch since the last call, in the order of each query."""
         for query in self.queries:
             last = query.lastProgress
-            if last is None or last["timestamp"] == self._told.get(query.name):
-                continue  # the whole history is costly to ask for
+            if last is None or last["timestamp"] == self._reported.get(query.name):
+                continue  # fetching the whole history is costly
             for progress in query.recentProgress:
-                if progress["timestamp"] > self._told.get(query.name, ""):
-                    self._told[query.name] = progress["timestamp"]
+                if progress["timestamp"] > self._reported.get(query.name, ""):
+                    self._reported[query.name] = progress["timestamp"]
                     yield report_of(progress)
 
     def stop(self, patience_ms: int = 0) -> None:
-        """Stop every query; one that is in a micro-batch may finish it, for so long."""
+        """Stop every query; a micro-batch that runs has `patience_ms` to finish."""
         deadline_ms = SystemClock().monotonic_ms() + patience_ms
         for query in self.queries:
-            with contextlib.suppress(Exception):  # it has ended, in whatever way
+            with contextlib.suppress(Exception):  # it has ended already
                 _wait_for_batch(query, deadline_ms)
                 query.stop()
 
 
 def _wait_for_batch(query: Any, deadline_ms: int) -> None:
-    """Wait until the micro-batch that runs is done, if one runs."""
+    """Wait until the current micro-batch is done, if one runs."""
     before = query.lastProgress
     while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
         if not query.status["isTriggerActive"] or query.lastProgress != before:
             return
-        pause(LOOK_SECONDS)
+        pause(POLL_SECONDS)
 
 
 @contextlib.contextmanager
-def _told_of(what: str) -> Iterator[None]:
+def _errors_of(what: str) -> Iterator[None]:
+    """Adds the part of the pipeline to errors raised inside."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - needs Spark
 
     try:
@@ -258,9 +259,12 @@ def _schema(text: str) -> Any:
 
 
 def prepare_topics(pipeline: Pipeline) -> list[str]:
-    """Make the topics that sinks and dead letters need; returns the names of the new ones."""
+    """Create the missing topics of sinks and dead letters; returns their names.
+
+    Fails if a source's topic is missing. Otherwise a query would start, and a task would fail.
+    """
     if pipeline.bootstrap is None:
-        return []  # a folder is only read, and its source looks itself
+        return []  # a folder is only read, and its source checks the topics
     wanted: dict[str, int | None] = {}
     for sink in pipeline.sinks:
         if sink.kind == "topic":
@@ -274,15 +278,15 @@ def prepare_topics(pipeline: Pipeline) -> list[str]:
         read = {source.topic: source.name for source in pipeline.sources}
         existing = client.topics([*wanted, *read])
         for topic, name in read.items():
-            # A topic that one query writes may be what another one reads.
+            # A source may read a topic that another query of this pipeline writes.
             if topic not in existing and topic not in wanted:
                 error = TopicNotFoundError(topic)
-                error.add_note(f"it is the topic of the source {name!r}")
+                error.add_note(f"source {name!r} reads it")
                 raise error
         missing = [topic for topic in wanted if topic not in existing]
         for topic in missing:
             try:
                 client.create_topic(topic, wanted[topic] or -1)
             except TopicExistsError:
-                continue  # another pipeline was quicker
+                continue  # another pipeline created it meanwhile
     return missing

@@ -1,4 +1,4 @@
-"""A pipeline's file: what it says, and what is wrong with it."""
+"""Pipeline files: what is read from them, and the problems that are found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ mode = "update"
 """
 
 
-def test_a_good_file_says_all() -> None:
+def test_a_valid_file_becomes_a_pipeline() -> None:
     read = PipelineFile(GOOD)
     assert read.problems == []
     pipeline = read.pipeline
@@ -46,9 +46,9 @@ def test_a_good_file_says_all() -> None:
     assert sink.name == "delays-topic-delays"
 
 
-def test_whom_to_report_to_may_be_said() -> None:
-    said = GOOD.replace("checkpoint =", 'report = "http://host:9095"\ncheckpoint =')
-    for text, report in ((GOOD, None), (said, "http://host:9095")):
+def test_the_report_address_is_optional() -> None:
+    reporting = GOOD.replace("checkpoint =", 'report = "http://host:9095"\ncheckpoint =')
+    for text, report in ((GOOD, None), (reporting, "http://host:9095")):
         pipeline = PipelineFile(text).pipeline
         assert pipeline is not None
         assert pipeline.report == report
@@ -58,7 +58,7 @@ def test_whom_to_report_to_may_be_said() -> None:
     ("old", "new", "line", "words"),
     [
         ('name = "flights"\nboot', 'nam = "flights"\nboot', 2, "did you mean 'name'"),
-        ('bootstrap = "127.0.0.1:9092"\n', "", 1, "either bootstrap"),
+        ('bootstrap = "127.0.0.1:9092"\n', "", 1, "set either bootstrap"),
         ('topic = "flights"\n', "", 6, "topic"),
         ('format = "json"', 'format = "xml"', 9, "one of json, avro, string, binary"),
         ("schema =", "# schema =", 9, "json needs schema"),
@@ -67,15 +67,20 @@ def test_whom_to_report_to_may_be_said() -> None:
         ('"time_hour 1 hour"', '"time_our 1 hour"', 11, "did you mean 'time_hour'"),
         ('format = "json"', 'format = "avro"', 9, "avroSchema"),
         ('format = "json"', 'format = "string"', 12, "can fail to parse"),
-        ('format = "json"', 'format = "json"\nstatic = true', 12, "has no time"),
-        ('format = "json"', 'format = "json"\nstatic = true', 13, "again and again"),
+        ('format = "json"', 'format = "json"\nstatic = true', 12, "has no event time"),
+        ('format = "json"', 'format = "json"\nstatic = true', 13, "for each micro-batch"),
         ('format = "json"', 'format = "json"\nstatic = "yes"', 10, "true or false"),
         ("maxOffsetsPerTrigger = 1000", "maxOffsetPerTrigger = 1000", 13, "maxOffsetsPerTrigger"),
         ("maxOffsetsPerTrigger = 1000", "maxOffsetsPerTrigger = 0", 13, "from 1 to"),
         ('checkpoint = "', 'trigger = "soon"\ncheckpoint = "', 4, "\"10 seconds\", not 'soon'"),
         ('checkpoint = "', 'report = "host"\ncheckpoint = "', 4, "http://HOST:PORT"),
-        ('checkpoint = "', 'options = { topic = "x" }\ncheckpoint = "', 4, "only kafka.…"),
-        ('mode = "update"', 'options = { txnAppId = "x" }', 23, "together with txnVersion"),
+        (
+            'checkpoint = "',
+            'options = { topic = "x" }\ncheckpoint = "',
+            4,
+            "only options that start with kafka.",
+        ),
+        ('mode = "update"', 'options = { txnAppId = "x" }', 23, "it needs txnVersion"),
         (
             'mode = "update"',
             'options = { txnAppId = "x", txnVersion = 1 }',
@@ -98,11 +103,11 @@ def test_whom_to_report_to_may_be_said() -> None:
             14,
             "not both",
         ),
-        ('mode = "update"', "partitions = 0", 23, "a number from 1 on"),
-        ('bootstrap = "127.0.0.1:9092"', 'data = "./data"', 21, "written by its owner alone"),
-        ('bootstrap = "127.0.0.1:9092"', 'data = "./data"', 12, "written by its owner alone"),
+        ('mode = "update"', "partitions = 0", 23, "a number, 1 or more"),
+        ('bootstrap = "127.0.0.1:9092"', 'data = "./data"', 21, "only the owner of a folder"),
+        ('bootstrap = "127.0.0.1:9092"', 'data = "./data"', 12, "only the owner of a folder"),
         ("[[view]]", "[view]", 15, "two brackets"),
-        ('name = "delays"', 'name = "flights"', 16, "called 'flights' already"),
+        ('name = "delays"', 'name = "flights"', 16, "already the name of a source"),
         ('name = "delays"', 'name = "late flights"', 16, "letters, digits and _"),
         ('from = "delays"', 'from = "delay"', 20, "did you mean 'delays'"),
         ('topic = "delays"', 'topic = "delays"\nparquet = "x"', 19, "exactly one of"),
@@ -110,18 +115,18 @@ def test_whom_to_report_to_may_be_said() -> None:
         ('dead_letter = "flights.bad"', 'dead_letter = "flights"', 12, "would feed itself"),
         ('topic = "delays"', 'topic = "flights"', 21, "would feed itself"),
         ('mode = "update"', 'mood = "update"', 23, "did you mean 'mode'"),
-        ('topic = "delays"\nkey', 'parquet = "x"\nkey', 22, "only records of a topic"),
-        ('topic = "delays"\nkey', "topic = 7\nkey", 21, "a text is needed"),
+        ('topic = "delays"\nkey', 'parquet = "x"\nkey', 22, "only topic records"),
+        ('topic = "delays"\nkey', "topic = 7\nkey", 21, "expected a text"),
         ("[[sink]]", "[[sunk]]", 19, "sunk"),
         ("[pipeline]", "[pipeline", 1, "not TOML"),
     ],
 )
-def test_a_mistake_has_its_line(old: str, new: str, line: int, words: str) -> None:
+def test_a_problem_has_the_line_of_its_cause(old: str, new: str, line: int, words: str) -> None:
     assert old in GOOD
     read = PipelineFile(GOOD.replace(old, new, 1))
     assert read.pipeline is None
-    told = [str(problem) for problem in read.problems]
-    assert any(text.startswith(f"line {line}:") and words in text for text in told), told
+    found = [str(problem) for problem in read.problems]
+    assert any(text.startswith(f"line {line}:") and words in text for text in found), found
 
 
 @pytest.mark.parametrize(
@@ -135,7 +140,7 @@ def test_a_mistake_has_its_line(old: str, new: str, line: int, words: str) -> No
          True),
     ],
 )  # fmt: skip
-def test_topics_that_feed_each_other_are_refused_and_chains_are_not(
+def test_a_pipeline_that_feeds_itself_is_a_problem_and_a_chain_is_not(
     tables: list[tuple[str, ...]], is_loop: bool
 ) -> None:
     text = GOOD[: GOOD.index("[[source]]")]
@@ -150,23 +155,23 @@ def test_topics_that_feed_each_other_are_refused_and_chains_are_not(
     assert is_loop or not problems
 
 
-def test_all_mistakes_come_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     text = GOOD.replace('mode = "update"', 'mode = "x"').replace('format = "json"', 'format = "y"')
     assert len(PipelineFile(text).problems) == 2
 
 
-def test_the_same_sink_twice_would_share_a_checkpoint() -> None:
+def test_two_equal_sinks_are_a_problem_because_they_would_share_a_checkpoint() -> None:
     again = GOOD[GOOD.index("[[sink]]") :]
     [problem] = PipelineFile(GOOD + again).problems
-    assert "twice" in problem.text
+    assert "same target" in problem.text
 
 
-def test_columns_are_found_in_a_schema_with_types_inside_types() -> None:
+def test_column_names_are_found_in_a_schema_with_nested_types() -> None:
     schema = "id BIGINT, place STRUCT<x: DOUBLE, y: DECIMAL(4, 2)>, `time hour` TIMESTAMP"
     assert column_names("a: INT," + schema) == ["a", "id", "place", "time hour"]
 
 
-def test_a_table_to_look_things_up_in_needs_a_stream_beside_it() -> None:
+def test_a_static_source_needs_a_stream_beside_it() -> None:
     table = """\
 [[source]]
 name = "carriers"

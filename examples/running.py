@@ -114,7 +114,7 @@ class Pipeline(Running):
         self.spawn("pipeline", "run", str(self._file), "-b", bootstrap, "--json", *arguments)
 
     def wait_until_started(self) -> None:
-        self.wait_for_line(self.log, "Ctrl-C stops")
+        self.wait_for_line(self.log, "press Ctrl-C to stop")
 
     def look(self) -> None:
         """Take note of what its queries have told since the last look."""

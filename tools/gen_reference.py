@@ -31,44 +31,46 @@ from strandlog.spark.options import BATCH, OPTIONS, SINK, STREAM, Option
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 CLI_HEAD = """# Commands
 
-Generated from `cli/`. Data goes to stdout, talk to stderr. Exit codes: 0 ok, 1 failed, 2 usage, 130
-Ctrl-C. Examples are in [the guide](../guides/cli.md).
+Generated from `cli/`. Data goes to stdout, messages go to stderr. Exit codes: 0 success, 1 failure,
+2 usage error, 130 Ctrl-C. Examples: [guide to the command line](../guides/cli.md).
 """
 COMMON_OPTIONS = ("data", "bootstrap", "client", "as_json")
 LEFT_OUT_OPTIONS = ("install_completion", "show_completion")
 
 
 def settings_page() -> str:
-    """Every setting with its default and what it allows."""
+    """Every setting with its default and allowed values."""
     parts = [
         "# Settings\n",
-        "Generated from `config/`; names and defaults are Kafka's unless the text says otherwise. "
+        "Generated from `config/`; names and defaults are those of Kafka unless stated otherwise. "
         "Sizes take `KiB`, `MiB`, `GiB`; times take `ms`, `s`, `m`, `h`, `d`.\n",
         "## Topics\n",
         *_rows(TOPIC_SETTINGS),
         "\n## Broker\n",
-        "Given to `strandlog.open(path, settings={...})`, or to `strandlog serve` in a file, the "
-        "environment or with `--set`. Clients can change those marked * while the broker runs "
-        "(AlterConfigs); such a change outlives a restart and beats the other sources.\n",
+        "For `strandlog.open(path, settings={...})`, and for `strandlog serve` in a file, the "
+        "environment or `--set`. Clients can change the settings marked * at run time "
+        "(AlterConfigs); such a change is durable and takes precedence over all other sources.\n",
         *_rows(BROKER_SETTINGS, marks_dynamic=True),
         "\n## Server\n",
-        "For `strandlog serve` only; DATA, `--host`, `--port` and `--advertise` beat them.\n",
+        "Only for `strandlog serve`; DATA, `--host`, `--port` and `--advertise` take precedence.\n",
         *_rows(SERVER_SETTINGS),
-        "\n## Other names of Kafka\n",
-        "Understood as another setting: "
+        "\n## Other Kafka settings\n",
+        "Accepted under another name: "
         + ", ".join(f"`{name}` ({alias.name})" for name, alias in ALIASES.items())
         + ".\n",
-        "Without effect here, noted at the start:\n",
+        "Without effect; the broker logs a warning at start-up:\n",
         *(f"- {reason}: {_listed(names)}" for reason, names in NO_EFFECT.items()),
-        f"\nRefused, because passing over them would leave a broker open: {_listed(PROTECTION)}.",
+        "\nRejected, because ignoring them would leave the broker unprotected: "
+        f"{_listed(PROTECTION)}.",
         "\n## Client\n",
-        "Options of the client that Spark's source and sink use to talk to a cluster, there with "
-        "`kafka.` in front. Others have no effect.\n",
+        "Options of the client that Spark's source and sink use, there with the prefix `kafka.`. "
+        "Other options have no effect.\n",
         *_rows(client_settings.CLIENT_SETTINGS),
         "\nOther names: "
         + ", ".join(f"`{name}` ({known})" for name, known in client_settings.ALIASES.items())
         + ".\n",
-        f"Refused, because somebody counts on them: {_listed(tuple(client_settings.PROTECTION))}.",
+        "Rejected, because ignoring them would weaken security: "
+        f"{_listed(tuple(client_settings.PROTECTION))}.",
     ]
     return "\n".join(parts) + "\n"
 
@@ -150,7 +152,7 @@ def _api_row(api: KafkaApi) -> str:
 
 
 def cli_page() -> str:
-    """Every command with its options, out of the commands themselves."""
+    """Every command with its options, derived from the commands."""
     commands = {
         name: typer.main.get_command(importlib.import_module(module).app)
         for name, (module, _) in COMMANDS.items()
@@ -162,7 +164,7 @@ def cli_page() -> str:
 
 
 def _common(command: Any) -> Iterator[str]:
-    """The options that most commands share, once."""
+    """The options that most commands share."""
     yield "| option of most commands | meaning |"
     yield "|---|---|"
     for param in command.params:
@@ -191,7 +193,7 @@ def _described(path: str, command: Any) -> Iterator[str]:
             yield f"| {_names(param)} | {_meaning(param)} |"
         yield ""
     if shared:
-        yield "And " + ", ".join(f"`{name}`" for name in shared) + ".\n"
+        yield "Also " + ", ".join(f"`{name}`" for name in shared) + ".\n"
 
 
 def _names(param: Any) -> str:
@@ -214,15 +216,14 @@ def _text(text: str | None) -> str:
 
 
 def metrics_page() -> str:
-    """Every figure that a broker counts."""
+    """Every metric of a broker."""
     limits = ", ".join(f"{limit:g}" for limit in LIMITS_SECONDS)
     parts = [
         "# Metrics\n",
-        "Generated from `broker/metrics.py` and `server/http/metrics/families.py`, as `/metrics` "
-        "tells them; the process itself is there, too (`process_*`). Counters only grow, gauges go "
-        "up and down, histograms tell how often something took how long; their limits are "
+        "Generated from `broker/metrics.py` and `server/http/metrics/families.py`, as "
+        "`/metrics` exports them, beside `process_*`. The buckets of histograms end at "
         f"{limits} seconds.\n",
-        "| metric | kind | divided by | meaning |",
+        "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
     parts += [

@@ -150,7 +150,7 @@ def test_a_pipeline_that_fails_is_shown_with_the_reason(
     with client_of(broker) as http:
         shown = ok(http.get(f"/api/v1/pipelines/{topic}"))
     assert shown["state"] == "failed"
-    assert shown["error"].startswith("Spark does not start: ")
+    assert shown["error"].startswith("cannot start Spark: ")
     assert f"error: {shown['error']}" in failed.stderr
 
 

@@ -1,4 +1,4 @@
-"""Runs the command line: as a process of its own, or inside this one for long tables of cases."""
+"""Runs the command line in a subprocess or in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandlog.client.api import OpenLog, ReadableLog
 
 
 class Result(NamedTuple):
-    """What a command said, and how it ended."""
+    """Output and exit code of a command."""
 
     code: int
     out: bytes
@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 class CommandLine:
-    """`strandlog` with a data folder of its own, or with a broker."""
+    """`strandlog` with its own data folder or with a broker."""
 
     def __init__(self, data: Path, bootstrap: str | None = None) -> None:
         self.data = data
@@ -53,32 +53,32 @@ class CommandLine:
         return self.bootstrap is not None
 
     def open_log(self) -> OpenLog:
-        """What the commands work on, for the test itself."""
+        """Open the log of the commands for writing."""
         if self.bootstrap is not None:
             return strandlog.connect(self.bootstrap)
         return strandlog.open(self.data)
 
     def read_log(self) -> ReadableLog:
-        """The same, for looking."""
+        """Open the log of the commands for reading."""
         if self.bootstrap is not None:
             return strandlog.connect(self.bootstrap)
         return strandlog.read(self.data)
 
     def popen(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Begin a command and go on."""
+        """Start a command without waiting for it."""
         pipe = subprocess.PIPE
         streams = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": self.env, **options}
         command = [sys.executable, "-m", "strandlog", *arguments]
         return subprocess.Popen(command, **streams)
 
     def __call__(self, *arguments: str, given: bytes = b"", code: int = 0) -> Result:
-        """Run a command to its end, which must be this exit code."""
+        """Run a command in a subprocess and check its exit code."""
         with self.popen(*arguments) as process:
             out, err = process.communicate(given, timeout=60)
         return _checked(Result(process.returncode, out, err.decode()), code)
 
     def inside(self, *arguments: str, given: bytes = b"", code: int = 0) -> Result:
-        """The same without a new process: quicker by the time that Python needs to start."""
+        """Run a command in this process, which saves the start of Python."""
         streams = [io.TextIOWrapper(io.BytesIO(data)) for data in (given, b"", b"")]
         stdin, stdout, stderr = streams
         with (

@@ -17,23 +17,27 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         envvar=CONFIG_FILE_VARIABLE,
-        help="Settings in a .toml or .properties file.",
+        help="Read settings from a .toml or .properties file.",
     ),
 ]
 SetOptions = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting; beats file and environment."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a setting; takes precedence over file and environment. Repeatable.",
+    ),
 ]
 
 
 def checked_pairs(given: Sequence[str] | None) -> list[str]:
-    """The values of `--set`, each of the form key=value."""
+    """The values of `--set`; a usage error for one that is not key=value."""
     for text in given or ():
         if not is_pair(text):
-            raise typer.BadParameter(f"{text!r} is not of the form key=value", param_hint="--set")
+            raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--set")
     return list(given or ())
 
 
 def read_configuration(file: str | None, given: Sequence[str] | None) -> Configuration:
-    """Everything that was said about the settings of this process, merged."""
+    """The settings from file, environment and `--set`, resolved."""
     return setting_sources.read_configuration(file, checked_pairs(given))

@@ -1,7 +1,7 @@
-"""Reads the places that settings come from: a file, the environment, options.
+"""Reads settings from file, environment and `--set`, without typer.
 
-What they say is looked at in `config/`; here is only what touches the disk and the process. Nothing
-here needs the library that parses command lines, for `serve` starts without it.
+Only this module touches the disk and the process; `config/` parses and resolves. It does not
+import typer, because `serve` starts without it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ CONFIG_FILE_VARIABLE = "STRANDLOG_CONFIG"
 
 
 def read_file(path: str) -> Source:
-    """What a file says, by its ending."""
+    """Read a settings file; its suffix names the format."""
     from strandlog.config.sources.properties import read_properties  # noqa: PLC0415 - if there is one
     from strandlog.config.sources.toml import read_toml  # noqa: PLC0415 - if there is one
 
     readers = {".toml": read_toml, ".properties": read_properties}
     reader = readers.get(Path(path).suffix.lower())
     if reader is None:
-        raise ConfigurationError([f"{path}: name the file *.toml or *.properties"])
+        raise ConfigurationError([f"{path}: unknown file type, expected *.toml or *.properties"])
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigurationError([f"{path}: cannot be read: {error.strerror}"]) from error
+        raise ConfigurationError([f"{path}: cannot read the file: {error.strerror}"]) from error
     try:
         return reader(data.decode("utf-8-sig"), path)
     except UnicodeDecodeError as error:
         source = Source()
         line = data.count(b"\n", 0, error.start) + 1
-        source.complain(Origin("file", path, line), "this is not UTF-8; save the file as UTF-8")
+        source.complain(Origin("file", path, line), "invalid UTF-8; save the file as UTF-8")
         return source
 
 
 def is_pair(text: str) -> bool:
-    """Whether this is of the form key=value."""
+    """Whether the text is key=value."""
     name, separator, _ = text.partition("=")
     return bool(separator and name.strip())
 
@@ -55,7 +55,7 @@ def _options(given: Sequence[str]) -> Source:
 
 
 def read_configuration(file: str | None, given: Sequence[str]) -> Configuration:
-    """Everything that was said about the settings of this process, merged."""
+    """The settings from file, environment and `--set`, resolved."""
     sources = [read_file(file)] if file else []
     sources += [read_environment(os.environ, known_names()), _options(given)]
     return settle(sources)

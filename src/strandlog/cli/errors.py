@@ -1,7 +1,7 @@
-"""How a command that failed says so: one line on stderr, or one for each problem of a set-up.
+"""Formats an error as one line for stderr, or as JSON.
 
-What the library says about a folder that has an owner is meant for programs (`strandlog.read`).
-Somebody at a terminal is told who the owner is and which option leads past it.
+A `ConfigurationError` gives one line per problem. The library's `AlreadyOpenError` recommends
+`strandlog.read`; on the command line it names the owning process and the option to use instead.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from strandlog.errors import AlreadyOpenError, ConfigurationError
 
 
 def failure_line(error: Exception, *, as_json: bool = False) -> str:
-    """What went wrong, with the notes that were added on the way."""
+    """The error and its notes."""
     notes = tuple(getattr(error, "__notes__", ()))
     if as_json:
-        text = "; ".join([_said(error), *notes])
+        text = "; ".join([_message(error), *notes])
         return json.dumps({"error": text, "type": type(error).__name__})
     if isinstance(error, ConfigurationError) and not notes:
         return "\n".join(_line([problem]) for problem in error.problems)
-    return _line([_said(error), *notes])
+    return _line([_message(error), *notes])
 
 
 def _line(parts: Sequence[str]) -> str:
     return "error: " + " ".join("; ".join(parts).splitlines())
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return _owned(error.path) if isinstance(error, AlreadyOpenError) else str(error)
 
 
@@ -37,6 +37,6 @@ def _owned(path: str) -> str:
 
     owner = owner_of(DiskFiles(), path) or "another process"
     return (
-        f"{path} is owned by {owner}; stop it or, if it is a broker, go through it with "
-        "-b HOST:PORT. What only looks (list, describe, consume without -g) works beside it"
+        f"{path} is in use by {owner}: stop it or, if it is a broker, connect to it with "
+        "-b HOST:PORT. Read-only commands (list, describe, consume without -g) work meanwhile"
     )

@@ -1,12 +1,12 @@
-"""How many files this process may have open, and how many a broker wants.
+"""Limits on open files, and how many a broker needs.
 
-Each connection takes one, each partition that is written to takes one (up to log.max.open.files),
-and some are for everything else. A process may raise its own limit up to the hard one, and `serve`
-does: distributions set the soft one low for the sake of old programs.
+Each connection takes one file descriptor, each partition that is written takes one (up to
+log.max.open.files), and `RESERVED` are for everything else. `serve` raises its soft limit up to the
+hard one: distributions set the soft limit low for the sake of old programs.
 
-A broker that runs out of them cannot write, so it never does: if the system allows fewer than the
-settings add up to, `fitted` lowers them, first those of connections. With fewer than `LEAST` the
-broker does not start.
+A broker without free descriptors cannot write. If the system allows fewer than the settings add up
+to, `fit_to_limit` lowers the settings, those of connections first. With fewer than `MIN_ALLOWED`
+the broker does not start.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
 from strandlog.errors import TooFewDescriptorsError
 
-FOR_EVERYTHING_ELSE = 64
-LEAST = 256
+RESERVED = 64
+MIN_ALLOWED = 256
 
 
 class Limits(NamedTuple):
-    """What the system allows: now, and at most."""
+    """The soft and the hard limit of the process."""
 
     soft: int
     hard: int
 
 
 def limits() -> Limits:
-    """Those of this process; -1 for no limit becomes a large number."""
+    """The limits of this process; "unlimited" becomes a large number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    endless = 2**31 - 1
-    return Limits(*(endless if each == resource.RLIM_INFINITY else each for each in (soft, hard)))
+    unlimited = 2**31 - 1
+    return Limits(*(unlimited if each == resource.RLIM_INFINITY else each for each in (soft, hard)))
 
 
-def needed(settings: BrokerSettings) -> int:
-    """Without these partitions cannot be written."""
-    return settings.log_max_open_files + FOR_EVERYTHING_ELSE
+def required(settings: BrokerSettings) -> int:
+    """Descriptors that the broker needs to write to all its partitions."""
+    return settings.log_max_open_files + RESERVED
 
 
 def wanted(settings: BrokerSettings) -> int:
-    """With these every connection that is allowed can be served, too."""
+    """Descriptors for `required` and every connection that the settings allow."""
     return (
-        needed(settings)
+        required(settings)
         + settings.max_connections
         + settings.http_max_connections
         + HEALTH_CONNECTIONS
@@ -53,26 +53,25 @@ def wanted(settings: BrokerSettings) -> int:
     )
 
 
-def fitted(settings: BrokerSettings, allowed: int) -> BrokerSettings:
-    """The settings, with limits that together stay within `allowed` descriptors.
+def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
+    """The settings, lowered so that together they need at most `allowed` descriptors.
 
-    `TooFewDescriptorsError` when these are too few for a broker.
+    Raises `TooFewDescriptorsError` if that is not enough for a broker.
     """
-    if allowed < LEAST:
+    if allowed < MIN_ALLOWED:
         raise TooFewDescriptorsError(
-            f"{allowed} file descriptors are allowed, at least {LEAST} are needed and "
-            f"{wanted(settings)} wanted: raise the limit, for instance with ulimit -n "
-            f"{wanted(settings)}"
+            f"the limit of {allowed} file descriptors is too low: the broker needs at least "
+            f"{MIN_ALLOWED} and uses up to {wanted(settings)}; raise it, for example with "
+            f"ulimit -n {wanted(settings)}"
         )
     if allowed >= wanted(settings):
         return settings
-    rest = allowed - FOR_EVERYTHING_ELSE - HEALTH_CONNECTIONS
+    rest = allowed - RESERVED - HEALTH_CONNECTIONS
     files = min(settings.log_max_open_files, rest // 2)
     rest -= files
     http = min(settings.http_max_connections, rest // 5)
     grpc = min(settings.grpc_max_connections, rest // 5)
-    # As values that were given: the broker derives its settings from those again whenever a client
-    # changes one of them.
+    # Explicit values: the broker derives its settings from those again when a client changes one.
     lowered: dict[str, Value] = {
         "log.max.open.files": files,
         "http.max.connections": http,
@@ -83,7 +82,7 @@ def fitted(settings: BrokerSettings, allowed: int) -> BrokerSettings:
 
 
 def raise_limit(settings: BrokerSettings) -> int:
-    """Let this process open as many files as it wants and may; how many that are."""
+    """Raise the soft limit of this process as far as needed and allowed; returns it."""
     found = limits()
     target = min(wanted(settings), found.hard)
     if target > found.soft:

@@ -1,8 +1,8 @@
-"""Which process owns a data folder.
+"""Finds the process that owns a data folder.
 
-The owner holds a lock on `.lock` that dies with it. Linux lists locks by device and inode in
-/proc/locks; what is not listed there (another system, an owner outside of this container) is found
-out by taking the lock for a moment.
+The owner holds a lock on `.lock`, which the kernel releases when the process ends. Linux lists
+locks by device and inode in /proc/locks. Where that does not help (another system, an owner outside
+this container), this module tries the lock itself and releases it at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strandlog.storage.paths import LOCK, join
 
 
 def owner_of(files: Files, path: str) -> str:
-    """The owner in words; "" when there is none."""
+    """Describes the owner; "" if there is none."""
     lock = join(path, LOCK)
     if not files.exists(lock):
         return ""
@@ -27,15 +27,15 @@ def owner_of(files: Files, path: str) -> str:
     try:
         taken = files.lock(lock)
     except StorageError:
-        return ""  # not ours to lock; the check of writing says why
+        return ""  # no permission to lock; the write check reports the reason
     if taken is None:
-        return "a process that cannot be seen from here"
+        return "a process that is not visible from here"
     taken.release()
     return ""
 
 
 def listed_owner(locks: str, inode: int) -> int | None:
-    """The process that holds a lock on the file with this number."""
+    """The process that holds a lock on the file with this inode."""
     for line in locks.splitlines():
         fields = line.split()
         if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):

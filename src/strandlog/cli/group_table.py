@@ -1,4 +1,4 @@
-"""How far a group is, by partition, out of what any log tells about its groups."""
+"""Offsets and lag of a group, by partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandlog.protocol.consumer_protocol import decode_assignment
 
 
 def assigned_partitions(member: MemberDescription) -> list[TopicPartition]:
-    """What a member has; nothing when only its own leader can read the assignment."""
+    """The partitions of a member; none if the assignment has an unknown format."""
     try:
         return sorted(decode_assignment(member.assignment).partitions)
     except DataError:
@@ -24,7 +24,7 @@ def assigned_partitions(member: MemberDescription) -> list[TopicPartition]:
 def lag_rows(
     log: ReadableLog, group: GroupDescription, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> list[dict[str, Any]]:
-    """Per partition: where the group is, where the partition ends, and what lies between."""
+    """Per partition: committed offset, end offset, lag and the member that reads it."""
     owners = {
         tp: member.member_id for member in group.members for tp in assigned_partitions(member)
     }

@@ -1,26 +1,14 @@
-"""The command tree, and what every command does about errors.
+"""Command tree, lazy loading of commands, exit codes.
 
-    strandlog serve        the broker
-    strandlog topic …      create, list, describe, alter, delete
-    strandlog produce …    lines in
-    strandlog consume …    lines out
-    strandlog group …      list, describe, reset, delete
-    strandlog log …        verify, dump, stats
-    strandlog config …     show, check
-    strandlog pipeline …   run, validate, list
-    strandlog doctor       what is wrong with this machine or set-up
-    strandlog node         JSON lines on stdin and stdout
+The module of a command is imported when the command runs, so that `--help` and `node` start fast.
 
-A command's module is imported when the command is called: `--help` and `node` start quickly.
+    exit code   meaning                                      stderr
+    0           success, or the reader of stdout closed it   nothing
+    1           the command failed                           error: …   (--json: {"error", "type"})
+    2           invalid command line                         usage and the reason
+    130         Ctrl-C                                       nothing
 
-    exit code   when                          stderr
-    0           it worked, or whoever read    nothing
-                our output had enough
-    1           it failed                     error: …      (--json: {"error": …, "type": …})
-    2           it was called wrongly         usage and what is wrong
-    130         Ctrl-C                        nothing
-
-Data goes to stdout, talk to stderr.
+Data goes to stdout, messages go to stderr.
 """
 
 from __future__ import annotations
@@ -39,21 +27,24 @@ from strandlog.cli.options import CONTEXT, MARKUP, RunState
 from strandlog.errors import StrandlogError
 
 COMMANDS = {
-    "serve": ("strandlog.cli.commands.serve", "Serve a folder to every Kafka client."),
+    "serve": ("strandlog.cli.commands.serve", "Start a broker on a data folder."),
     "topic": ("strandlog.cli.commands.topic", "Create, list, describe, alter and delete topics."),
-    "produce": ("strandlog.cli.commands.produce", "Write lines to a topic."),
+    "produce": ("strandlog.cli.commands.produce", "Produce one record per input line."),
     "consume": ("strandlog.cli.commands.consume", "Print the records of a topic."),
     "group": ("strandlog.cli.commands.group", "List, describe, reset and delete consumer groups."),
-    "log": ("strandlog.cli.commands.log", "Verify, dump and measure the files of a folder."),
+    "log": ("strandlog.cli.commands.log", "Verify, dump and measure log files."),
     "config": (
         "strandlog.cli.commands.config",
-        "Show settings and their origin; check a file of them.",
+        "Show settings and their origin; check a settings file.",
     ),
     "pipeline": ("strandlog.cli.commands.pipeline", "Run, validate and list Spark pipelines."),
-    "doctor": ("strandlog.cli.commands.doctor", "Find what is wrong with this machine or set-up."),
-    "node": ("strandlog.cli.commands.node", "Serve JSON lines on stdin and stdout."),
+    "doctor": (
+        "strandlog.cli.commands.doctor",
+        "Check this machine, a data folder or a broker for problems.",
+    ),
+    "node": ("strandlog.cli.commands.node", "Run the JSON-lines node on stdin and stdout."),
 }
-EXAMPLES = """Three to try:
+EXAMPLES = """Examples:
 
   seq 100 | strandlog produce numbers -d ./data --create
 
@@ -64,16 +55,16 @@ EXAMPLES = """Three to try:
 
 
 class RootCommand(TyperGroup):
-    """Finds commands by name without importing the others; turns errors into one line."""
+    """Imports only the command that runs; prints an error as one line."""
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         for name, (_, sentence) in COMMANDS.items():
-            # A stand-in: all that help, completion and suggestions need.
+            # A placeholder: enough for help, completion and suggestions.
             self.add_command(TyperCommand(name, help=sentence))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command itself, for it is going to run."""
+        """Replaces the placeholder by the command that is about to run."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and name is not None:
             module = importlib.import_module(COMMANDS[name][0])
@@ -86,7 +77,7 @@ class RootCommand(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            _forget_stdout()
+            _discard_stdout()
             raise typer.Exit(0) from None
         except (StrandlogError, OSError) as error:
             _fail(error, as_json=ctx.obj.is_json)
@@ -98,11 +89,11 @@ def _fail(error: StrandlogError | OSError, *, as_json: bool) -> NoReturn:
     raise typer.Exit(1) from None
 
 
-def _forget_stdout() -> None:
-    """Nobody reads it any more; what is still buffered must not fail when Python ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _discard_stdout() -> None:
+    """The reader closed the pipe: flushing the rest at exit must not fail."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 app = typer.Typer(
@@ -126,7 +117,10 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """A durable, partitioned, append-only log in a folder."""
@@ -134,8 +128,8 @@ def root(
 
 
 def run(arguments: list[str]) -> None:
-    """Run one command line; ends with SystemExit."""
+    """Run one command line; always raises SystemExit."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # JSON is UTF-8 wherever it goes, and no file name or header can make printing fail.
+        # JSON is always UTF-8, and no file name or header may make printing fail.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     typer.main.get_command(app).main(arguments, prog_name="strandlog", obj=RunState())

@@ -1,16 +1,17 @@
-"""Options that many commands share, and the two ways to open what they name.
+"""Options shared by commands, and opening the log they name.
 
-    -d DIR         a folder        -b HOST:PORT   a broker, over Kafka's wire; `-X` for librdkafka
+    -d DIR         a data folder   -b HOST:PORT   a broker (Kafka protocol; `-X` for librdkafka)
     STRANDLOG_DATA                 STRANDLOG_BOOTSTRAP
 
-    owned      for commands that change something: the folder as its owner (`AlreadyOpenError`
-               beside another), or the broker
-    readable   for commands that look: the files of the folder, beside an owner if there is one
-               (they show what the owner made durable), or the broker
+    owned      for commands that change something: opens the folder as its owner (raises
+               `AlreadyOpenError` if another process owns it), or connects to the broker
+    readable   for commands that only read: opens the files of the folder, even while another
+               process owns it (and shows what that process has made durable), or connects to the
+               broker
 
-Exactly one of the two is to be named; an option counts more than the environment. A command's body
-is written once, against the verbs of `client/api.py`. No folder is made by accident: only
-`owned(..., create=True)` does that.
+Exactly one of -d and -b must be given; an option takes precedence over the environment. The body
+of a command is written once, against the protocols of `client/api.py`. Only
+`owned(..., create=True)` creates a folder.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 import strandlog
-from strandlog.cli.output import talk
+from strandlog.cli.output import message
 from strandlog.client.api import OpenLog, ReadableLog
 from strandlog.errors import UnknownLayoutError
 from strandlog.storage.paths import META_PROPERTIES
 
-# Boxes and colours are for people; in a pipe help and usage errors are plain text.
+# Boxes and colours only on a terminal; in a pipe, help and usage errors are plain text.
 MARKUP: Literal["rich"] | None = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 DATA_VARIABLE = "STRANDLOG_DATA"
@@ -39,16 +40,16 @@ BOOTSTRAP_VARIABLE = "STRANDLOG_BOOTSTRAP"
 
 @dataclass(slots=True)
 class RunState:
-    """What the error policy must know about the command that runs."""
+    """State of the running command that error handling needs."""
 
     is_json: bool = False
 
 
-def command_app(text: str) -> typer.Typer:
-    """An app for one noun."""
+def command_app(text: str, *, no_args_is_help: bool = True) -> typer.Typer:
+    """A typer application with the settings that all commands share."""
     return typer.Typer(
         help=text,
-        no_args_is_help=True,
+        no_args_is_help=no_args_is_help,
         add_completion=False,
         rich_markup_mode=MARKUP,
         pretty_exceptions_enable=False,
@@ -61,21 +62,21 @@ def _note_json(ctx: typer.Context, value: bool) -> bool:
     return value
 
 
-class Said(str):
-    """A value of the command line, not of the environment."""
+class CommandLineValue(str):
+    """A value from the command line, as opposed to the environment."""
 
     __slots__ = ()
 
 
 def _note_source(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
     source = ctx.get_parameter_source(param.name or "")
-    is_said = value is not None and source is not None and source.name == "COMMANDLINE"
-    return Said(value) if is_said else value
+    is_option = value is not None and source is not None and source.name == "COMMANDLINE"
+    return CommandLineValue(value) if is_option else value
 
 
 Json = Annotated[
     bool,
-    typer.Option("--json", callback=_note_json, is_eager=True, help="JSON for machines."),
+    typer.Option("--json", callback=_note_json, is_eager=True, help="Print JSON."),
 ]
 DataDir = Annotated[
     str | None,
@@ -85,7 +86,7 @@ DataDir = Annotated[
         metavar="DIR",
         envvar=DATA_VARIABLE,
         callback=_note_source,
-        help="The data folder.",
+        help="Data folder to open.",
     ),
 ]
 Bootstrap = Annotated[
@@ -96,7 +97,7 @@ Bootstrap = Annotated[
         metavar="HOST:PORT",
         envvar=BOOTSTRAP_VARIABLE,
         callback=_note_source,
-        help="A broker instead, of any Kafka cluster.",
+        help="Broker to connect to (strandlog or any Kafka cluster).",
     ),
 ]
 ClientSettings = Annotated[
@@ -104,14 +105,14 @@ ClientSettings = Annotated[
     typer.Option(
         "-X",
         metavar="KEY=VALUE",
-        help="With -b: a setting of librdkafka (security.protocol, sasl.username, …).",
+        help="librdkafka setting, only with -b (security.protocol, sasl.username, …). Repeatable.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class Target(NamedTuple):
-    """What a command works on: a folder, or else a broker."""
+    """The log that a command works on: a data folder or a broker."""
 
     data: str | None
     bootstrap: str | None
@@ -119,42 +120,43 @@ class Target(NamedTuple):
 
 
 def target_of(data: str | None, bootstrap: str | None, client: list[str]) -> Target:
-    """The one that was named; a usage error when it is none, or both."""
+    """The folder or broker that was given; a usage error for none or both."""
     if data and bootstrap:
-        if isinstance(data, Said) == isinstance(bootstrap, Said):
-            of_both = "" if isinstance(data, Said) else f": {DATA_VARIABLE}, {BOOTSTRAP_VARIABLE}"
-            raise typer.BadParameter(f"choose one of -d and -b, both are set{of_both}")
-        data, bootstrap = (data, None) if isinstance(data, Said) else (None, bootstrap)
+        is_data_option = isinstance(data, CommandLineValue)
+        if is_data_option == isinstance(bootstrap, CommandLineValue):
+            names = "-d and -b" if is_data_option else f"{DATA_VARIABLE} and {BOOTSTRAP_VARIABLE}"
+            raise typer.BadParameter(f"{names} are both set: choose one of -d and -b")
+        data, bootstrap = (data, None) if is_data_option else (None, bootstrap)
     if not data and not bootstrap:
         raise typer.BadParameter(
-            f"name the data folder with -d DIR or a broker with -b HOST:PORT, or in "
-            f"{DATA_VARIABLE} or {BOOTSTRAP_VARIABLE}"
+            f"no log given: pass -d DIR or -b HOST:PORT, or set {DATA_VARIABLE} or "
+            f"{BOOTSTRAP_VARIABLE}"
         )
     if client and not bootstrap:
-        raise typer.BadParameter("it is for a broker: add -b HOST:PORT", param_hint="-X")
+        raise typer.BadParameter("only valid with a broker: add -b HOST:PORT", param_hint="-X")
     config = {name: value or "" for name, value in settings_of(client, "-X").items()}
     return Target(data, bootstrap, config)
 
 
 @contextmanager
 def owned(target: Target, *, create: bool = False) -> Iterator[OpenLog]:
-    """The log, opened for changes."""
+    """Open the log for changes."""
     if target.data is None:
         with _connected(target) as remote:
             yield remote
         return
     path = target.data
     if not create and not os.path.lexists(os.path.join(path, META_PROPERTIES)):
-        raise UnknownLayoutError(path, "there is no log in it; 'strandlog topic create' makes one")
+        raise UnknownLayoutError(path, "it contains no log; 'strandlog topic create' creates one")
     with strandlog.open(path) as log:
         for problem in log.problems:
-            talk(f"note: {problem}")
+            message(f"note: {problem}")
         yield log
 
 
 @contextmanager
 def readable(target: Target) -> Iterator[ReadableLog]:
-    """The log, opened for looking."""
+    """Open the log for reading."""
     if target.data is None:
         with _connected(target) as remote:
             yield remote
@@ -174,15 +176,16 @@ def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise typer.BadParameter(f"{pair!r} is not of the form key=value", param_hint=option)
+            raise typer.BadParameter(f"{pair!r} is not key=value", param_hint=option)
         settings[name.strip()] = value.strip() or None
     return settings
 
 
 def ask(question: str, *, yes: bool, as_json: bool) -> None:
-    """Go on only with a yes: from the option, or from a person at a terminal."""
+    """Continue only after a yes: the option, or an answer on the terminal."""
     if yes:
         return
     if as_json or not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is here to be asked: add --yes", param_hint="--yes")
+        reason = "--json is given" if as_json else "stdin is not a terminal"
+        raise typer.BadParameter(f"{reason}, cannot ask for confirmation: add --yes")
     typer.confirm(question, abort=True, err=True)

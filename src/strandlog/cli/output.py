@@ -1,10 +1,10 @@
-"""How commands say things: tables, JSON, talk and progress.
+"""Tables, JSON and progress bars.
 
-    on a terminal   tables and bars by rich
-    in a pipe       columns of plain text, two blanks apart, without colour and never cut off
+    on a terminal   rich tables and progress bars
+    in a pipe       plain columns, two spaces apart, without colour, never truncated
     with --json     one document; nothing else on stdout
 
-Numbers are grouped and sizes rounded for people; JSON has them exact.
+Tables group digits and round sizes; JSON has exact values.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def number(title: str) -> Column:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on a line of its own."""
+    """Print one JSON document on one line."""
     sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-def talk(words: str) -> None:
-    """Something for the person, not for the pipe."""
-    sys.stderr.write(words + "\n")
+def message(line: str) -> None:
+    """Print a line for the user, on stderr."""
+    sys.stderr.write(line + "\n")
 
 
 def shown(value: object) -> str:
-    """A cell as people like it: a dash for nothing, thousands grouped."""
+    """A table cell: a dash for None, digits grouped on a terminal."""
     if value is None:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -57,7 +57,7 @@ def shown(value: object) -> str:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[object]], title: str = ""
 ) -> None:
-    """Rows under their titles."""
+    """Print rows under their column titles."""
     cells = [[shown(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         _print_rich(columns, cells, title)
@@ -102,7 +102,7 @@ def _print_rich(columns: Sequence[Column], rows: list[list[str]], title: str) ->
 
 
 def size_text(size_bytes: float) -> str:
-    """A size as people write it."""
+    """A size with its unit, rounded."""
     if size_bytes < 1000:
         return f"{size_bytes:.0f} B"
     for unit in ("kB", "MB", "GB"):
@@ -113,7 +113,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def time_text(timestamp_ms: int, precision: str = "milliseconds") -> str | None:
-    """A timestamp in UTC, or None when there is none."""
+    """A timestamp in UTC; None if it is out of range."""
     if not 0 <= timestamp_ms <= _LARGEST_MS:
         return None
     moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
@@ -126,8 +126,8 @@ def counted(count: int, noun: str) -> str:
 
 
 @contextmanager
-def progress(words: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr that follows bytes, if a person looks at it; else nothing."""
+def progress(title: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar in bytes on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -143,7 +143,7 @@ def progress(words: str, total_bytes: int | None) -> Iterator[Callable[[int], No
     if total_bytes:
         columns += [bars.TimeRemainingColumn()]
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as shown_bars:
-        task = shown_bars.add_task(words, total=total_bytes or None)
+        task = shown_bars.add_task(title, total=total_bytes or None)
         waiting = 0
 
         def advance(size_bytes: int) -> None:

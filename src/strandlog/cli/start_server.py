@@ -1,9 +1,9 @@
-"""What `strandlog serve` does, without the library that parses the rest of the command line.
+"""Parses a plain `serve` call without typer, and starts the server.
 
-Loading that library takes longer than starting the broker. So a plain call (`serve [DATA]` with
-options out of `PLAIN_OPTIONS`, each with its value, and `PLAIN_FLAGS`) is read here. Anything else,
-be it `--help`, an option that is not in the table or a value that does not fit, gives None and is
-left to `serve.py`, which knows every option, prints help and says what is wrong.
+Importing typer takes longer than starting the broker. `parse_plain` reads `serve [DATA]` with
+options of `PLAIN_OPTIONS` and `PLAIN_FLAGS`. For anything else (`--help`, another option, an
+invalid value) it returns None, and `commands/serve.py` parses the line with typer, which prints
+help and usage errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair, read_configuration
-from strandlog.cli.file_limits import fitted, raise_limit, wanted
+from strandlog.cli.file_limits import fit_to_limit, raise_limit, wanted
 from strandlog.config.origin import Origin
 from strandlog.config.resolve import Chosen
 from strandlog.config.setting import Value
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ServeArguments:
-    """What `serve` was called with; None where nothing was said."""
+    """The command line of `serve`; None for what was not given."""
 
     data: str | None = None
     host: str | None = None
@@ -51,13 +51,13 @@ class ServeArguments:
 
 
 def _plain_port(text: str) -> int:
-    # A socket would take 99999 for 34463, without a word.
+    # A socket would silently take 99999 as 34463.
     if not (text.isascii() and text.isdigit()) or int(text) > MAX_PORT:
         raise ValueError(text)
     return int(text)
 
 
-# Flag, the attribute that it sets, and how its value is read.
+# Option: the attribute of ServeArguments that it sets, and the parser of its value.
 PLAIN_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--host": ("host", str),
     "--port": ("port", _plain_port),
@@ -71,7 +71,7 @@ PLAIN_FLAGS = {"--no-grpc": "no_grpc", "--no-http": "no_http"}
 
 
 def parse_plain(words: Sequence[str]) -> ServeArguments | None:
-    """What a plain call asks for; None when this is no plain call."""
+    """Parse a plain call; None if typer must parse it."""
     arguments = ServeArguments(config=os.environ.get(CONFIG_FILE_VARIABLE) or None)
     rest = iter(words)
     has_data = False
@@ -109,23 +109,24 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _say(line: str) -> None:
+def _print_ready(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
     http = next((word for word in line.split() if word.startswith("http=")), None)
     if http is not None and sys.stderr.isatty():
         address = http.removeprefix("http=")
-        sys.stderr.write(f"look at it: http://{address}/   stop it: Ctrl-C\n")
+        sys.stderr.write(f"console: http://{address}/ (press Ctrl-C to stop)\n")
 
 
-def _within_descriptors(settings: BrokerSettings) -> BrokerSettings:
-    """The settings, with limits for which there are file descriptors."""
+def _fit_to_descriptors(settings: BrokerSettings) -> BrokerSettings:
+    """Raise the limit on open files, or lower the settings that exceed it."""
     allowed = raise_limit(settings)
-    found = fitted(settings, allowed)
+    found = fit_to_limit(settings, allowed)
     if found is not settings:
         logger.warning(
-            "%d file descriptors are allowed, %d wanted: the limits are now %d Kafka, %d HTTP and "
-            "%d gRPC connections and %d open log files; see 'strandlog doctor'",
+            "the limit of %d file descriptors is below the %d that the settings need; lowered the "
+            "settings to %d Kafka, %d HTTP and %d gRPC connections and %d open log files "
+            "(see 'strandlog doctor')",
             allowed,
             wanted(settings),
             found.max_connections,
@@ -137,7 +138,7 @@ def _within_descriptors(settings: BrokerSettings) -> BrokerSettings:
 
 
 def _port(asked: int | None, configured: int, is_off: bool) -> int | None:
-    """The port of a door; None for one that stays shut."""
+    """The port of a listener; None if it is disabled."""
     port = configured if asked is None else asked
     return None if is_off or port < 0 else port
 
@@ -150,9 +151,9 @@ def _listener(arguments: ServeArguments, server: ServerSettings) -> str | None:
     return f"PLAINTEXT://{host}:{port}"
 
 
-def _said(arguments: ServeArguments, server: ServerSettings) -> dict[str, Chosen]:
-    """The settings that the other options and DATA say, and beat."""
-    said: dict[str, tuple[Value | None, str]] = {
+def _command_line_settings(arguments: ServeArguments, server: ServerSettings) -> dict[str, Chosen]:
+    """Settings given as DATA or by an option other than --set; they take precedence."""
+    given: dict[str, tuple[Value | None, str]] = {
         "log.dirs": (arguments.data, "DATA"),
         "listeners": (_listener(arguments, server), "--host, --port"),
         "advertised.listeners": (arguments.advertise, "--advertise"),
@@ -161,21 +162,21 @@ def _said(arguments: ServeArguments, server: ServerSettings) -> dict[str, Chosen
     }
     return {
         name: Chosen(SERVER_SETTINGS[name], value, Origin("option", where))
-        for name, (value, where) in said.items()
+        for name, (value, where) in given.items()
         if value is not None
     }
 
 
 def serve(arguments: ServeArguments) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Run the broker until SIGTERM or SIGINT."""
     try:
         import uvloop  # noqa: PLC0415 - an extra
 
         from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
-        from strandlog.server.log_limit import limit_repeats  # noqa: PLC0415 - the same
+        from strandlog.server.log_limit import limit_repeats  # noqa: PLC0415 - needs extras
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error
-    faulthandler.enable()  # a crash in native code or SIGBUS leaves a stack trace behind
+    faulthandler.enable()  # print a stack trace on SIGBUS or a crash in native code
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -184,9 +185,9 @@ def serve(arguments: ServeArguments) -> None:
     configuration.check()
     for note in configuration.notes:
         logger.warning("%s", note)
-    settings = _within_descriptors(configuration.broker_settings())
+    settings = _fit_to_descriptors(configuration.broker_settings())
     server = configuration.server
-    assert server is not None, "check() lets nothing else through"
+    assert server is not None, "check() raises otherwise"
     advertise = arguments.advertise
     options = ServerOptions(
         os.path.abspath(arguments.data or server.data),
@@ -199,7 +200,7 @@ def serve(arguments: ServeArguments) -> None:
         http_port=_port(arguments.http_port, server.http_port, arguments.no_http),
         is_http_wanted=arguments.http_port is not None,
         http_hosts=server.http_hosts,
-        chosen={**configuration.chosen, **_said(arguments, server)},
+        chosen={**configuration.chosen, **_command_line_settings(arguments, server)},
     )
 
-    uvloop.run(run_until_stopped(options, _say))
+    uvloop.run(run_until_stopped(options, _print_ready))

@@ -1,7 +1,7 @@
 """What `describe_topic` returns, whichever door the log is reached through.
 
 `size_bytes` and `segments` are facts of files: over the wire nobody tells them, and both are
-`NOT_TOLD`.
+`UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from strandlog.config.setting import Value
 
-NOT_TOLD = -1
+UNKNOWN = -1
 
 
 class PartitionInfo(NamedTuple):

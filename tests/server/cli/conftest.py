@@ -1,4 +1,4 @@
-"""A command line for each test: on a folder, on a broker, or on both in turn."""
+"""Fixtures: a command line on a folder, on a broker, or on each in turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cli(tmp_path: Path) -> CommandLine:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A real broker for the tests of a file; groups do not wait for late joiners."""
+    """A broker process for the tests of a file; groups do not wait for late joiners."""
     running = BrokerProcess(
         tmp_path_factory.mktemp("broker") / "data", {"group.initial.rebalance.delay.ms": "0"}
     )
@@ -30,7 +30,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def wire(broker: BrokerProcess, tmp_path: Path) -> CommandLine:
-    """A command line on a broker, which has nothing left of the test before."""
+    """A command line on an empty broker."""
     with strandlog.connect(broker.address) as log:
         emptied(log)
     return CommandLine(tmp_path / "data", broker.address)
@@ -38,7 +38,7 @@ def wire(broker: BrokerProcess, tmp_path: Path) -> CommandLine:
 
 @pytest.fixture(params=["folder", "wire"])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
-    """What must be the same on a folder and over the wire."""
+    """A command line on a folder, then on a broker: the behaviour must be the same."""
     if request.param == "folder":
         return CommandLine(tmp_path / "data")
     found: CommandLine = request.getfixturevalue("wire")

@@ -1,4 +1,4 @@
-"""Commands that only look work while another process writes, and never call its work damage."""
+"""Read-only commands work while another process writes, and never report its writes as damage."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ with strandlog.open(sys.argv[1]) as log:
             consumer.poll(10_000)
             consumer.commit()
         if number == 100:
-            print("going", flush=True)
+            print("running", flush=True)
 """
 
 
 @pytest.fixture(params=["all", "1"])
 def beside(cli: CommandLine, request: pytest.FixtureRequest) -> Iterator[CommandLine]:
-    """A folder whose owner appends without a pause, with either kind of acks."""
+    """A folder whose owner appends all the time, with acks=all or acks=1."""
     command = [sys.executable, "-c", WRITER, str(cli.data), request.param]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
-        assert writer.stdout.readline() == b"going\n"
+        assert writer.stdout.readline() == b"running\n"
         yield cli
-        assert writer.poll() is None, "the owner is alive and well"
+        assert writer.poll() is None, "the owner still runs"
         writer.kill()
 
 
-def test_everything_that_looks_works_beside_a_busy_owner(beside: CommandLine) -> None:
+def test_read_only_commands_work_while_the_owner_writes(beside: CommandLine) -> None:
     for _ in range(12):
         found = beside.inside("log", "verify", str(beside.data), "--json").document
         assert found["ok"] is True
@@ -53,9 +53,9 @@ def test_everything_that_looks_works_beside_a_busy_owner(beside: CommandLine) ->
         for row in beside("topic", "describe", "t", "--json").document["partitions"]
     ]
     lines = beside("consume", "t", "-e", "-f", "%p %o\\n").lines
-    places = [tuple(map(int, line.split())) for line in lines]
+    positions = [tuple(map(int, line.split())) for line in lines]
     for partition, end in enumerate(ends):
-        offsets = [offset for number, offset in places if number == partition]
+        offsets = [offset for number, offset in positions if number == partition]
         assert offsets == list(range(len(offsets)))
         assert len(offsets) >= end
     assert beside.inside("consume", "t", "-n", "5", "-o", "-5").lines
@@ -70,7 +70,7 @@ def test_everything_that_looks_works_beside_a_busy_owner(beside: CommandLine) ->
     assert beside.inside("log", "dump", str(beside.data)).lines
 
 
-def test_everything_that_changes_something_is_refused(beside: CommandLine) -> None:
+def test_commands_that_change_something_fail(beside: CommandLine) -> None:
     for command in (
         ("produce", "t"),
         ("topic", "create", "u"),
@@ -79,17 +79,17 @@ def test_everything_that_changes_something_is_refused(beside: CommandLine) -> No
         ("group", "delete", "g", "--yes"),
         ("group", "reset", "g", "--to", "0", "--yes"),
     ):
-        assert "is owned by process " in beside.inside(*command, code=1).err
+        assert "is in use by process " in beside.inside(*command, code=1).err
 
 
-def test_a_follower_sees_what_the_owner_appends(beside: CommandLine, tmp_path: Path) -> None:
+def test_consume_follows_what_the_owner_appends(beside: CommandLine, tmp_path: Path) -> None:
     with beside.popen("consume", "t", "-o", "end", "-f", "%s\\n", "-n", "100") as process:
         out, err = process.communicate(timeout=60)
     assert (len(out.splitlines()), err) == (100, b"")
 
 
-def test_a_folder_with_an_owner_names_it_and_no_call_of_the_library(beside: CommandLine) -> None:
-    said = beside("topic", "create", "another", "-d", str(beside.data), code=1).err
-    assert f"{beside.data} is owned by process " in said
-    assert "-b HOST:PORT" in said
-    assert "strandlog.read" not in said
+def test_the_error_names_the_owner_and_not_the_python_api(beside: CommandLine) -> None:
+    error = beside("topic", "create", "another", "-d", str(beside.data), code=1).err
+    assert f"{beside.data} is in use by process " in error
+    assert "-b HOST:PORT" in error
+    assert "strandlog.read" not in error

@@ -1,4 +1,4 @@
-"""A broker fits into the file descriptors that it gets, or does not start."""
+"""File descriptors: the broker lowers its limits to fit, or does not start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from strandlog.broker.topics.dynamic_settings import DynamicSettings
-from strandlog.cli.file_limits import FOR_EVERYTHING_ELSE, LEAST, fitted, wanted
+from strandlog.cli.file_limits import (
+    MIN_ALLOWED,
+    RESERVED,
+    fit_to_limit,
+    wanted,
+)
 from strandlog.config.tables.broker import broker_settings
 from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
 from strandlog.errors import TooFewDescriptorsError
@@ -17,7 +22,9 @@ from strandlog.errors import TooFewDescriptorsError
 SETTINGS = broker_settings()
 
 
-def test_with_64_descriptors_it_does_not_start_and_names_the_number_needed(tmp_path: Path) -> None:
+def test_with_64_descriptors_the_broker_does_not_start_and_says_how_many_it_needs(
+    tmp_path: Path,
+) -> None:
     command = 'ulimit -n 64 && exec "$0" -m strandlog serve "$1" --port 0 --no-grpc --no-http'
     done = subprocess.run(
         ["sh", "-c", command, sys.executable, str(tmp_path / "data")],
@@ -27,16 +34,16 @@ def test_with_64_descriptors_it_does_not_start_and_names_the_number_needed(tmp_p
         timeout=60,
     )
     assert done.returncode == 1
-    assert f"at least {LEAST} are needed" in done.stderr
+    assert f"needs at least {MIN_ALLOWED}" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("allowed", [LEAST, 512, 1024, 4096])
-def test_limits_never_add_up_to_more_than_is_allowed(allowed: int) -> None:
-    found = fitted(SETTINGS, allowed)
+@pytest.mark.parametrize("allowed", [MIN_ALLOWED, 512, 1024, 4096])
+def test_lowered_limits_add_up_to_at_most_the_allowed_number(allowed: int) -> None:
+    found = fit_to_limit(SETTINGS, allowed)
     assert wanted(found) <= allowed
-    assert found.log_max_open_files >= (allowed - FOR_EVERYTHING_ELSE - HEALTH_CONNECTIONS) // 4
+    assert found.log_max_open_files >= (allowed - RESERVED - HEALTH_CONNECTIONS) // 4
     for connections in (
         found.max_connections,
         found.http_max_connections,
@@ -46,17 +53,17 @@ def test_limits_never_add_up_to_more_than_is_allowed(allowed: int) -> None:
 
 
 def test_lowered_limits_survive_a_change_of_a_dynamic_setting() -> None:
-    found = fitted(SETTINGS, 512)
+    found = fit_to_limit(SETTINGS, 512)
     lowered = found.max_connections
     dynamic = DynamicSettings(found)
     dynamic.apply(dynamic.with_changes("node", {"num.partitions": "3"}))
     assert (found.num_partitions, found.max_connections) == (3, lowered)
 
 
-def test_enough_descriptors_change_nothing() -> None:
-    assert fitted(SETTINGS, wanted(SETTINGS)) is SETTINGS
+def test_with_enough_descriptors_the_settings_are_unchanged() -> None:
+    assert fit_to_limit(SETTINGS, wanted(SETTINGS)) is SETTINGS
 
 
-def test_too_few_are_an_error() -> None:
+def test_too_few_descriptors_raise_an_error() -> None:
     with pytest.raises(TooFewDescriptorsError):
-        fitted(SETTINGS, LEAST - 1)
+        fit_to_limit(SETTINGS, MIN_ALLOWED - 1)

@@ -1,4 +1,4 @@
-"""`strandlog doctor` with real folders, brokers and limits; its judgements as tables."""
+"""`strandlog doctor` with real folders, brokers and limits; its verdicts as tables."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.support.command_line import CommandLine
 
 from strandlog.broker.topics.catalog import CATALOG_FILE
 from strandlog.cli.doctor.folder import (
+    check_file_system,
+    check_fsyncs,
+    check_space,
     file_system_of,
-    judged_file_system,
-    judged_space,
-    judged_syncs,
 )
 from strandlog.cli.doctor.machine import (
     EARLIEST_SANE_MS,
@@ -32,7 +32,7 @@ from strandlog.cli.doctor.machine import (
     check_jump,
 )
 from strandlog.cli.doctor.network import advertised_mistake
-from strandlog.cli.file_limits import Limits, needed, wanted
+from strandlog.cli.file_limits import Limits, required, wanted
 from strandlog.cli.folder_owner import listed_owner
 from strandlog.config.tables.broker import broker_settings
 
@@ -70,7 +70,7 @@ def _free_port() -> int:
         return port
 
 
-def _outer_address() -> str:
+def _external_address() -> str:
     """The address by which other machines reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as never_sends:
         try:
@@ -84,30 +84,32 @@ def _outer_address() -> str:
 # -- machine and folder ----------------------------------------------------------------------------
 
 
-def test_a_sound_machine_gets_a_line_per_check_and_a_sum(cli: CommandLine, tmp_path: Path) -> None:
+def test_a_healthy_machine_gets_one_line_per_check_and_a_summary(
+    cli: CommandLine, tmp_path: Path
+) -> None:
     found = cli("doctor", str(tmp_path / "data"))
     assert found.lines[0].startswith("ok    python: strandlog ")
-    assert "is not there yet; serve fills it" in found.text
+    assert "does not exist; 'strandlog serve' initializes it" in found.text
     assert "0 failures" in found.err
     assert not (tmp_path / "data").exists()
 
 
-def test_a_folder_in_use_names_its_owner(cli: CommandLine, tmp_path: Path) -> None:
+def test_the_owner_of_a_folder_in_use_is_named(cli: CommandLine, tmp_path: Path) -> None:
     with _broker(tmp_path / "data") as broker:
         assert broker.process is not None
         report = _report(cli, str(tmp_path / "data"))
         assert f"process {broker.process.pid} (" in report["owner"]["seen"]
-        assert report["last stop"]["seen"] == "it runs"
+        assert report["last shutdown"]["seen"] == "in use"
     report = _report(cli, str(tmp_path / "data"))
-    assert report["owner"]["seen"].startswith("nobody")
-    assert report["last stop"]["seen"] == "clean"
+    assert report["owner"]["seen"].startswith("none")
+    assert report["last shutdown"]["seen"] == "clean"
     assert not list((tmp_path / "data").glob(".doctor*"))
 
 
-def test_an_unclean_stop_is_told(cli: CommandLine, tmp_path: Path) -> None:
+def test_an_unclean_shutdown_is_a_warning(cli: CommandLine, tmp_path: Path) -> None:
     with _broker(tmp_path / "data") as broker:
         broker.stop(signal.SIGKILL)
-    check = _report(cli, str(tmp_path / "data"))["last stop"]
+    check = _report(cli, str(tmp_path / "data"))["last shutdown"]
     assert check["verdict"] == "warn"
     assert "nothing to do" in check["advice"]
 
@@ -121,7 +123,7 @@ def test_a_damaged_state_file_fails_and_points_to_verify(cli: CommandLine, tmp_p
     assert f"strandlog log verify {cli.data}" in check["advice"]
 
 
-def test_what_recovery_set_aside_is_a_warning(cli: CommandLine) -> None:
+def test_files_that_recovery_set_aside_are_a_warning(cli: CommandLine) -> None:
     cli.inside("topic", "create", "t", "-d", str(cli.data))
     (cli.data / "t-0" / "00000000000000000000-17.log.damaged").write_bytes(b"x")
     (cli.data / f"gone-0.{'0' * 32}-stray").mkdir()
@@ -130,33 +132,33 @@ def test_what_recovery_set_aside_is_a_warning(cli: CommandLine) -> None:
     assert "and 1 more" in check["seen"]
 
 
-def test_a_folder_that_is_not_ours_fails(cli: CommandLine, tmp_path: Path) -> None:
+def test_a_folder_with_foreign_files_fails(cli: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     check = _report(cli, str(tmp_path), code=1)["folder"]
     assert "notes.txt" in check["seen"]
-    assert "point at another folder" in check["advice"]
+    assert "choose another folder" in check["advice"]
 
 
 def test_a_full_disk_fails(cli: CommandLine, tmp_path: Path) -> None:
     arguments = (str(tmp_path / "data"), "--set", f"log.min.free.bytes={2**62}")
     check = _report(cli, *arguments, code=1)["disk space"]
-    assert "appends are refused below" in check["seen"]
+    assert "rejects appends below" in check["seen"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_fails(cli: CommandLine, tmp_path: Path) -> None:
+def test_a_read_only_folder_fails(cli: CommandLine, tmp_path: Path) -> None:
     cli.data.mkdir(mode=0o555)
     check = _report(cli, str(cli.data), code=1)["writing"]
-    assert f"we are user {os.geteuid()}, {cli.data} belongs to user" in check["seen"]
+    assert f"running as uid {os.geteuid()}; {cli.data} belongs to uid" in check["seen"]
 
 
-def test_a_place_where_nobody_can_write_fails(cli: CommandLine) -> None:
+def test_a_path_in_proc_fails(cli: CommandLine) -> None:
     check = _report(cli, "/proc/nowhere/data", code=1)["writing"]
-    assert f"we are user {os.geteuid()}, /proc belongs to user 0" in check["seen"]
+    assert f"running as uid {os.geteuid()}; /proc belongs to uid 0" in check["seen"]
     assert "chown or chmod /proc" in check["advice"]
 
 
-def test_a_clock_that_was_set_back_shows_in_the_files(cli: CommandLine) -> None:
+def test_a_clock_that_was_set_back_is_a_warning(cli: CommandLine) -> None:
     cli.inside("topic", "create", "t", "-d", str(cli.data))
     cli.inside("produce", "t", "-d", str(cli.data), given=b"v\n")
     (log,) = (cli.data / "t-0").glob("*.log")
@@ -167,7 +169,7 @@ def test_a_clock_that_was_set_back_shows_in_the_files(cli: CommandLine) -> None:
     assert "last written at 2096-" in check["seen"]
 
 
-def test_wrong_settings_are_part_of_the_report(cli: CommandLine, tmp_path: Path) -> None:
+def test_invalid_settings_are_part_of_the_report(cli: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text("log.retenton.ms = 1\n")
     check = _report(cli, "--config", str(tmp_path / "server.toml"), code=1)["settings"]
     assert "did you mean 'log.retention.ms'?" in check["seen"]
@@ -182,7 +184,7 @@ def test_too_few_file_descriptors_fail(cli: CommandLine) -> None:
     command = _limited("-n 500", "doctor")
     found = subprocess.run(command, env=cli.env, capture_output=True, text=True, check=False)
     assert found.returncode == 1, found.stderr
-    assert "fail  file descriptors: 500 allowed" in found.stdout
+    assert "fail  file descriptors: limit 500" in found.stdout
     assert "LimitNOFILE=" in found.stdout
 
 
@@ -200,58 +202,54 @@ def test_serve_raises_the_soft_limit_of_file_descriptors(cli: CommandLine) -> No
 # -- the broker as clients see it ------------------------------------------------------------------
 
 
-def test_a_broker_that_is_set_up_well(cli: CommandLine, tmp_path: Path) -> None:
+def test_a_reachable_broker_passes_all_checks(cli: CommandLine, tmp_path: Path) -> None:
     with _broker(tmp_path / "data") as broker:
         report = _report(cli, "-b", broker.address)
-    assert report["advertised address"]["seen"] == f"{broker.address}, the one that was asked for"
-    assert "answered in" in report["protocol"]["seen"]
+    assert (
+        report["advertised address"]["seen"] == f"{broker.address}, the same as the given address"
+    )
+    assert "response time" in report["protocol"]["seen"]
     assert report["client"]["seen"] == "confluent-kafka lists 0 topics"
     assert "folder" not in report
 
 
-def test_an_advertised_name_that_nobody_knows_is_explained(
-    cli: CommandLine, tmp_path: Path
-) -> None:
-    told = "PLAINTEXT://container-4f1d.invalid:9092"
-    with _broker(tmp_path / "data", advertised_listeners=told) as broker:
+def test_an_advertised_name_that_does_not_resolve_fails(cli: CommandLine, tmp_path: Path) -> None:
+    advertised = "PLAINTEXT://container-4f1d.invalid:9092"
+    with _broker(tmp_path / "data", advertised_listeners=advertised) as broker:
         check = _report(cli, "-b", broker.address, code=1)["advertised address"]
-    assert "clients are told container-4f1d.invalid:9092" in check["seen"]
+    assert "container-4f1d.invalid:9092 is not reachable from here" in check["seen"]
     assert "does not resolve" in check["seen"]
     assert "--advertise HOST:PORT" in check["advice"]
 
 
-def test_a_broker_that_tells_other_machines_localhost_is_explained(
+def test_a_broker_that_advertises_localhost_to_other_machines_fails(
     cli: CommandLine, tmp_path: Path
 ) -> None:
-    address = _outer_address()
-    told = "PLAINTEXT://localhost:9092"
-    settings = {"advertised_listeners": told, "listeners": "PLAINTEXT://0.0.0.0:0"}
+    address = _external_address()
+    advertised = "PLAINTEXT://localhost:9092"
+    settings = {"advertised_listeners": advertised, "listeners": "PLAINTEXT://0.0.0.0:0"}
     with _broker(tmp_path / "data", **settings) as broker:
         check = _report(cli, "-b", f"{address}:{broker.port}", code=1)["advertised address"]
-    assert "each client's own machine, so it connects to itself" in check["seen"]
+    assert "remote clients would connect to themselves" in check["seen"]
     assert "--advertise HOST:PORT" in check["advice"]
 
 
-def test_an_advertised_port_where_nobody_listens_is_explained(
-    cli: CommandLine, tmp_path: Path
-) -> None:
-    told = f"PLAINTEXT://127.0.0.1:{_free_port()}"
-    with _broker(tmp_path / "data", advertised_listeners=told) as broker:
+def test_an_advertised_port_without_listener_fails(cli: CommandLine, tmp_path: Path) -> None:
+    advertised = f"PLAINTEXT://127.0.0.1:{_free_port()}"
+    with _broker(tmp_path / "data", advertised_listeners=advertised) as broker:
         check = _report(cli, "-b", broker.address, code=1)["advertised address"]
-    assert "refuses: nobody listens there" in check["seen"]
+    assert "refused the connection: no process listens there" in check["seen"]
 
 
-def test_an_advertised_address_of_another_cluster_is_found_out(
-    cli: CommandLine, tmp_path: Path
-) -> None:
+def test_an_advertised_address_of_another_cluster_fails(cli: CommandLine, tmp_path: Path) -> None:
     with _broker(tmp_path / "other") as other:
-        told = f"PLAINTEXT://{other.address}"
-        with _broker(tmp_path / "data", advertised_listeners=told) as broker:
+        advertised = f"PLAINTEXT://{other.address}"
+        with _broker(tmp_path / "data", advertised_listeners=advertised) as broker:
             check = _report(cli, "-b", broker.address, code=1)["advertised address"]
-    assert "where another cluster answers" in check["seen"]
+    assert "belongs to another cluster" in check["seen"]
 
 
-def test_another_address_of_the_same_broker_is_fine(cli: CommandLine, tmp_path: Path) -> None:
+def test_another_address_of_the_same_broker_is_ok(cli: CommandLine, tmp_path: Path) -> None:
     port = _free_port()
     broker = BrokerProcess(tmp_path / "data", {"advertised.listeners": f"PLAINTEXT://127.1:{port}"})
     broker.port = port
@@ -260,56 +258,60 @@ def test_another_address_of_the_same_broker_is_fine(cli: CommandLine, tmp_path: 
         check = _report(cli, "-b", broker.address)["advertised address"]
     finally:
         broker.stop()
-    assert "leads to the same cluster" in check["seen"]
+    assert "but the same cluster" in check["seen"]
 
 
-def test_nobody_listens(cli: CommandLine) -> None:
+def test_a_port_without_listener_fails(cli: CommandLine) -> None:
     report = _report(cli, "-b", f"127.0.0.1:{_free_port()}", code=1)
-    assert "nobody listens there" in report["connection"]["seen"]
+    assert "no process listens there" in report["connection"]["seen"]
     assert "client" not in report
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:port", "h:99999", ":9092"])
-def test_what_is_no_address(cli: CommandLine, address: str) -> None:
+def test_an_invalid_address_fails(cli: CommandLine, address: str) -> None:
     assert "is not HOST:PORT" in _report(cli, "-b", address, code=1)["address"]["seen"]
 
 
 @contextmanager
-def _answering(handler: Any) -> Iterator[str]:
+def _server(handler: Any) -> Iterator[str]:
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
-class _Saying(http.server.BaseHTTPRequestHandler):
-    """Says the same to everybody."""
+class _HttpReply(http.server.BaseHTTPRequestHandler):
+    """Sends the same reply to every request."""
 
-    said = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    reply = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
     def handle(self) -> None:
         self.connection.recv(1000)
-        self.connection.sendall(self.said)
+        self.connection.sendall(self.reply)
 
 
-class _SayingTls(_Saying):
-    said = bytes.fromhex("15030300020250")  # an alert
+class _TlsReply(_HttpReply):
+    reply = bytes.fromhex("15030300020250")  # an alert
 
 
-class _SayingNothing(_Saying):
-    said = b""
+class _NoReply(_HttpReply):
+    reply = b""
 
 
 @pytest.mark.parametrize(
-    ("handler", "words"),
-    [(_Saying, "speaks HTTP"), (_SayingTls, "speaks TLS"), (_SayingNothing, "hangs up")],
+    ("handler", "message"),
+    [
+        (_HttpReply, "HTTP server"),
+        (_TlsReply, "expects TLS"),
+        (_NoReply, "closed the connection"),
+    ],
 )
-def test_another_protocol_is_recognised(cli: CommandLine, handler: Any, words: str) -> None:
-    with _answering(handler) as address:
-        assert words in _report(cli, "-b", address, code=1)["protocol"]["seen"]
+def test_another_protocol_is_recognised(cli: CommandLine, handler: Any, message: str) -> None:
+    with _server(handler) as address:
+        assert message in _report(cli, "-b", address, code=1)["protocol"]["seen"]
 
 
-# -- judgements ------------------------------------------------------------------------------------
+# -- verdicts ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -325,21 +327,19 @@ def test_another_protocol_is_recognised(cli: CommandLine, handler: Any, words: s
         ("localhost", "", True),
     ],
 )
-def test_advertised_hosts_that_cannot_be_right(
-    bootstrap: str, advertised: str, is_wrong: bool
-) -> None:
+def test_advertised_hosts_that_cannot_work(bootstrap: str, advertised: str, is_wrong: bool) -> None:
     assert bool(advertised_mistake(bootstrap, advertised)) is is_wrong
 
 
 @pytest.mark.parametrize(
-    ("hard", "verdict"), [("wanted", "ok"), ("below wanted", "warn"), ("below needed", "fail")]
+    ("hard", "verdict"), [("wanted", "ok"), ("below wanted", "warn"), ("below required", "fail")]
 )
-def test_descriptors(hard: str, verdict: str) -> None:
+def test_verdict_on_file_descriptors(hard: str, verdict: str) -> None:
     settings = broker_settings()
     limit = {
         "wanted": wanted(settings),
         "below wanted": wanted(settings) - 1,
-        "below needed": needed(settings) - 1,
+        "below required": required(settings) - 1,
     }[hard]
     assert check_descriptors(Limits(256, limit), settings).verdict == verdict
 
@@ -348,13 +348,13 @@ def test_descriptors(hard: str, verdict: str) -> None:
     ("free", "inodes", "verdict"),
     [(500, 5000, "ok"), (99, 5000, "fail"), (100, 5000, "warn"), (500, 10, "warn"), (500, 0, "ok")],
 )
-def test_space(free: int, inodes: int, verdict: str) -> None:
+def test_verdict_on_free_space(free: int, inodes: int, verdict: str) -> None:
     files = 10_000 if inodes else 0  # some file systems do not count them
     found = os.statvfs_result((1, 1, 1000, free, free, files, inodes, inodes, 0, 255))
-    assert judged_space("/data", found, 100).verdict == verdict
+    assert check_space("/data", found, 100).verdict == verdict
 
 
-def test_file_systems() -> None:
+def test_verdict_on_file_systems() -> None:
     mounts = (
         "overlay / overlay rw 0 0\n"
         "/dev/sda1 /data ext4 rw 0 0\n"
@@ -372,13 +372,13 @@ def test_file_systems() -> None:
         "/database": "overlay",
         "/dev/shm": "tmpfs",
     }
-    verdicts = [judged_file_system("/x", kind).verdict for kind in ("ext4", "", "nfs4", "tmpfs")]
+    verdicts = [check_file_system("/x", kind).verdict for kind in ("ext4", "", "nfs4", "tmpfs")]
     assert verdicts == ["ok", "ok", "warn", "warn"]
 
 
-def test_syncs() -> None:
-    assert judged_syncs([1.0, 2.0, 500.0]).verdict == "ok"
-    assert judged_syncs([1.0, 30.0, 40.0]).verdict == "warn"
+def test_verdict_on_fsync_times() -> None:
+    assert check_fsyncs([1.0, 2.0, 500.0]).verdict == "ok"
+    assert check_fsyncs([1.0, 30.0, 40.0]).verdict == "warn"
 
 
 @pytest.mark.parametrize(
@@ -391,16 +391,18 @@ def test_syncs() -> None:
         (NOW_MS, NOW_MS, NOW_MS + 100_000, "warn"),
     ],
 )
-def test_clocks(now_ms: int, file_ms: int | None, record_ms: int | None, verdict: str) -> None:
+def test_verdict_on_the_clock(
+    now_ms: int, file_ms: int | None, record_ms: int | None, verdict: str
+) -> None:
     assert check_clock(now_ms, file_ms, record_ms).verdict == verdict
 
 
-def test_jumps() -> None:
+def test_verdict_on_clock_jumps() -> None:
     assert check_jump(1000, 1100).verdict == "ok"
     assert check_jump(-3_600_000, 100).verdict == "warn"
 
 
-def test_owners_are_read_from_the_list_of_locks() -> None:
+def test_the_owner_is_found_in_proc_locks() -> None:
     locks = (
         "1: POSIX  ADVISORY  WRITE 11 08:01:77 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 08:01:77 0 EOF\n"
     )

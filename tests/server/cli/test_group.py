@@ -1,4 +1,4 @@
-"""Consumer groups from the command line."""
+"""`strandlog group`: list, describe, reset, delete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def used(anywhere: CommandLine) -> CommandLine:
     return anywhere
 
 
-def _places(cli: CommandLine, group: str = "g") -> dict[tuple[str, int], Any]:
+def _committed(cli: CommandLine, group: str = "g") -> dict[tuple[str, int], Any]:
     rows = cli.inside("group", "describe", group, "--json").document["partitions"]
     return {(row["topic"], row["partition"]): row["committed"] for row in rows}
 
@@ -37,7 +37,7 @@ def test_groups_are_listed_with_their_lag(used: CommandLine) -> None:
     assert used.inside("group", "list").lines[1].split() == ["g", "Empty", "0", "t", "7"]
 
 
-def test_a_log_without_groups_has_none(anywhere: CommandLine) -> None:
+def test_a_log_without_groups_lists_none(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t")
     assert anywhere.inside("group", "list", "--json").document == []
     assert "group 'g' does not exist" in anywhere.inside("group", "describe", "g", code=1).err
@@ -56,7 +56,7 @@ def test_a_group_is_described_by_partition(used: CommandLine) -> None:
     ]
 
 
-def test_members_are_shown_beside_their_owner(used: CommandLine) -> None:
+def test_members_are_shown_while_they_consume(used: CommandLine) -> None:
     with used.open_log() as log, log.consumer(["t"], group="g") as consumer:
         while consumer.poll():
             pass
@@ -68,55 +68,55 @@ def test_members_are_shown_beside_their_owner(used: CommandLine) -> None:
         assert {row["member_id"] for row in found["partitions"]} == {member["member_id"]}
         assert sum(row["lag"] for row in found["partitions"]) == 0
         assert member["member_id"] in used.inside("group", "describe", "g").text
-        refusal = "GroupNotEmptyError" if used.is_wire else "AlreadyOpenError"
-        assert refusal in used.inside("group", "delete", "g", "--yes", "--json", code=1).err
+        expected = "GroupNotEmptyError" if used.is_wire else "AlreadyOpenError"
+        assert expected in used.inside("group", "delete", "g", "--yes", "--json", code=1).err
     assert used.inside("group", "describe", "g", "--json").document["state"] == "Empty"
 
 
-def test_a_topic_that_is_gone_has_no_lag(used: CommandLine) -> None:
+def test_a_deleted_topic_has_no_lag(used: CommandLine) -> None:
     with used.open_log() as log:
         log.commit_offsets("g", {strandlog.TopicPartition("other", 0): 1})
-    before = _places(used)
+    before = _committed(used)
     assert before["other", 0] == 1
     used.inside("topic", "delete", "other", "--yes")
-    assert ("other", 0) not in _places(used)
+    assert ("other", 0) not in _committed(used)
 
 
 def test_a_reset_is_a_dry_run_until_yes(used: CommandLine) -> None:
-    before = _places(used)
+    before = _committed(used)
     found = used.inside("group", "reset", "g", "--to", "earliest")
-    assert "nothing was changed; add --yes to move 2 partitions" in found.err
+    assert "dry run: add --yes to reset 2 partitions" in found.err
     assert found.lines[0].split() == ["TOPIC", "PARTITION", "COMMITTED", "NEW", "NEW", "LAG"]
-    assert _places(used) == before
+    assert _committed(used) == before
     found = used("group", "reset", "g", "--to", "earliest", "--yes", "--json")
     assert found.document["applied"] is True
-    assert _places(used) == {("t", 0): 0, ("t", 1): 0}
+    assert _committed(used) == {("t", 0): 0, ("t", 1): 0}
 
 
 @pytest.mark.parametrize(
     ("to", "expected"),
     [("latest", 5), ("end", 5), ("2", 2), ("99", 5), ("-1", 4), ("-99", 0), ("@0", 0)],
 )
-def test_every_place_to_reset_to(used: CommandLine, to: str, expected: int) -> None:
+def test_each_form_of_the_new_offset(used: CommandLine, to: str, expected: int) -> None:
     found = used.inside("group", "reset", "g", "--to", to, "--json").document
     assert found["applied"] is False
     assert [row["new_offset"] for row in found["partitions"]] == [expected, expected]
 
 
-def test_a_reset_can_be_for_some_partitions_and_for_a_new_group(used: CommandLine) -> None:
-    before = _places(used)
+def test_a_reset_of_some_partitions_and_of_a_new_group(used: CommandLine) -> None:
+    before = _committed(used)
     used.inside("group", "reset", "g", "--to", "latest", "--topic", "t:1", "--yes")
-    assert _places(used) == {("t", 0): before["t", 0], ("t", 1): 5}
+    assert _committed(used) == {("t", 0): before["t", 0], ("t", 1): 5}
     used.inside("group", "reset", "new", "--to", "1", "--topic", "other", "--topic", "t", "--yes")
-    assert _places(used, "new") == {("other", 0): 1, ("t", 0): 1, ("t", 1): 1}
+    assert _committed(used, "new") == {("other", 0): 1, ("t", 0): 1, ("t", 1): 1}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         (("reset", "g"), 2, "--to"),
-        (("reset", "g", "--to", "sometime"), 2, "none of"),
-        (("reset", "g", "--to", "0", "--topic", "t:x"), 2, "T:P"),
+        (("reset", "g", "--to", "sometime"), 2, "invalid offset"),
+        (("reset", "g", "--to", "0", "--topic", "t:x"), 2, "TOPIC:PARTITION"),
         (("reset", "g", "--to", "0", "--topic", "t:9"), 1, "has no partition 9"),
         (("reset", "g", "--to", "0", "--topic", "u"), 1, "does not exist"),
         (("reset", "u", "--to", "0"), 1, "group 'u' does not exist"),
@@ -124,12 +124,14 @@ def test_a_reset_can_be_for_some_partitions_and_for_a_new_group(used: CommandLin
         (("delete", "g"), 2, "add --yes"),
     ],
 )
-def test_mistakes(used: CommandLine, arguments: tuple[str, ...], code: int, words: str) -> None:
-    before = _places(used)
-    assert words in used.inside("group", *arguments, code=code).err
-    assert _places(used) == before
+def test_invalid_arguments_change_nothing(
+    used: CommandLine, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    before = _committed(used)
+    assert message in used.inside("group", *arguments, code=code).err
+    assert _committed(used) == before
 
 
-def test_a_group_is_forgotten(used: CommandLine) -> None:
+def test_a_group_is_deleted(used: CommandLine) -> None:
     assert used("group", "delete", "g", "--yes", "--json").document == {"deleted": "g"}
     assert used.inside("group", "list", "--json").document == []

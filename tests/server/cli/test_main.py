@@ -1,4 +1,4 @@
-"""What all commands share: help, usage, errors, exit codes, ends that are no errors."""
+"""All commands: help, usage errors, errors, exit codes, Ctrl-C and closed pipes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.command_line import CommandLine
 import strandlog
 
 
-def test_help_names_every_command_and_imports_none_of_them(cli: CommandLine) -> None:
+def test_help_lists_every_command_and_imports_none(cli: CommandLine) -> None:
     found = cli("--help")
     for name in ("topic", "produce", "consume", "group", "log", "node"):
         assert f"\n  {name} " in found.text
@@ -25,13 +25,13 @@ def test_help_names_every_command_and_imports_none_of_them(cli: CommandLine) -> 
         assert module not in imports
 
 
-@pytest.mark.parametrize("noun", ["topic", "group", "log"])
-def test_a_noun_alone_shows_what_it_can_do(cli: CommandLine, noun: str) -> None:
-    found = cli.inside(noun, code=2)
+@pytest.mark.parametrize("group", ["topic", "group", "log"])
+def test_a_command_group_without_subcommand_prints_its_help(cli: CommandLine, group: str) -> None:
+    found = cli.inside(group, code=2)
     assert "Commands:" in found.err + found.text
 
 
-def test_the_version_is_told(cli: CommandLine) -> None:
+def test_version_is_printed(cli: CommandLine) -> None:
     assert cli("--version").text == f"strandlog {strandlog.__version__}\n"
 
 
@@ -40,12 +40,12 @@ def test_a_misspelt_command_is_a_usage_error_with_a_suggestion(cli: CommandLine)
     assert "No such option" in cli.inside("topic", "list", "--nonsense", code=2).err
 
 
-def test_a_folder_must_be_named(cli: CommandLine) -> None:
+def test_without_folder_or_broker_the_command_is_a_usage_error(cli: CommandLine) -> None:
     del cli.env["STRANDLOG_DATA"]
-    assert "name the data folder with -d DIR" in cli.inside("topic", "list", code=2).err
+    assert "no log given: pass -d DIR" in cli.inside("topic", "list", code=2).err
 
 
-def test_an_option_counts_more_than_the_environment(cli: CommandLine, tmp_path: Path) -> None:
+def test_an_option_takes_precedence_over_the_environment(cli: CommandLine, tmp_path: Path) -> None:
     cli.inside("topic", "create", "here", "-d", str(tmp_path / "other"))
     assert not cli.data.exists()
     assert cli.inside("topic", "list", "-d", str(tmp_path / "other"), "--json").document[0][
@@ -53,7 +53,7 @@ def test_an_option_counts_more_than_the_environment(cli: CommandLine, tmp_path: 
     ] == ("here")
 
 
-def test_looking_and_misspelling_make_no_folders(cli: CommandLine) -> None:
+def test_only_create_makes_a_folder(cli: CommandLine) -> None:
     for command in (
         ("topic", "list"),
         ("consume", "t", "-e"),
@@ -67,7 +67,7 @@ def test_looking_and_misspelling_make_no_folders(cli: CommandLine) -> None:
         assert not cli.data.exists()
 
 
-def test_errors_are_one_line_or_one_object(anywhere: CommandLine) -> None:
+def test_an_error_is_one_line_or_one_json_object(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t")
     found = anywhere.inside("topic", "create", "t", code=1)
     assert found.err == "error: topic 't' already exists; use it, or choose another name\n"
@@ -83,13 +83,13 @@ def test_errors_are_one_line_or_one_object(anywhere: CommandLine) -> None:
     )
 
 
-def test_an_error_of_the_system_is_one_line_too(cli: CommandLine, tmp_path: Path) -> None:
+def test_an_os_error_is_one_line(cli: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert cli("topic", "create", "t", "-d", str(tmp_path / "file"), code=1).err.count("\n") == 1
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
-def test_a_missing_extra_is_one_line(module: str) -> None:
+def test_a_missing_extra_is_reported_in_one_line(module: str) -> None:
     script = (
         f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = ['--help']; "
         "import strandlog.__main__ as entry; sys.stdout.isatty = sys.stderr.isatty = lambda: True; "
@@ -102,7 +102,7 @@ def test_a_missing_extra_is_one_line(module: str) -> None:
     assert found.returncode == 2
 
 
-def test_a_reader_that_has_enough_is_no_error(anywhere: CommandLine) -> None:
+def test_a_closed_pipe_is_not_an_error(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"a longer line\n" * 50_000)
     with anywhere.popen("consume", "t") as process:
         assert process.stdout is not None
@@ -113,7 +113,7 @@ def test_a_reader_that_has_enough_is_no_error(anywhere: CommandLine) -> None:
         assert process.stderr.read() == b""
 
 
-def test_ctrl_c_is_quiet(anywhere: CommandLine) -> None:
+def test_ctrl_c_prints_nothing(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"one\n")
     with anywhere.popen("consume", "t") as process:
         assert process.stdout is not None

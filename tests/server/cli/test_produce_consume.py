@@ -1,4 +1,4 @@
-"""Lines in, lines out."""
+"""`strandlog produce` and `strandlog consume`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import strandlog
 from strandlog.record.codecs import Codec
 
 
-def test_ten_thousand_lines_come_out_as_they_went_in(anywhere: CommandLine, tmp_path: Path) -> None:
+def test_ten_thousand_lines_round_trip(anywhere: CommandLine, tmp_path: Path) -> None:
     lines = b"".join(b"line %d %s\n" % (number, b"\xff\x00\r\t%" * 3) for number in range(10_000))
     (tmp_path / "lines").write_bytes(lines)
     found = anywhere("produce", "t", str(tmp_path / "lines"), "--create", "-z", "zstd")
-    assert found.err.startswith("10,000 records (")
+    assert found.err.startswith("produced 10,000 records (")
     assert found.out == b""
     assert anywhere("consume", "t", "-e", "-f", "%s\\n").out == lines
     assert anywhere("consume", "t", "-e", "-n", "3", "-o", "9997").out.count(b"\n") == 3
     assert anywhere("consume", "t", "-e").out == lines
 
 
-def test_input_is_taken_as_it_is(anywhere: CommandLine) -> None:
+def test_lines_are_sent_unchanged(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"\n\na\r\n  b  \nlast without end")
     found = anywhere.inside("consume", "t", "-e", "-f", "<%s>")
     assert found.out == b"<><><a\r><  b  ><last without end>"
@@ -67,13 +67,13 @@ def test_keys_headers_and_tombstones(anywhere: CommandLine) -> None:
     )
 
 
-def test_without_minus_z_nothing_is_null_but_missing_keys(anywhere: CommandLine) -> None:
+def test_without_minus_z_only_missing_keys_are_null(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", "-K", "\\t", given=b"\tv\nk\t\nv\n")
     found = [json.loads(line) for line in anywhere.inside("consume", "t", "-e", "--json").lines]
     assert [(row["key"], row["value"]) for row in found] == [("", "v"), ("k", ""), (None, "v")]
 
 
-def test_json_lines_in_and_out_are_the_same_records(anywhere: CommandLine) -> None:
+def test_json_lines_round_trip(anywhere: CommandLine) -> None:
     given = [
         {"value": "text", "key": "k", "headers": {"h": "x"}, "timestamp": 1_700_000_000_000},
         {"value": None, "key": "gone", "partition": 1},
@@ -101,35 +101,35 @@ def test_json_lines_in_and_out_are_the_same_records(anywhere: CommandLine) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
-        (b"nonsense", "not JSON"),
-        (b"[1]", "is an object"),
-        (b'{"vaule": 1}', "no field 'vaule'"),
-        (b'{"key": "k"}', "needs a value"),
-        (b'{"value": "v", "value_base64": "AA=="}', "not both"),
-        (b'{"value_base64": "!"}', "not base64"),
-        (b'{"value": "v", "partition": "0"}', "partition is a whole number"),
-        (b'{"value": "v", "headers": 5}', "headers are"),
+        (b"nonsense", "invalid JSON"),
+        (b"[1]", "expected an object"),
+        (b'{"vaule": 1}', "unknown field 'vaule'"),
+        (b'{"key": "k"}', "missing field: value"),
+        (b'{"value": "v", "value_base64": "AA=="}', "cannot be combined"),
+        (b'{"value_base64": "!"}', "not valid base64"),
+        (b'{"value": "v", "partition": "0"}', "partition must be an integer"),
+        (b'{"value": "v", "headers": 5}', "headers must be"),
         (b'{"value": "\\ud800"}', "surrogate"),
         (b'{"value": "v", "partition": 7}', "has no partition 7"),
     ],
 )
-def test_a_bad_line_is_named_and_everything_before_it_is_kept(
-    anywhere: CommandLine, line: bytes, words: str
+def test_an_invalid_line_is_reported_and_all_lines_before_it_are_written(
+    anywhere: CommandLine, line: bytes, message: str
 ) -> None:
     given = b'{"value": "1"}\n{"value": "2"}\n' + line + b'\n{"value": "4"}\n'
     found = json.loads(
         anywhere.inside("produce", "t", "--create", "--json", given=given, code=1).err
     )
-    assert words in found["error"]
+    assert message in found["error"]
     kept = anywhere.inside("topic", "list", "--json").document[0]["records"]
     if "line 3" in found["error"]:
         assert kept == 2
-    assert found["error"].endswith(f"{kept} records went to t before that")
+    assert found["error"].endswith(f"{kept} records written to t before the error")
 
 
-def test_lines_that_are_too_large_are_refused_and_large_batches_are_split(
+def test_a_line_that_is_too_large_fails_and_large_batches_are_split(
     anywhere: CommandLine,
 ) -> None:
     anywhere.inside("topic", "create", "small", "-c", "max.message.bytes=1000")
@@ -137,21 +137,27 @@ def test_lines_that_are_too_large_are_refused_and_large_batches_are_split(
     assert anywhere.inside("topic", "list", "--json").document[0]["records"] == 301
     found = anywhere.inside("produce", "small", given=b"fits\n" + b"x" * 2000 + b"\n", code=1)
     assert ("over the limit of" if anywhere.is_wire else "over the limit of 1000") in found.err
-    assert "1 record went to small before that" in found.err
+    assert "1 record written to small before the error" in found.err
     assert anywhere.inside("consume", "small", "-e", "-o", "-1").lines == ["fits"]
 
 
-def test_options_that_do_not_fit(cli: CommandLine) -> None:
-    assert "-K and -Z are for plain lines" in cli.inside("produce", "t", "--json", "-Z", code=2).err
+def test_invalid_options_are_usage_errors(cli: CommandLine) -> None:
+    assert (
+        "-K and -Z cannot be combined with --json"
+        in cli.inside("produce", "t", "--json", "-Z", code=2).err
+    )
     assert "-K" in cli.inside("produce", "t", "-K", "\\q", code=2).err
-    assert "choose one" in cli.inside("consume", "t", "--json", "-f", "%s", code=2).err
-    assert "no letter '%q'" in cli.inside("consume", "t", "-f", "%q", code=2).err
-    assert "none of beginning" in cli.inside("consume", "t", "-o", "yesterday", code=2).err
+    assert (
+        "--json and -f cannot be combined"
+        in cli.inside("consume", "t", "--json", "-f", "%s", code=2).err
+    )
+    assert "unknown letter '%q'" in cli.inside("consume", "t", "-f", "%q", code=2).err
+    assert "expected beginning" in cli.inside("consume", "t", "-o", "yesterday", code=2).err
     assert cli.inside("produce", "t", "-z", "rar", code=2).err
     assert cli.inside("produce", "t", "no such file", code=2).err
 
 
-def test_partitions_are_chosen_on_both_sides(anywhere: CommandLine) -> None:
+def test_partitions_can_be_selected_in_produce_and_consume(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t", "-p", "3")
     anywhere.inside("produce", "t", "-p", "2", given=b"a\nb\n")
     anywhere.inside("produce", "t", "-p", "0", given=b"c\n")
@@ -160,7 +166,7 @@ def test_partitions_are_chosen_on_both_sides(anywhere: CommandLine) -> None:
     assert "has no partition 3" in anywhere.inside("consume", "t", "-e", "-p", "3", code=1).err
 
 
-def test_every_way_to_name_a_place(anywhere: CommandLine) -> None:
+def test_each_form_of_the_start_offset(anywhere: CommandLine) -> None:
     now_ms = int(time.time() * 1000)
     times = [now_ms - 7_200_000 + number * 600_000 for number in range(10)]
     given = "".join(
@@ -169,7 +175,7 @@ def test_every_way_to_name_a_place(anywhere: CommandLine) -> None:
     )
     anywhere.inside("produce", "t", "--create", "--json", given=given.encode())
     moment = datetime.fromtimestamp(times[6] / 1000, UTC).isoformat(timespec="milliseconds")
-    for place, expected in (
+    for start, expected in (
         ("beginning", 10),
         ("end", 0),
         ("7", 3),
@@ -181,12 +187,12 @@ def test_every_way_to_name_a_place(anywhere: CommandLine) -> None:
         ("@-3h", 10),
         ("@-1s", 0),
     ):
-        assert len(anywhere.inside("consume", "t", "-e", "-o", place).lines) == expected, place
+        assert len(anywhere.inside("consume", "t", "-e", "-o", start).lines) == expected, start
     found = anywhere.inside("consume", "t", "-e", "-o", "11", code=1)
     assert "offset 11 is outside t-0 [0, 10)" in found.err
 
 
-def test_groups_go_on_where_they_were(anywhere: CommandLine) -> None:
+def test_a_group_continues_at_its_committed_offsets(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"1\n2\n3\n4\n5\n")
     assert anywhere("consume", "t", "-g", "g", "-n", "2").lines == ["1", "2"]
     assert anywhere.inside("consume", "t", "-g", "g", "-e").lines == ["3", "4", "5"]
@@ -198,7 +204,7 @@ def test_groups_go_on_where_they_were(anywhere: CommandLine) -> None:
     ]
 
 
-def test_what_nobody_read_is_not_committed(anywhere: CommandLine) -> None:
+def test_records_that_the_pipe_did_not_take_are_not_committed(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"a line that fills the pipe\n" * 30_000)
     with anywhere.popen("consume", "t", "-g", "g") as process:
         assert process.stdout is not None
@@ -210,7 +216,7 @@ def test_what_nobody_read_is_not_committed(anywhere: CommandLine) -> None:
     assert (committed or 0) < 30_000
 
 
-def test_a_slow_pipe_is_sent_line_by_line_and_can_be_followed(anywhere: CommandLine) -> None:
+def test_a_slow_pipe_is_sent_line_by_line(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t")
     with anywhere.popen("produce", "t") as producer, anywhere.popen("consume", "t") as consumer:
         assert producer.stdin is not None
@@ -224,7 +230,7 @@ def test_a_slow_pipe_is_sent_line_by_line_and_can_be_followed(anywhere: CommandL
         consumer.kill()
 
 
-def test_a_batch_that_cannot_be_decoded_ends_it_or_is_skipped_with_a_warning(
+def test_an_undecodable_batch_is_an_error_or_is_skipped_with_a_warning(
     cli: CommandLine,
 ) -> None:
     with strandlog.open(cli.data) as log:

@@ -1,4 +1,4 @@
-"""`strandlog serve`: where its settings come from, and which of them counts."""
+"""`strandlog serve`: sources of settings and their precedence."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tests.support.command_line import CommandLine
 
 @contextmanager
 def _serving(*arguments: str, cwd: Path, env: dict[str, str]) -> Iterator[dict[str, str]]:
-    """What the line says that the broker is ready with."""
+    """Runs a broker; yields the fields of its `ready` line."""
     command = [sys.executable, "-m", "strandlog", "serve", *arguments]
     pipe = subprocess.PIPE
     streams = {"stdout": pipe, "stderr": pipe}
     with subprocess.Popen(command, cwd=cwd, env=env, text=True, **streams) as process:  # type: ignore[call-overload]
         line = process.stdout.readline()
-        told: dict[str, str] = {}
+        ready: dict[str, str] = {}
         try:
             assert line.startswith("ready "), process.stderr.read()
-            told |= dict(part.split("=", 1) for part in line.split()[1:])
-            yield told
+            ready |= dict(part.split("=", 1) for part in line.split()[1:])
+            yield ready
         finally:
             process.send_signal(signal.SIGTERM)
-            told["stderr"] = process.communicate(timeout=30)[1]
+            ready["stderr"] = process.communicate(timeout=30)[1]
         assert process.returncode == 0
 
 
@@ -40,7 +40,7 @@ def _env(**more: str) -> dict[str, str]:
     return {**ours, **more}
 
 
-def test_a_properties_file_of_kafka_is_enough(tmp_path: Path) -> None:
+def test_a_server_properties_file_of_kafka_works(tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text(
         "process.roles=broker\n"
         "listeners=PLAINTEXT://127.0.0.1:0\n"
@@ -48,31 +48,31 @@ def test_a_properties_file_of_kafka_is_enough(tmp_path: Path) -> None:
         "log.dirs=logs\n"
         "num.partitions=5\n"
     )
-    with _serving("--config", "server.properties", cwd=tmp_path, env=_env()) as told:
-        assert told["data"] == str(tmp_path / "logs")
-        admin = AdminClient({"bootstrap.servers": told["kafka"]})
+    with _serving("--config", "server.properties", cwd=tmp_path, env=_env()) as ready:
+        assert ready["data"] == str(tmp_path / "logs")
+        admin = AdminClient({"bootstrap.servers": ready["kafka"]})
         brokers = admin.list_topics(timeout=10).brokers
         assert [(each.host, each.port) for each in brokers.values()] == [("127.0.0.1", 19092)]
-    assert "process.roles has no effect here: there is one node" in told["stderr"]
+    assert "process.roles has no effect here: there is one node" in ready["stderr"]
 
 
-def test_options_beat_the_environment_and_that_the_file(tmp_path: Path) -> None:
+def test_precedence_is_option_environment_file(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text(
         'listeners = "PLAINTEXT://0.0.0.0:1"\nlog.dirs = "of-file"\nnum.partitions = 2\n'
     )
     env = _env(STRANDLOG_DATA="of-environment", STRANDLOG_NUM_PARTITIONS="3")
     options = ("--config", "server.toml", "--host", "127.0.0.1", "--port", "0")
-    with _serving(*options, "--set", "num.partitions=4", cwd=tmp_path, env=env) as told:
-        assert told["data"] == str(tmp_path / "of-environment")
-        assert told["kafka"].startswith("127.0.0.1:")
-        admin = AdminClient({"bootstrap.servers": told["kafka"]})
+    with _serving(*options, "--set", "num.partitions=4", cwd=tmp_path, env=env) as ready:
+        assert ready["data"] == str(tmp_path / "of-environment")
+        assert ready["kafka"].startswith("127.0.0.1:")
+        admin = AdminClient({"bootstrap.servers": ready["kafka"]})
         admin.create_topics([NewTopic("t")])["t"].result(timeout=10)
         assert len(admin.list_topics("t", timeout=10).topics["t"].partitions) == 4
-    with _serving("of-argument", *options, cwd=tmp_path, env=env) as told:
-        assert told["data"] == str(tmp_path / "of-argument")
+    with _serving("of-argument", *options, cwd=tmp_path, env=env) as ready:
+        assert ready["data"] == str(tmp_path / "of-argument")
 
 
-def test_nothing_is_served_with_a_wrong_setting(cli: CommandLine, tmp_path: Path) -> None:
+def test_an_invalid_setting_stops_the_start(cli: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("log.retenton.ms=1\nlisteners=SSL://:9093\n")
     found = cli("serve", str(cli.data), "--config", str(file), code=1)
@@ -82,16 +82,16 @@ def test_nothing_is_served_with_a_wrong_setting(cli: CommandLine, tmp_path: Path
     assert not cli.data.exists()
 
 
-def test_a_port_that_is_taken_says_what_to_do(cli: CommandLine) -> None:
+def test_a_port_in_use_is_reported_with_advice(cli: CommandLine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found = cli("serve", str(cli.data), "--port", str(port), code=1)
     assert "address already in use; stop what listens there, or choose another" in found.err
-    assert "stopped:" not in found.err, "it was never ready: there is nothing to sum up"
+    assert "stopped:" not in found.err, "no summary: the broker was never ready"
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port", "--http-port"])
-def test_port_99999_is_refused_and_not_taken_for_34463(cli: CommandLine, option: str) -> None:
+def test_port_99999_is_an_error_and_not_34463(cli: CommandLine, option: str) -> None:
     found = cli("serve", str(cli.data), option, "99999", code=2)
     assert option in found.err
     assert "65535" in found.err
@@ -99,24 +99,22 @@ def test_port_99999_is_refused_and_not_taken_for_34463(cli: CommandLine, option:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
-def test_every_address_is_not_one_to_advertise_as_an_option_either(
-    cli: CommandLine, host: str
-) -> None:
+def test_the_wildcard_address_cannot_be_advertised(cli: CommandLine, host: str) -> None:
     found = cli("serve", str(cli.data), "--port", "0", "--advertise", f"{host}:9092", code=1)
     assert "clients cannot connect to 'every address'" in found.err
 
 
-def test_an_address_of_another_machine_is_not_called_taken(cli: CommandLine) -> None:
+def test_an_address_of_another_machine_is_not_reported_as_in_use(cli: CommandLine) -> None:
     found = cli("serve", str(cli.data), "--host", "192.0.2.77", "--port", "0", code=1)
     assert "this machine has no such address: choose another --host" in found.err
 
 
-def test_an_advertised_port_that_no_machine_has_is_refused(cli: CommandLine) -> None:
+def test_an_advertised_port_above_65535_is_an_error(cli: CommandLine) -> None:
     found = cli("serve", str(cli.data), "--port", "0", "--advertise", "here:99999", code=1)
     assert "invalid value 'here:99999' for --advertise: expected HOST:PORT" in found.err
 
 
-def test_every_wrong_setting_has_a_line_of_its_own(cli: CommandLine, tmp_path: Path) -> None:
+def test_each_invalid_setting_has_its_own_line(cli: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("log.retenton.ms=1\nnum.partitions=abc\n")
     found = cli("serve", str(cli.data), "--config", str(file), code=1)

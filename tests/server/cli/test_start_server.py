@@ -1,4 +1,4 @@
-"""A plain `serve` is read without the big library, and means the same as with it."""
+"""A plain `serve` call is parsed without typer, with the same result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from strandlog.cli.start_server import PLAIN_OPTIONS, ServeArguments, parse_plai
         ),
     ],
 )
-def test_a_plain_call_is_read(words: list[str], expected: ServeArguments) -> None:
+def test_a_plain_call_is_parsed(words: list[str], expected: ServeArguments) -> None:
     assert parse_plain(words) == expected
 
 
@@ -52,11 +52,11 @@ def test_a_plain_call_is_read(words: list[str], expected: ServeArguments) -> Non
         ["--", "d"],
     ],
 )
-def test_anything_else_is_left_to_the_library(words: list[str]) -> None:
+def test_anything_else_is_left_to_typer(words: list[str]) -> None:
     assert parse_plain(words) is None
 
 
-def test_the_short_way_knows_the_options_of_the_long_one_with_their_defaults() -> None:
+def test_the_plain_parser_has_the_options_and_defaults_of_typer() -> None:
     command: Any = typer.main.get_command(app)
     by_flag = {flag: each for each in command.params for flag in each.opts if flag[0] == "-"}
     missing = [flag for flag in PLAIN_OPTIONS if flag not in by_flag]
@@ -66,7 +66,7 @@ def test_the_short_way_knows_the_options_of_the_long_one_with_their_defaults() -
         assert (by_flag[flag].default or None) == (getattr(defaults, attribute) or None), flag
 
 
-def test_the_environment_names_the_file_in_the_short_way_too(
+def test_the_plain_parser_reads_the_config_file_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STRANDLOG_CONFIG", "a.toml")
@@ -84,7 +84,7 @@ def _serve(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_and_mistakes_are_answered_as_by_any_command(tmp_path: Path) -> None:
+def test_help_and_usage_errors_come_from_typer(tmp_path: Path) -> None:
     helped = _serve("--help")
     assert helped.returncode == 0
     assert "--advertise" in helped.stdout
@@ -93,19 +93,19 @@ def test_help_and_mistakes_are_answered_as_by_any_command(tmp_path: Path) -> Non
     assert "key=value" in wrong.stderr
 
 
-def test_a_broker_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+def test_a_failed_start_prints_one_line(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "holiday.jpg").write_bytes(b"x")
-    refused = _serve(str(tmp_path / "d"), "--port", "0")
-    assert refused.returncode == 1
-    assert refused.stdout == ""
-    assert refused.stderr.startswith("error: ")
-    assert refused.stderr.count("\n") == 1
+    failed = _serve(str(tmp_path / "d"), "--port", "0")
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert failed.stderr.startswith("error: ")
+    assert failed.stderr.count("\n") == 1
     unknown = _serve(str(tmp_path / "e"), "--port", "0", "--set", "no.such.setting=1")
     assert (unknown.returncode, unknown.stderr[:7]) == (1, "error: ")
 
 
-def test_whoever_looks_at_a_terminal_is_told_where_the_console_is(tmp_path: Path) -> None:
+def test_on_a_terminal_the_console_address_is_printed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d")]
     ports = ["--port", "0", "--http-port", "0", "--no-grpc"]
     ours, theirs = pty.openpty()
@@ -124,7 +124,7 @@ def test_whoever_looks_at_a_terminal_is_told_where_the_console_is(tmp_path: Path
     assert f"http://{http.removeprefix('http=')}/" in shown.decode()
 
 
-def test_the_command_line_library_is_not_loaded_for_a_plain_call(tmp_path: Path) -> None:
+def test_a_plain_call_does_not_import_typer(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
     report = tmp_path / "imports"
     command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]
@@ -143,7 +143,7 @@ def test_the_command_line_library_is_not_loaded_for_a_plain_call(tmp_path: Path)
     assert not loaded & {"typer", "rich", "strandlog.cli.main"}
 
 
-def test_the_schemas_are_not_loaded_with_the_server() -> None:
+def test_the_server_starts_without_importing_kio() -> None:
     code = "import sys, strandlog.server.app, strandlog.server.kafka.handlers as handlers\n"
     code += "print('kio' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

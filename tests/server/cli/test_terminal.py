@@ -1,4 +1,4 @@
-"""On a terminal: tables with lines, bars that move, questions. In a pipe: none of that."""
+"""Rich tables, progress bars and questions on a terminal; plain text in a pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ESCAPE = b"\x1b["
 
 
 def _on_terminal(cli: CommandLine, *arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
-    """Run a command with a terminal for all its streams; returns exit code and what was seen."""
+    """Run a command on a pseudo-terminal; returns exit code and output."""
     master, slave = pty.openpty()
     cli.env.update(TERM="xterm-256color", COLUMNS="100")
     cli.env.pop("NO_COLOR", None)
@@ -48,7 +48,7 @@ def filled(cli: CommandLine) -> CommandLine:
     return cli
 
 
-def test_tables_have_lines_and_colour_on_a_terminal_only(filled: CommandLine) -> None:
+def test_tables_have_borders_and_colour_only_on_a_terminal(filled: CommandLine) -> None:
     code, seen = _on_terminal(filled, "topic", "list")
     assert code == 0
     assert "─".encode() in seen
@@ -59,13 +59,13 @@ def test_tables_have_lines_and_colour_on_a_terminal_only(filled: CommandLine) ->
     assert b"1234" in piped
 
 
-def test_help_is_drawn_on_a_terminal(cli: CommandLine) -> None:
+def test_help_has_boxes_on_a_terminal(cli: CommandLine) -> None:
     code, seen = _on_terminal(cli, "topic", "--help")
     assert code == 0
     assert "╭".encode() in seen
 
 
-def test_a_file_gets_a_progress_bar(anywhere: CommandLine, tmp_path: Path) -> None:
+def test_produce_from_a_file_shows_a_progress_bar(anywhere: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"some line\n" * 500_000)
     code, seen = _on_terminal(anywhere, "produce", "t", str(tmp_path / "lines"), "--create")
     assert code == 0
@@ -74,13 +74,13 @@ def test_a_file_gets_a_progress_bar(anywhere: CommandLine, tmp_path: Path) -> No
     assert b"500,000 records" in seen
 
 
-def test_a_clean_bill_of_health(filled: CommandLine) -> None:
+def test_verify_reports_no_damage_on_a_terminal(filled: CommandLine) -> None:
     code, seen = _on_terminal(filled, "log", "verify", str(filled.data))
     assert code == 0
     assert b"no damage" in seen
 
 
-def test_deleting_asks(filled: CommandLine) -> None:
+def test_delete_asks_for_confirmation(filled: CommandLine) -> None:
     code, seen = _on_terminal(filled, "topic", "delete", "orders", answer=b"n\n")
     assert code == 1
     assert b"Delete topic orders with 1,234 records?" in seen
@@ -90,7 +90,7 @@ def test_deleting_asks(filled: CommandLine) -> None:
     assert filled.inside("topic", "list", "--json").document == []
 
 
-def test_numbers_for_people() -> None:
+def test_sizes_counts_and_times_are_formatted() -> None:
     assert [size_text(size) for size in (0, 999, 1000, 1_500_000, 2e9, 3e12)] == [
         "0 B",
         "999 B",

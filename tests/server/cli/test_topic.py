@@ -1,4 +1,4 @@
-"""Topics from the command line."""
+"""`strandlog topic`: create, list, describe, alter, delete."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from tests.support.command_line import CommandLine
 
 
-def test_a_topics_life(anywhere: CommandLine) -> None:
+def test_create_list_describe_alter_delete(anywhere: CommandLine) -> None:
     found = anywhere(
         "topic", "create", "orders", "-p", "3", "-c", "retention.ms=1d", "--json"
     ).document
@@ -34,7 +34,7 @@ def test_a_topics_life(anywhere: CommandLine) -> None:
     assert found["config"] == {"segment.bytes": "1048576"}
     ends = [row["end_offset"] for row in found["partitions"]]
     assert (len(ends), sum(ends)) == (4, 4)
-    if not anywhere.is_wire:  # librdkafka does not take turns
+    if not anywhere.is_wire:  # librdkafka does not round-robin
         assert ends == [2, 1, 1, 0]
     assert set(found["partitions"][0]) == {
         "partition",
@@ -58,7 +58,7 @@ def test_a_topics_life(anywhere: CommandLine) -> None:
     assert [row["name"] for row in anywhere.inside("topic", "list", "--json").document] == ["plain"]
 
 
-def test_deleting_asks_and_without_a_terminal_wants_yes(anywhere: CommandLine) -> None:
+def test_delete_without_terminal_requires_yes(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t")
     found = anywhere("topic", "delete", "t", given=b"y\n", code=2)
     assert "add --yes" in found.err
@@ -66,7 +66,7 @@ def test_deleting_asks_and_without_a_terminal_wants_yes(anywhere: CommandLine) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         (("topic", "create", "a b"), 1, "invalid topic name"),
         (("topic", "create", "t", "-p", "0"), 1, "partitions"),
@@ -74,15 +74,17 @@ def test_deleting_asks_and_without_a_terminal_wants_yes(anywhere: CommandLine) -
         (("topic", "create", "t", "-c", "nonsense"), 2, "key=value"),
         (("topic", "create", "t", "-p", "many"), 2, "-p"),
         (("topic", "create"), 2, "NAME"),
-        (("topic", "alter", "old"), 2, "say what to change"),
+        (("topic", "alter", "old"), 2, "nothing to change"),
         (("topic", "alter", "old", "-p", "1"), 1, "can only grow"),
         (("topic", "alter", "other", "-p", "2"), 1, "does not exist"),
         (("topic", "describe", "other"), 1, "does not exist"),
         (("topic", "delete", "other", "--yes"), 1, "does not exist"),
     ],
 )
-def test_mistakes(anywhere: CommandLine, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_invalid_arguments_are_reported_on_stderr(
+    anywhere: CommandLine, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     anywhere.inside("topic", "create", "old")
     found = anywhere.inside(*arguments, code=code)
-    assert words in found.err
+    assert message in found.err
     assert found.out == b""

@@ -1,4 +1,4 @@
-"""A folder or a broker: how it is named, and what is said when it is not there."""
+"""-d and -b: choosing the log, and errors of a broker that cannot be reached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_both_is_a_usage_error_and_so_is_none(cli: CommandLine, command: tuple[str, ...]) -> None:
+def test_both_or_neither_of_d_and_b_is_a_usage_error(
+    cli: CommandLine, command: tuple[str, ...]
+) -> None:
     found = cli.inside(*command, "-d", "x", "-b", "localhost:9092", code=2)
     assert "choose one of -d and -b" in found.err
     del cli.env["STRANDLOG_DATA"]
@@ -34,14 +36,14 @@ def test_both_is_a_usage_error_and_so_is_none(cli: CommandLine, command: tuple[s
     assert "-b HOST:PORT" in found.err
 
 
-def test_an_option_counts_more_than_the_other_variable(
+def test_an_option_takes_precedence_over_the_other_variable(
     wire: CommandLine, broker: BrokerProcess
 ) -> None:
     wire.inside("topic", "create", "remote")
     wire.inside("topic", "create", "local", "-d", str(wire.data))
     wire.env["STRANDLOG_DATA"] = str(wire.data)
     found = wire.inside("topic", "list", code=2)
-    assert "STRANDLOG_DATA, STRANDLOG_BOOTSTRAP" in found.err
+    assert "STRANDLOG_DATA and STRANDLOG_BOOTSTRAP are both set" in found.err
     for option, expected in (
         (("-d", str(wire.data)), "local"),
         (("-b", broker.address), "remote"),
@@ -51,7 +53,9 @@ def test_an_option_counts_more_than_the_other_variable(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_broker_that_is_not_there_is_one_line(command: tuple[str, ...], cli: CommandLine) -> None:
+def test_an_unreachable_broker_is_reported_in_one_line(
+    command: tuple[str, ...], cli: CommandLine
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -63,7 +67,7 @@ def test_a_broker_that_is_not_there_is_one_line(command: tuple[str, ...], cli: C
     assert found.out == b""
 
 
-def test_settings_of_librdkafka_are_passed_on(wire: CommandLine, cli: CommandLine) -> None:
+def test_minus_x_passes_settings_to_librdkafka(wire: CommandLine, cli: CommandLine) -> None:
     wire.inside("topic", "create", "t")
     wire.inside("produce", "t", "-X", "message.max.bytes=2000", given=b"fits\n")
     found = wire.inside(
@@ -80,7 +84,7 @@ def test_a_wrong_protocol_does_not_hang(broker: BrokerProcess, cli: CommandLine)
     assert found.err.count("\n") == 1
 
 
-def test_errors_as_json(wire: CommandLine) -> None:
+def test_an_error_as_json(wire: CommandLine) -> None:
     found = json.loads(wire.inside("topic", "describe", "nope", "--json", code=1).err)
     assert found == {
         "error": "topic 'nope' does not exist; create it first",
@@ -88,7 +92,7 @@ def test_errors_as_json(wire: CommandLine) -> None:
     }
 
 
-def test_without_the_extra_there_is_one_line_to_say_so() -> None:
+def test_a_missing_client_extra_is_reported_in_one_line() -> None:
     script = (
         "import sys; sys.modules['confluent_kafka'] = None; "
         "sys.argv[1:] = ['topic', 'list', '-b', 'localhost:9092']; "
@@ -121,7 +125,7 @@ def test_ctrl_c_leaves_the_group_at_once(wire: CommandLine) -> None:
     assert found["partitions"][0]["lag"] == 0
 
 
-def test_members_that_share_a_topic_each_stop_at_the_end_of_their_share(wire: CommandLine) -> None:
+def test_each_member_of_a_group_stops_at_the_end_of_its_partitions(wire: CommandLine) -> None:
     wire.inside("topic", "create", "t", "-p", "2")
     for partition in ("0", "1"):
         wire.inside("produce", "t", "-p", partition, given=b"a\nb\nc\n")
@@ -135,18 +139,18 @@ def test_members_that_share_a_topic_each_stop_at_the_end_of_their_share(wire: Co
         assert first.wait(20) == 130
 
 
-def test_a_member_without_a_share_stops_and_says_nothing(wire: CommandLine) -> None:
+def test_a_member_without_partitions_stops_without_output(wire: CommandLine) -> None:
     wire.inside("produce", "t", "--create", given=b"a\n")
     with wire.popen("consume", "t", "-g", "g") as first:
         assert first.stdout is not None
         assert first.stdout.readline() == b"a\n"
-        for _ in range(2):  # whichever of the two has the only partition
+        for _ in range(2):  # either member may have the only partition
             assert wire("consume", "t", "-g", "g", "-e").lines in ([], ["a"])
         first.send_signal(signal.SIGINT)
         assert first.wait(20) == 130
 
 
-def test_ctrl_c_while_lines_are_awaited_keeps_what_was_sent(wire: CommandLine) -> None:
+def test_ctrl_c_during_produce_keeps_the_lines_that_were_sent(wire: CommandLine) -> None:
     wire.inside("topic", "create", "t")
     with wire.popen("produce", "t") as process:
         assert process.stdin is not None
@@ -159,7 +163,7 @@ def test_ctrl_c_while_lines_are_awaited_keeps_what_was_sent(wire: CommandLine) -
         assert process.stderr.read() == b""
 
 
-def test_a_follower_goes_on_when_the_broker_comes_back(tmp_path: Path) -> None:
+def test_consume_continues_after_a_broker_restart(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     broker.start()
     cli = CommandLine(tmp_path / "none", broker.address)
@@ -178,7 +182,7 @@ def test_a_follower_goes_on_when_the_broker_comes_back(tmp_path: Path) -> None:
     assert broker.stop() == 0
 
 
-def test_sizes_are_not_told_over_the_wire(wire: CommandLine) -> None:
+def test_sizes_are_unknown_with_a_broker(wire: CommandLine) -> None:
     wire.inside("produce", "t", "--create", given=b"one\n")
     (row,) = wire.inside("topic", "list", "--json").document
     assert (row["records"], row["size_bytes"]) == (1, None)
@@ -187,7 +191,7 @@ def test_sizes_are_not_told_over_the_wire(wire: CommandLine) -> None:
     assert (part["segments"], part["size_bytes"]) == (None, None)
 
 
-def test_a_hundred_thousand_lines_go_in_and_come_out(wire: CommandLine) -> None:
+def test_a_hundred_thousand_lines_round_trip_over_the_wire(wire: CommandLine) -> None:
     lines = b"".join(b"line %d\n" % number for number in range(100_000))
     wire.inside("topic", "create", "t", "-p", "3")
     found = wire.inside("produce", "t", "--json", given=lines.replace(b"line", b"1"), code=1)

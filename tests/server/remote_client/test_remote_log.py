@@ -15,14 +15,14 @@ from tests.support.broker_process import BrokerProcess
 import strandlog
 from strandlog import RemoteLog, TopicPartition, errors
 from strandlog.client.remote.errors import confluent, error_of
-from strandlog.client.topic_info import NOT_TOLD
+from strandlog.client.topic_info import UNKNOWN
 
 
 def test_a_topics_life(remote: RemoteLog) -> None:
     made = remote.create_topic("t", 3, {"retention.ms": "1d"})
     assert (made.name, len(made.partitions)) == ("t", 3)
     assert made.config == {"retention.ms": 86_400_000}
-    assert made.partitions[0] == strandlog.PartitionInfo(0, 0, 0, NOT_TOLD, NOT_TOLD)
+    assert made.partitions[0] == strandlog.PartitionInfo(0, 0, 0, UNKNOWN, UNKNOWN)
     assert remote.topics() == ["t"]
     altered = remote.alter_topic("t", {"retention.ms": None, "segment.bytes": "1MiB"}, 4)
     assert (altered.config, len(altered.partitions)) == ({"segment.bytes": 1_048_576}, 4)

@@ -1,9 +1,8 @@
-"""`strandlog config …`: show, topic, check.
+"""The `strandlog config` commands: show, topic, check.
 
-`show` prints every setting that a broker would start with, and where each was given; with `-b` what
-a running broker (of any kind) has, and where it says that it has it from. `topic` prints the
-settings of a topic in the same way. `check` looks at one file alone and lists all that is wrong
-with it at once, by line.
+`show` prints every setting that `serve` would start with, and its origin; with -b the settings of a
+running broker (strandlog or Kafka) and the origin that the broker reports. `topic` prints the
+settings of a topic. `check` reads one file and lists all its problems by line.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from strandlog.cli.options import (
     readable,
     target_of,
 )
-from strandlog.cli.output import counted, print_json, print_table, talk, text
+from strandlog.cli.output import counted, message, print_json, print_table, text
 from strandlog.client.api import ReadableLog
 from strandlog.client.remote.settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
 from strandlog.config.origin import Problem
@@ -33,12 +32,17 @@ from strandlog.config.resolve import Chosen, settle
 from strandlog.config.sources.environment import variable_of
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 
-app = command_app("Show settings and where they come from; check a file of settings.")
+app = command_app("Show settings and their origin; check a settings file.")
 
-# Without the environment: what `serve` would do is not a question to a broker.
+# Not from STRANDLOG_BOOTSTRAP: without -b, `show` is about `serve` and not about a broker.
 RunningBroker = Annotated[
     str | None,
-    typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="Ask a broker that runs."),
+    typer.Option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="Show the settings of a running broker.",
+    ),
 ]
 UNITS = {"ms": "ms", "bytes": "bytes"}
 
@@ -48,7 +52,7 @@ def show(
     config: ConfigFile = None,
     given: SetOptions = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only what is not the built-in default.")
+        bool, typer.Option("--changed", help="Omit settings that have their default value.")
     ] = False,
     bootstrap: RunningBroker = None,
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
@@ -56,42 +60,42 @@ def show(
 ) -> None:
     """Print each setting with its value and origin.
 
-    Without -b: what `serve` would start with. With -b: what a running broker tells.
+    Without -b: the settings that `serve` would start with. With -b: those of a running broker.
     """
     if bootstrap is not None:
         if given:
-            raise typer.BadParameter("--set is not for a broker that runs (-b)")
+            raise typer.BadParameter("--set cannot be combined with -b")
         with owned(target_of(None, bootstrap, client)) as log:
             assert isinstance(log, RemoteLog)
-            _print_told(log.broker_settings(), changed, as_json=as_json)
+            _print_settings(log.broker_settings(), changed, as_json=as_json)
         return
     configuration = read_configuration(config, given)
     configuration.check()
     rows = [row for row in configuration.chosen.values() if not (changed and row.is_default)]
     for note in configuration.notes:
-        talk(f"note: {note}")
+        message(f"note: {note}")
     if as_json:
         print_json([_document(row) for row in rows])
         return
     columns = [text(title) for title in ("NAME", "VALUE", "UNIT", "ORIGIN", "MEANING")]
     print_table(columns, [_cells(row) for row in rows])
-    talk(f"{counted(sum(not row.is_default for row in rows), 'setting')} changed")
+    message(f"{counted(sum(not row.is_default for row in rows), 'setting')} changed")
 
 
 @app.command()
 def topic(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Topic name.")],
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only what is not the built-in default.")
+        bool, typer.Option("--changed", help="Omit settings that have their default value.")
     ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Print each setting of a topic; `strandlog topic alter` changes them."""
+    """Print each setting of a topic with its origin; `strandlog topic alter` changes them."""
     with readable(target_of(data, bootstrap, client)) as log:
-        _print_told(_topic_settings(log, name), changed, as_json=as_json)
+        _print_settings(_topic_settings(log, name), changed, as_json=as_json)
 
 
 def _topic_settings(log: ReadableLog, name: str) -> list[RemoteSetting]:
@@ -110,7 +114,7 @@ def _topic_settings(log: ReadableLog, name: str) -> list[RemoteSetting]:
     ]
 
 
-def _print_told(settings: list[RemoteSetting], changed: bool, *, as_json: bool) -> None:
+def _print_settings(settings: list[RemoteSetting], changed: bool, *, as_json: bool) -> None:
     rows = [row for row in settings if not (changed and row.source_id == SOURCE_DEFAULT)]
     if as_json:
         document = [
@@ -128,7 +132,7 @@ def _print_told(settings: list[RemoteSetting], changed: bool, *, as_json: bool) 
     columns = [text(title) for title in ("NAME", "VALUE", "ORIGIN")]
     shown = [(row.name, "(secret)" if row.is_sensitive else row.value, row.source) for row in rows]
     print_table(columns, [[name, value or "-", source] for name, value, source in shown])
-    talk(f"{counted(sum(row.source_id != SOURCE_DEFAULT for row in rows), 'setting')} changed")
+    message(f"{counted(sum(row.source_id != SOURCE_DEFAULT for row in rows), 'setting')} changed")
 
 
 def _cells(chosen: Chosen) -> list[str]:
@@ -156,7 +160,7 @@ def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A .toml or .properties file.")],
     as_json: Json = False,
 ) -> None:
-    """List everything that is wrong with a file; exit 1 when something is."""
+    """List all problems of a settings file; exit with 1 if there are any."""
     configuration = settle([read_file(file)])
     problems = sorted(configuration.problems, key=_line)
     notes = sorted(configuration.notes, key=_line)
@@ -168,9 +172,9 @@ def check(
         for problem in problems:
             typer.echo(f"{problem}")
         for note in notes:
-            talk(f"note: {note}")
+            message(f"note: {note}")
         used = sum(not row.is_default for row in configuration.chosen.values())
-        talk(f"{counted(len(problems), 'problem')}, {counted(used, 'setting')} given")
+        message(f"{counted(len(problems), 'problem')}, {counted(used, 'setting')} set")
     if problems:
         raise typer.Exit(1)
 

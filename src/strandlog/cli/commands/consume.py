@@ -1,14 +1,14 @@
-"""`strandlog consume`: records out, as lines.
+"""The `strandlog consume` command.
 
-Without a group nothing is kept of it; of a folder the files are read, beside an owner if there is
-one. With a group a folder is opened as its owner, and the group's offsets are committed after the
-records have been written out: what a reader of our output did not get is not committed.
+Without -g nothing is committed, and -d reads the files even while another process owns the folder.
+With -g the folder is opened as its owner. Offsets are committed after the records are written to
+stdout, so records that the reader of stdout did not get are not committed.
 
-    how it ends      -e    everything that was there at the start has been printed
-                     -n N  so many records have been printed
-                     else it waits for more, until Ctrl-C or until nobody reads its output
+    -e      stop at the end offsets that the partitions had at the start
+    -n N    stop after N records
+    else    wait for more, until Ctrl-C or until the reader closes stdout
 
-A batch that cannot be read ends it with the error that names the batch, unless --skip-unreadable.
+An unreadable batch ends the command with an error that names the batch, unless --skip-unreadable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandlog import (
     TopicPartition,
     UndecodableBatchError,
 )
-from strandlog.cli.formats.offset_argument import WORDS, go_to, parse_place
+from strandlog.cli.formats.offset_argument import FORMS, parse_offset, seek
 from strandlog.cli.formats.record_format import RecordFormat
 from strandlog.cli.formats.record_json import record_line
 from strandlog.cli.options import (
@@ -41,7 +41,7 @@ from strandlog.cli.options import (
     readable,
     target_of,
 )
-from strandlog.cli.output import talk
+from strandlog.cli.output import message
 from strandlog.client.api import AnyConsumer, ReadableLog
 from strandlog.storage.paths import parse_partition_dir
 
@@ -53,40 +53,61 @@ Render = Callable[[Sequence[Record]], bytes]
 app = command_app("Print the records of a topic.")
 
 
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "-g",
+        "--group",
+        metavar="GROUP",
+        help="Consume as this group: start at its committed offsets, and commit.",
+    ),
+]
+Offset = Annotated[
+    str | None,
+    typer.Option("-o", "--offset", metavar="START", help=f"Where to start: {FORMS}."),
+]
+Partitions = Annotated[
+    list[int],
+    typer.Option(
+        "-p", "--partition", metavar="N", help="Partition to read; default: all. Repeatable."
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--format",
+        metavar="FORMAT",
+        help="Format string: %s value, %S its length, %k key, %K its length, %t topic, "
+        "%p partition, %o offset, %T timestamp, %h headers, %%, "
+        "and escapes \\n \\t \\r \\0 \\\\ \\xNN.",
+    ),
+]
+
+
 @app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
-    group: Annotated[
-        str | None, typer.Option("-g", "--group", help="Go on where the group is, and commit.")
-    ] = None,
-    offset: Annotated[
-        str | None, typer.Option("-o", "--offset", metavar="PLACE", help=f"{WORDS}.")
-    ] = None,
-    partition: Annotated[
-        list[int], typer.Option("-p", "--partition", help="Only these; repeat it. Else all.")
-    ] = [],  # noqa: B006 - typer makes a new one for every call
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")],
+    group: Group = None,
+    offset: Offset = None,
+    partition: Partitions = [],  # noqa: B006 - typer makes a new one for every call
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="Stop after so many records.")
+        int | None, typer.Option("-n", "--count", metavar="N", min=1, help="Stop after N records.")
     ] = None,
-    exits: Annotated[bool, typer.Option("-e", "--exit", help="Stop at the end.")] = False,
-    words: Annotated[
-        str | None,
-        typer.Option(
-            "-f",
-            "--format",
-            metavar="FORMAT",
-            help="%s value, %S its length, %k key, %K its length, %t topic, %p partition, "
-            "%o offset, %T timestamp, %h headers, %%; and \\n \\t \\r \\0 \\\\ \\xNN.",
-        ),
-    ] = None,
+    exits: Annotated[
+        bool, typer.Option("-e", "--exit", help="Stop at the current end of the topic.")
+    ] = False,
+    format_text: Format = None,
     key_delimiter: Annotated[
-        str | None, typer.Option("-K", metavar="DELIM", help="Print key, DELIM, value.")
+        str | None, typer.Option("-K", metavar="DELIM", help="Print key, DELIM and value.")
     ] = None,
-    shows_null: Annotated[bool, typer.Option("-Z", help="Print null as NULL.")] = False,
+    shows_null: Annotated[
+        bool, typer.Option("-Z", help="Print null keys and values as NULL.")
+    ] = False,
     skips: Annotated[
         bool,
         typer.Option(
-            "--skip-unreadable", help="With -d: leave out batches that cannot be read, and warn."
+            "--skip-unreadable", help="Skip unreadable batches with a warning (only with -d)."
         ),
     ] = False,
     data: DataDir = None,
@@ -94,29 +115,29 @@ def consume(
     client: ClientSettings = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Print the records of a topic, one line each.
+    """Print the records of a topic, one per line.
 
-    Begins at the beginning (with -g where the group is) unless -o says otherwise, and waits for
-    more unless -e or -n say when to stop.
+    Starts at the beginning (with -g: at the committed offsets) unless -o is given. Waits for new
+    records unless -e or -n is given.
     """
-    render = _render(words, key_delimiter, shows_null, as_json=as_json)
-    place = None if offset is None else parse_place(offset)
+    render = _render(format_text, key_delimiter, shows_null, as_json=as_json)
+    start = None if offset is None else parse_offset(offset)
     target = target_of(data, bootstrap, client)
     if skips and target.bootstrap:
-        hint = "it needs the files (-d); with -b, go on behind the batch with -o OFFSET"
+        hint = "only valid with -d; with -b, pass the offset after the batch: -o OFFSET"
         raise typer.BadParameter(hint, param_hint="--skip-unreadable")
     with ExitStack() as stack:
         log = stack.enter_context(readable(target) if group is None else owned(target))
         infos = _partitions(log, topic, partition)
         consumer = stack.enter_context(_consumer(log, topic, group, partition))
-        if place is not None:
-            go_to(consumer, topic, infos, place, is_strict=len(infos) == 1)
+        if start is not None:
+            seek(consumer, topic, infos, start, is_strict=len(infos) == 1)
         ends = {info.partition: info.end_offset for info in infos} if exits else {}
-        _copy(_Reading(consumer, skips), render, count, ends, commits=group is not None)
+        _copy(_Reader(consumer, skips), render, count, ends, commits=group is not None)
 
 
-class _Reading:
-    """Polls a consumer, past what cannot be read if that is wanted."""
+class _Reader:
+    """Polls a consumer and optionally skips unreadable batches."""
 
     def __init__(self, consumer: AnyConsumer, skips: bool) -> None:
         self.consumer = consumer
@@ -131,35 +152,35 @@ class _Reading:
                     raise
 
     def _move_past(self, error: CorruptSegmentError | UndecodableBatchError) -> bool:
-        """Seek behind the batch that an error is about; False when that is not possible."""
+        """Seek past the batch that an error names; False if that is not possible."""
         for tp in self.consumer.assignment:
             position = self.consumer.position(*tp)
-            if self._is_about(tp, error) and position < (error.resume_offset or 0):
-                talk(f"skipped: {error}")
+            if self._concerns(tp, error) and position < (error.resume_offset or 0):
+                message(f"skipped: {error}")
                 self.consumer.seek(*tp, error.resume_offset or 0)
                 return True
         return False
 
     @staticmethod
-    def _is_about(tp: TopicPartition, error: CorruptSegmentError | UndecodableBatchError) -> bool:
+    def _concerns(tp: TopicPartition, error: CorruptSegmentError | UndecodableBatchError) -> bool:
         if isinstance(error, UndecodableBatchError):
             return tp == (error.topic, error.partition)
         return parse_partition_dir(error.path.rpartition("/")[0].rpartition("/")[2]) == tp
 
 
 def _copy(
-    reading: _Reading,
+    reader: _Reader,
     render: Render,
     count: int | None,
     ends: dict[int, int],
     *,
     commits: bool,
 ) -> None:
-    """From the consumer to stdout until it is enough. Without `ends` there is no end."""
-    consumer = reading.consumer
+    """Copy records to stdout until `count` or all `ends` are reached."""
+    consumer = reader.consumer
     while count is None or count > 0:
         wanted = POLL_RECORDS if count is None else min(count, POLL_RECORDS)
-        records = reading.poll(wanted, 0 if ends else WAIT_MS)
+        records = reader.poll(wanted, 0 if ends else WAIT_MS)
         if records:
             sys.stdout.buffer.write(render(records))
             sys.stdout.buffer.flush()
@@ -171,8 +192,8 @@ def _copy(
 
 
 def _is_done(consumer: AnyConsumer, ends: dict[int, int]) -> bool:
-    """Whether everything was printed that was there at the start; a busy writer has no end."""
-    # In a group, others may have some of them.
+    """Whether all records that existed at the start are printed."""
+    # Other members of the group may have some of the partitions.
     return all(consumer.position(*tp) >= ends.get(tp.partition, 0) for tp in consumer.assignment)
 
 
@@ -195,15 +216,15 @@ def _consumer(
 
 
 def _render(
-    words: str | None, key_delimiter: str | None, shows_null: bool, *, as_json: bool
+    text: str | None, key_delimiter: str | None, shows_null: bool, *, as_json: bool
 ) -> Render:
     if as_json:
-        if words is not None:
-            raise typer.BadParameter("choose one of --json and -f")
+        if text is not None:
+            raise typer.BadParameter("--json and -f cannot be combined")
         return lambda records: b"".join(map(record_line, records))
-    if words is None:
-        words = "%s\\n" if key_delimiter is None else f"%k{key_delimiter.replace('%', '%%')}%s\\n"
+    if text is None:
+        text = "%s\\n" if key_delimiter is None else f"%k{key_delimiter.replace('%', '%%')}%s\\n"
     try:
-        return RecordFormat(words, shows_null=shows_null).render
+        return RecordFormat(text, shows_null=shows_null).render
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="-f") from None

@@ -1,11 +1,11 @@
-"""`strandlog doctor`: what is wrong with this machine or set-up, and what to do about it.
+"""The `strandlog doctor` command.
 
-    always          Python, extras, settings, file descriptors, the clock
-    DATA            the folder, its disk, its owner, its last stop
-    -b HOST:PORT    the broker as clients see it from here, advertised addresses included
+    always          Python, extras, settings, file descriptors, clock
+    DATA            the folder, its disk, its owner, its last shutdown
+    -b HOST:PORT    the broker as clients see it from here, including advertised addresses
 
-Each check says ok, warn or fail, what it saw and what to do. It changes nothing and is quick: no
-log is read. Exit code 1 when something fails.
+Each check reports ok, warn or fail, what it found and what to do. The doctor changes nothing and
+reads no log. Exit code 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from strandlog.cli.doctor.machine import (
 from strandlog.cli.doctor.network import check_bootstrap
 from strandlog.cli.doctor.result import Check, fail, ok, warn
 from strandlog.cli.file_limits import limits
-from strandlog.cli.options import CONTEXT, MARKUP, Json
-from strandlog.cli.output import counted, print_json, talk
+from strandlog.cli.options import Json, command_app
+from strandlog.cli.output import counted, message, print_json
 from strandlog.clock import SystemClock
 from strandlog.config.resolve import Configuration
 from strandlog.errors import ConfigurationError
 
-app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=MARKUP)
+app = command_app(
+    "Check this machine, a data folder or a broker for problems.", no_args_is_help=False
+)
 
 COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
@@ -43,17 +45,17 @@ COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.
 @app.command()
 def doctor(
     data: Annotated[
-        str | None, typer.Argument(metavar="[DATA]", help="The data folder to look at.")
+        str | None, typer.Argument(metavar="DATA", help="Data folder to check.")
     ] = None,
     bootstrap: Annotated[
         str | None,
-        typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="A broker to look at."),
+        typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="Broker to check."),
     ] = None,
     config: ConfigFile = None,
     given: SetOptions = None,
     as_json: Json = False,
 ) -> None:
-    """Find what is wrong with this machine or set-up."""
+    """Check this machine, a data folder or a broker for problems."""
     checks = []
     for check in _examine(data, bootstrap, config, given):
         checks.append(check)
@@ -65,7 +67,7 @@ def doctor(
         print_json({"ok": not count["fail"], "checks": rows})
     else:
         warnings, failures = counted(count["warn"], "warning"), counted(count["fail"], "failure")
-        talk(f"{count['ok']} ok, {warnings}, {failures}")
+        message(f"{count['ok']} ok, {warnings}, {failures}")
     if count["fail"]:
         raise typer.Exit(1)
 
@@ -101,27 +103,26 @@ def _examine(
 
 
 def _settings(config: str | None, given: list[str] | None) -> tuple[Configuration, Check]:
-    """The settings as far as they can be used, and what is wrong with them."""
+    """The valid settings, and the check that reports the others."""
     try:
         configuration = read_configuration(config, given)
     except ConfigurationError as error:
-        advice = "name a file that can be read"
+        advice = "pass a readable file with --config"
         return read_configuration(None, given), fail("settings", str(error), advice)
     changed = sum(not row.is_default for row in configuration.chosen.values())
-    seen = f"{counted(changed, 'setting')} given"
+    seen = f"{counted(changed, 'setting')} changed"
     if configuration.problems:
         text = "; ".join(map(str, configuration.problems))
-        return configuration, fail(
-            "settings", text, "mend them; 'strandlog config show' tells more"
-        )
+        advice = "correct them; 'strandlog config show' lists all settings"
+        return configuration, fail("settings", text, advice)
     if configuration.notes:
         text = f"{seen}; {'; '.join(map(str, configuration.notes))}"
-        return configuration, warn("settings", text, "remove what has no effect, or leave it")
+        return configuration, warn("settings", text, "remove the settings that have no effect")
     return configuration, ok("settings", seen)
 
 
 def _folder_of(configuration: Configuration, *, is_wanted: bool) -> str | None:
-    """The folder that a broker would take, when somebody named one or it is there."""
+    """The folder that `serve` would use, if it is configured or exists."""
     chosen = configuration.chosen["log.dirs"]
     path = str(chosen.value)
     is_named = not chosen.is_default or os.path.isdir(path)

@@ -1,7 +1,7 @@
-"""`strandlog group …`: list, describe, reset, delete.
+"""The `strandlog group` commands: list, describe, reset, delete.
 
-On a folder, list, describe and a reset without `--yes` read the files and work beside an owner. A
-reset with `--yes` and a delete need it for themselves.
+With -d, list, describe and a reset without `--yes` read the files, even while another process owns
+the folder. Delete and a reset with `--yes` open the folder as its owner.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import typer
 
 from strandlog import PartitionInfo, TopicNotFoundError, TopicPartition
 from strandlog.broker.groups.requests import NO_GENERATION
-from strandlog.cli.formats.offset_argument import Place, go_to, parse_place
+from strandlog.cli.formats.offset_argument import FORMS, StartOffset, parse_offset, seek
 from strandlog.cli.group_table import assigned_partitions, lag_rows
 from strandlog.cli.options import (
     Bootstrap,
@@ -26,16 +26,16 @@ from strandlog.cli.options import (
     readable,
     target_of,
 )
-from strandlog.cli.output import counted, number, print_json, print_table, talk, text
+from strandlog.cli.output import counted, message, number, print_json, print_table, text
 from strandlog.client.api import ReadableLog
 
 app = command_app("List, describe, reset and delete consumer groups.")
 
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Group name.")]
 
 
-class Move(NamedTuple):
-    """What a reset does to one partition."""
+class Reset(NamedTuple):
+    """The reset of one partition."""
 
     tp: TopicPartition
     committed: int | None
@@ -50,7 +50,7 @@ def list_groups(
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Show all groups."""
+    """List all groups."""
     with readable(target_of(data, bootstrap, client)) as log:
         found = [_summary(log, name) for name in log.groups()]
     if as_json:
@@ -72,7 +72,7 @@ def describe(
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Show the members of a group, and how far it is behind in each partition."""
+    """Show the members of a group, and its offsets and lag by partition."""
     with readable(target_of(data, bootstrap, client)) as log:
         group = log.describe_group(name)
         rows = lag_rows(log, group, log.committed_offsets(name))
@@ -113,46 +113,51 @@ def describe(
 def reset(
     name: Name,
     to: Annotated[
-        str, typer.Option("--to", metavar="PLACE", help="earliest, latest, OFFSET, -N or @TIME.")
+        str,
+        typer.Option("--to", metavar="START", help=f"New offset: {FORMS}."),
     ],
     topic: Annotated[
         list[str],
-        typer.Option("--topic", metavar="T[:P]", help="Only this; repeat it. Else all it reads."),
+        typer.Option(
+            "--topic",
+            metavar="T[:P]",
+            help="Topic or topic:partition; default: all topics of the group. Repeatable.",
+        ),
     ] = [],  # noqa: B006 - typer makes a new one for every call
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it, not only show it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply the reset.")] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Move a group to another place. Shows what would happen until --yes."""
-    place = parse_place(to)
+    """Reset a group's offsets. Dry run unless --yes is given."""
+    start = parse_offset(to)
     target = target_of(data, bootstrap, client)
     with readable(target) as log:
-        moves = _moves(log, name, topic, place)
+        resets = _resets(log, name, topic, start)
     if yes:
         with owned(target) as owner:
-            owner.commit_offsets(name, {move.tp: move.new_offset for move in moves})
+            owner.commit_offsets(name, {each.tp: each.new_offset for each in resets})
     if as_json:
         partitions = [
             {
-                "topic": move.tp.topic,
-                "partition": move.tp.partition,
-                "committed": move.committed,
-                "new_offset": move.new_offset,
+                "topic": each.tp.topic,
+                "partition": each.tp.partition,
+                "committed": each.committed,
+                "new_offset": each.new_offset,
             }
-            for move in moves
+            for each in resets
         ]
         print_json({"group": name, "applied": yes, "partitions": partitions})
         return
     columns = [text("TOPIC"), number("PARTITION"), number("COMMITTED"), number("NEW")]
     rows = [
-        [*move.tp, move.committed, move.new_offset, move.end_offset - move.new_offset]
-        for move in moves
+        [*each.tp, each.committed, each.new_offset, each.end_offset - each.new_offset]
+        for each in resets
     ]
     print_table([*columns, number("NEW LAG")], rows, name)
-    count = counted(len(moves), "partition")
-    talk(f"moved {count}" if yes else f"nothing was changed; add --yes to move {count}")
+    count = counted(len(resets), "partition")
+    message(f"reset {count}" if yes else f"dry run: add --yes to reset {count}")
 
 
 @app.command()
@@ -164,7 +169,7 @@ def delete(
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Forget a group without members, and its offsets."""
+    """Delete an empty group and its committed offsets."""
     with owned(target_of(data, bootstrap, client)) as log:
         held = counted(len(log.committed_offsets(name)), "committed offset")
         log.describe_group(name)
@@ -173,7 +178,7 @@ def delete(
     if as_json:
         print_json({"deleted": name})
     else:
-        talk(f"deleted {name}")
+        message(f"deleted {name}")
 
 
 def _summary(log: ReadableLog, name: str) -> dict[str, Any]:
@@ -188,39 +193,41 @@ def _summary(log: ReadableLog, name: str) -> dict[str, Any]:
     }
 
 
-def _moves(log: ReadableLog, name: str, topics: list[str], place: Place) -> list[Move]:
-    """Where each partition would go. A group that does not exist yet may be given a place."""
+def _resets(log: ReadableLog, name: str, topics: list[str], start: StartOffset) -> list[Reset]:
+    """The new offset of each partition. With `topics` the group need not exist yet."""
     if not topics:
         log.describe_group(name)
     offsets = log.committed_offsets(name)
-    wanted = [tp for words in topics for tp in _partitions_of(log, words)] or list(offsets)
+    wanted = [tp for argument in topics for tp in _partitions_of(log, argument)] or list(offsets)
     infos = _infos(log, sorted(set(wanted)))
-    moves = []
+    resets = []
     with log.consumer() as consumer:
         consumer.assign(infos)
         for topic in {tp.topic for tp in infos}:
             of_topic = [info for tp, info in infos.items() if tp.topic == topic]
-            go_to(consumer, topic, of_topic, place)
+            seek(consumer, topic, of_topic, start)
         for tp, info in infos.items():
             held = offsets.get(tp)
             new_offset = consumer.position(*tp)
-            moves.append(Move(tp, held.offset if held else None, new_offset, info.end_offset))
-    return moves
+            resets.append(Reset(tp, held.offset if held else None, new_offset, info.end_offset))
+    return resets
 
 
-def _partitions_of(log: ReadableLog, words: str) -> list[TopicPartition]:
-    """`T` is all partitions of a topic, `T:P` is one."""
-    topic, colon, digits = words.partition(":")
+def _partitions_of(log: ReadableLog, argument: str) -> list[TopicPartition]:
+    """All partitions of a topic for `T`, one for `T:P`."""
+    topic, colon, digits = argument.partition(":")
     if not colon:
         infos = log.describe_topic(topic).partitions
         return [TopicPartition(topic, info.partition) for info in infos]
     if not digits.isdecimal():
-        raise typer.BadParameter(f"{words!r} is not of the form T or T:P", param_hint="--topic")
+        raise typer.BadParameter(
+            f"{argument!r} is not TOPIC or TOPIC:PARTITION", param_hint="--topic"
+        )
     return [TopicPartition(topic, int(digits))]
 
 
 def _infos(log: ReadableLog, tps: list[TopicPartition]) -> dict[TopicPartition, PartitionInfo]:
-    """What is known of each partition."""
+    """The description of each partition."""
     topics = {tp.topic: log.describe_topic(tp.topic).partitions for tp in tps}
     for tp in tps:
         if tp.partition >= len(topics[tp.topic]):

@@ -1,7 +1,8 @@
-"""`strandlog log …`: verify, dump, stats. Reads files only; safe beside an owner.
+"""The `strandlog log` commands: verify, dump, stats.
 
-`verify` checks all files against each other (see storage/readonly/dump.py) and fails on damage. A
-last batch that is not finished is no damage: an owner is appending, or died doing so.
+They only read files and are safe while another process owns the folder. `verify` checks all files
+against each other (storage/readonly) and exits with 1 on damage. An incomplete last batch is not
+damage: the owner is appending it, or died while it did.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from strandlog.cli.options import Json, command_app
 from strandlog.cli.output import (
     Column,
     counted,
+    message,
     number,
     print_json,
     print_table,
     progress,
     size_text,
-    talk,
     text,
     time_text,
 )
@@ -36,16 +37,16 @@ from strandlog.storage.paths import LOG_SUFFIX, META_PROPERTIES, join, partition
 from strandlog.storage.readonly import dump as files_dump
 from strandlog.storage.readonly.dump import Finding, PartitionReport
 
-app = command_app("Verify, dump and measure the files of a folder.")
+app = command_app("Verify, dump and measure log files.")
 
 Folder = Annotated[
-    str, typer.Argument(metavar="DIR", help="A data folder, or one partition's folder.")
+    str, typer.Argument(metavar="DIR", help="Data folder, or the folder of one partition.")
 ]
 
 
 @app.command()
 def verify(path: Folder, as_json: Json = False) -> None:
-    """Check every batch, index, snapshot and checkpoint; exit 1 on damage."""
+    """Check every batch, index, snapshot and checkpoint; exit with 1 on damage."""
     files, path = DiskFiles(), os.path.abspath(path)
     folders = files_dump.partition_folders(files, path)
     state = _state_findings(files, path, folders)
@@ -73,22 +74,22 @@ def _look(
         except FileNotFoundError:
             if files.exists(folder):
                 raise
-            # its topic was deleted while we looked at the others
+            # its topic was deleted meanwhile
 
 
 def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding]:
-    """What is wrong with the folder as a whole; a partition's folder has no state of its own."""
+    """Damage of the files that all partitions share; a partition's folder has none."""
     if folders == [path]:
         return []
     identity, catalog = join(path, META_PROPERTIES), join(path, CATALOG_FILE)
     if not files.exists(identity):
-        return [Finding("damage", identity, "it is missing; without it the folder is not opened")]
+        return [Finding("damage", identity, "missing; strandlog does not open a folder without it")]
     findings = files_dump.verify_state(files, path, [CATALOG_FILE])
     document = read_document(files, catalog, [])
     if document is None:
         if _log_bytes(files, folders) and not findings:
             lost = (
-                "it is missing; a start brings the topics back from their folders, without settings"
+                "missing; the next start recreates the topics from their folders, without settings"
             )
             findings.append(Finding("damage", catalog, lost))
         return findings
@@ -97,14 +98,16 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
         for partition in range(0 if topic.is_deleting else topic.partitions):
             folder = join(path, partition_dir(TopicPartition(name, partition)))
             if not files.exists(folder):
-                findings.append(Finding("damage", folder, "the folder of this partition is gone"))
+                findings.append(
+                    Finding("damage", folder, "the folder of this partition is missing")
+                )
     return findings
 
 
 def _log_bytes(files: Files, folders: list[str]) -> int:
     total = 0
     for folder in folders:
-        with suppress(FileNotFoundError):  # its topic was deleted just now
+        with suppress(FileNotFoundError):  # its topic was deleted meanwhile
             names = files.list_dir(folder)
             total += sum(size for name, size in names.items() if name.endswith(LOG_SUFFIX))
     return total
@@ -131,15 +134,15 @@ def _print_verdict(reports: list[PartitionReport], state: list[Finding]) -> None
     for finding in findings:
         typer.echo(_finding_line(finding))
     damage = sum(finding.kind == "damage" for finding in findings)
-    looked_at = counted(len(reports), "partition")
-    talk(f"{looked_at}: {counted(damage, 'damage') if damage else 'no damage'}")
+    checked = counted(len(reports), "partition")
+    message(f"{checked} checked: {counted(damage, 'problem') if damage else 'no damage'}")
 
 
 def _verdict(findings: list[Finding]) -> str:
     kinds = {finding.kind for finding in findings}
     if "damage" in kinds:
         return "damaged"
-    return "growing or torn" if "tail" in kinds else "ok"
+    return "incomplete tail" if "tail" in kinds else "ok"
 
 
 def _finding_line(finding: Finding) -> str:
@@ -171,7 +174,7 @@ def _report_document(report: PartitionReport) -> dict[str, Any]:
 
 @app.command()
 def stats(path: Folder, as_json: Json = False) -> None:
-    """Count segments, batches, records and bytes; by batch headers, so it is quick."""
+    """Count segments, batches, records and bytes, from batch headers only."""
     files, path = DiskFiles(), os.path.abspath(path)
     folders = files_dump.partition_folders(files, path)
     with progress("measuring", _log_bytes(files, folders)) as advance:
@@ -199,30 +202,32 @@ def stats(path: Folder, as_json: Json = False) -> None:
     print_table([*columns, text("CODECS"), text("FIRST"), text("LAST")], rows)
     size = size_text(sum(report.size_bytes for report in reports))
     records = counted(sum(report.records for report in reports), "record")
-    talk(f"{counted(len(reports), 'partition')}, {records}, {size}")
+    message(f"{counted(len(reports), 'partition')}, {records}, {size}")
 
 
 @app.command()
 def dump(
     path: Annotated[
         str,
-        typer.Argument(metavar="DIR|FILE", help="A folder, or a .log, .index, .timeindex file."),
+        typer.Argument(
+            metavar="DIR|FILE", help="Folder, or a .log, .index, .timeindex or .snapshot file."
+        ),
     ],
-    records: Annotated[bool, typer.Option("--records", help="Show the records, too.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Include the records.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show batches (and with --records their records), index entries or a producer snapshot."""
+    """Print batches (with --records their records), index entries or a producer snapshot."""
     files, path = DiskFiles(), os.path.abspath(path)
     for name in _files_to_dump(files, path):
         try:
             dump_file(files, name, records=records, as_json=as_json)
         except FileNotFoundError:
-            talk(f"note: {name} was removed meanwhile")
+            message(f"note: {name} was deleted meanwhile")
 
 
 def _files_to_dump(files: Files, path: str) -> list[str]:
     if not files.exists(path):
-        raise UnknownLayoutError(path, "there is no such file or folder")
+        raise UnknownLayoutError(path, "no such file or folder")
     if not os.path.isdir(path):
         return [path]
     found = []

@@ -1,4 +1,4 @@
-"""`strandlog node`: the JSON-lines door on stdin and stdout."""
+"""The `strandlog node` command."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from strandlog.cli.options import Json, command_app
-from strandlog.cli.output import talk
+from strandlog.cli.output import message
 from strandlog.server.node.listener import run_node
 
-app = command_app("Serve JSON lines on stdin and stdout.")
+app = command_app("Run the JSON-lines node on stdin and stdout.")
 
 
 @app.command()
@@ -21,7 +21,7 @@ def node(
             "-d",
             "--data",
             metavar="DIR",
-            help="Keep the log here over restarts; without it a temporary folder is used.",
+            help="Data folder; default: a temporary folder, deleted at the end.",
         ),
     ] = None,
     detail: Annotated[
@@ -30,15 +30,18 @@ def node(
     ] = False,
     acks: Annotated[
         Literal["1", "all"],
-        typer.Option(help="1: an append survives kill -9. all: and a power cut; an fsync each."),
+        typer.Option(
+            help="1: an append survives kill -9. all: fsync each append, it survives a power cut."
+        ),
     ] = "1",
     as_json: Json = False,
 ) -> None:
-    """Serve JSON lines on stdin and stdout.
+    """Run the JSON-lines node on stdin and stdout.
 
-    One object per line, {"src","dest","body":{"type","msg_id",…}}, in Maelstrom's manner: init,
-    partition_append, partition_read, partition_info, commit_offset, fetch_offset, and the kafka
-    workload (send, poll, commit_offsets, list_committed_offsets). Ends when stdin ends.
+    Each line is one object, {"src","dest","body":{"type","msg_id",…}}, as in Maelstrom. Types:
+    init, partition_append, partition_read, partition_info, commit_offset, fetch_offset, and those
+    of the kafka workload (send, poll, commit_offsets, list_committed_offsets). Stops at the end of
+    stdin.
     """
-    del as_json  # replies are JSON anyway; errors before the first line follow it
-    run_node(data, detail=detail, acks=acks, on_problem=lambda words: talk(f"note: {words}"))
+    del as_json  # replies are always JSON; the option applies to errors before the first line
+    run_node(data, detail=detail, acks=acks, on_problem=lambda text: message(f"note: {text}"))

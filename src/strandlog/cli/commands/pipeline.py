@@ -24,7 +24,7 @@ import typer
 
 from strandlog.cli.formats.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.cli.options import Json, command_app, settings_of
-from strandlog.cli.output import counted, print_json, print_table, talk, text
+from strandlog.cli.output import counted, message, print_json, print_table, text
 from strandlog.spark.pipeline.model import Pipeline
 from strandlog.spark.pipeline.runner import RunningPipeline, load, read_file, spark_log
 from strandlog.spark.pipeline.runner import run as run_pipeline
@@ -46,7 +46,7 @@ def validate(file: File, json: Json = False) -> None:
     else:
         for problem in problems:
             sys.stdout.write(f"{file}:{problem.line}: {problem.text}\n")
-        talk(counted(len(problems), "problem"))
+        message(counted(len(problems), "problem"))
     if problems:
         raise typer.Exit(1)
 
@@ -120,7 +120,7 @@ def run(
             pipeline,
             on_progress,
             on_start=announce,
-            on_stop=lambda: talk("stopping"),
+            on_stop=lambda: message("stopping"),
             master=master,
             conf=settings,
             available_now=available_now,
@@ -138,9 +138,9 @@ def _printers(
         table = QueryTable(pipeline.query_names)
 
     def announce(running: RunningPipeline) -> None:
-        talk(f"Spark {running.spark.version}: {running.spark.sparkContext.uiWebUrl}")
+        message(f"Spark {running.spark.version}: {running.spark.sparkContext.uiWebUrl}")
         streams = counted(len(pipeline.query_names), "stream")
-        talk(f"{pipeline.name}: {streams} (press Ctrl-C to stop)")
+        message(f"{pipeline.name}: {streams} (press Ctrl-C to stop)")
         if table is not None:
             screen.enter_context(live_table(table))
 
@@ -156,4 +156,4 @@ def _print_json(report: QueryReport) -> None:
 
 def _print_line(report: QueryReport) -> None:
     if report.rows:
-        talk(str(report))
+        message(str(report))

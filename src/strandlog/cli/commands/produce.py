@@ -1,10 +1,9 @@
-"""`strandlog produce`: lines in, records out.
+"""The `strandlog produce` command.
 
-Whatever a read of the input brings is sent at once, one batch per partition: a file goes in large
-batches, a slow pipe line by line. A batch that turns out too large is halved until it fits (over
-the wire the producer does that itself). Each is as safe as `--acks` says before the next is read,
-so when something goes wrong, everything before it was written, and the message tells how much that
-was.
+The lines of each read are sent at once, one batch per partition: a file in large batches, a slow
+pipe line by line. A batch that is too large is halved until it fits (with -b the producer does
+that). Each batch is acknowledged as `--acks` says before the next read, so after an error all lines
+before it are written, and the error says how many.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from strandlog.cli.options import (
     owned,
     target_of,
 )
-from strandlog.cli.output import counted, print_json, progress, size_text, talk
+from strandlog.cli.output import counted, message, print_json, progress, size_text
 from strandlog.client.api import AnyProducer
 from strandlog.client.choices import Acks
 from strandlog.client.record_items import BatchItem
@@ -44,48 +43,67 @@ ACKS: dict[str, Acks] = {"all": "all", "1": 1, "0": 0}
 Encode = Callable[[bytes], BatchItem]
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
-app = command_app("Write lines to a topic.")
+app = command_app("Produce one record per input line.")
+
+
+KeyDelimiter = Annotated[
+    str | None,
+    typer.Option("-K", metavar="DELIM", help="Split each line into key and value at DELIM."),
+]
+RecordHeaders = Annotated[
+    list[str],
+    typer.Option("-H", metavar="NAME=VALUE", help="Header to add to every record. Repeatable."),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(
+        "-p",
+        "--partition",
+        metavar="N",
+        help="Target partition; default: by key hash, else round-robin.",
+    ),
+]
+Compression = Annotated[
+    Codec | None,
+    typer.Option("-z", "--compression", help="Compression codec."),
+]
 
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")],
     file: Annotated[
-        typer.FileBinaryRead | None, typer.Argument(metavar="[FILE]", help="Lines; else stdin.")
+        typer.FileBinaryRead | None,
+        typer.Argument(metavar="FILE", help="Input file; default: stdin."),
     ] = None,
-    key_delimiter: Annotated[
-        str | None,
-        typer.Option("-K", metavar="DELIM", help="A line is key, DELIM, value; else all value."),
-    ] = None,
-    header: Annotated[
-        list[str],
-        typer.Option("-H", metavar="NAME=VALUE", help="A header of every record; repeat it."),
-    ] = [],  # noqa: B006 - typer makes a new one for every call
-    partition: Annotated[
-        int | None, typer.Option("-p", "--partition", help="Else by key, or in turn.")
-    ] = None,
+    key_delimiter: KeyDelimiter = None,
+    header: RecordHeaders = [],  # noqa: B006 - typer makes a new one for every call
+    partition: Partition = None,
     null_empty: Annotated[
-        bool, typer.Option("-Z", help="Empty values and keys are null (a null value deletes).")
+        bool,
+        typer.Option(
+            "-Z", help="Send empty keys and values as null (a null value is a tombstone)."
+        ),
     ] = False,
-    codec: Annotated[
-        Codec | None,
-        typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd."),
-    ] = None,
+    codec: Compression = None,
     acks: Annotated[
-        Literal["all", "1", "0"], typer.Option(help="all: on disk. 1, 0: written.")
+        Literal["all", "1", "0"],
+        typer.Option(help="all: wait for the fsync; 1: wait for the write; 0: do not wait."),
     ] = "all",
-    create: Annotated[bool, typer.Option("--create", help="Make the topic if need be.")] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the topic if it does not exist.")
+    ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Write lines to a topic.
+    """Produce one record per input line.
 
-    With --json each line is an object with a value and, if you like, key, headers, partition and
-    timestamp: {"key": "k", "value": "v", "headers": {"h": "x"}}. Text is kept as UTF-8, null as
-    null, anything else as its JSON text; value_base64 and key_base64 take bytes. What
-    `consume --json` prints can be piped in.
+    With --json each line is an object with a value and optionally key, headers, partition and
+    timestamp: {"key": "k", "value": "v", "headers": {"h": "x"}}. Strings are stored as UTF-8, null
+    as null, anything else as JSON text; value_base64 and key_base64 take bytes. The output of
+    `consume --json` is valid input.
     """
     encode = _encoder(key_delimiter, header, partition, null_empty, as_json=as_json)
     target = target_of(data, bootstrap, client)
@@ -97,14 +115,14 @@ def produce(
         if create and topic not in log.topics():
             log.create_topic(topic)
         sender = Sender(stack.enter_context(log.producer(ACKS[acks], compression=codec)), topic)
-        log.describe_topic(topic)  # a missing topic is told before the first line is read
+        log.describe_topic(topic)  # report a missing topic before reading the first line
         advance = stack.enter_context(_progress(source, topic))
         sender.send_lines(source, encode, advance)
     _summarise(sender, max(1, clock.monotonic_ms() - began_ms) / 1000, as_json=as_json)
 
 
 class Sender:
-    """Sends lines and counts what was kept of them."""
+    """Sends lines and counts the records that were written."""
 
     def __init__(self, producer: AnyProducer, topic: str) -> None:
         self.topic = topic
@@ -113,7 +131,7 @@ class Sender:
         self._producer = producer
 
     def send_lines(self, source: BinaryIO, encode: Encode, advance: Callable[[int], None]) -> None:
-        """Send everything that the source has; on an error, everything before it was sent."""
+        """Send all lines of the source; after an error, all lines before it are sent."""
         number = 0
         try:
             for lines in read_lines(source, self._producer.batch_bytes):
@@ -131,7 +149,9 @@ class Sender:
                 advance(size + len(lines))
         except StrandlogError as error:
             self.records += error.records_kept
-            error.add_note(f"{counted(self.records, 'record')} went to {self.topic} before that")
+            error.add_note(
+                f"{counted(self.records, 'record')} written to {self.topic} before the error"
+            )
             raise
 
     def _send(self, items: list[BatchItem]) -> None:
@@ -150,16 +170,18 @@ class Sender:
 
 
 def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
-    """The lines that each read of the source completes, without their line ends."""
+    """The lines that each read of the source completes, without line ends."""
     begun: list[bytes] = []
     begun_bytes = 0
-    read = getattr(source, "read1", source.read)  # read1 does not wait for more than there is
+    read = getattr(
+        source, "read1", source.read
+    )  # read1 returns what is available without waiting for more
     while chunk := read(read_bytes):
         first, *others = chunk.split(b"\n")
         begun.append(first)
         begun_bytes += len(first)
         if begun_bytes > MAX_LINE_BYTES:
-            raise DataError(f"a line is longer than {MAX_LINE_BYTES} bytes")
+            raise DataError(f"line exceeds {MAX_LINE_BYTES} bytes")
         if others:
             *whole, rest = others
             yield [b"".join(begun), *whole]
@@ -177,13 +199,13 @@ def _encoder(
     *,
     as_json: bool,
 ) -> Encode:
-    """From a line to what `send_batch` takes; as plain as the options allow, for speed."""
+    """Converts a line to an item of `send_batch`; the simplest form that the options allow."""
     extra: dict[str, Any] = {"headers": tuple(_header(pair) for pair in headers)} if headers else {}
     if partition is not None:
         extra["partition"] = partition
     if as_json:
         if key_delimiter is not None or null_empty:
-            raise typer.BadParameter("-K and -Z are for plain lines, not for --json")
+            raise typer.BadParameter("-K and -Z cannot be combined with --json")
         return lambda line: _with_defaults(parse_line(line), extra)
     delimiter = None if key_delimiter is None else _delimiter(key_delimiter)
 
@@ -204,20 +226,20 @@ def _encoder(
 
 
 def _with_defaults(item: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """The headers of the options come first; a partition of the line counts more."""
+    """Headers of the options come first; the partition of the line takes precedence."""
     item["headers"] = extra.get("headers", ()) + item["headers"]
     if item["partition"] is None:
         item["partition"] = extra.get("partition")
     return item
 
 
-def _delimiter(words: str) -> bytes:
+def _delimiter(text: str) -> bytes:
     try:
-        delimiter = unescaped(words)
+        delimiter = unescaped(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="-K") from None
     if not delimiter:
-        raise typer.BadParameter("the delimiter is empty", param_hint="-K")
+        raise typer.BadParameter("delimiter is empty", param_hint="-K")
     return delimiter
 
 
@@ -227,7 +249,7 @@ def _header(pair: str) -> tuple[str, bytes | None]:
 
 
 def _progress(source: BinaryIO, topic: str) -> AbstractContextManager[Callable[[int], None]]:
-    """A bar with an end for files; none while a person types, or when nobody looks."""
+    """A progress bar; none if input comes from a terminal or stderr is no terminal."""
     if source.isatty() or not sys.stderr.isatty():
         return nullcontext(lambda _: None)
     status = os.fstat(source.fileno())
@@ -247,7 +269,7 @@ def _summarise(sender: Sender, seconds: float, *, as_json: bool) -> None:
         )
         return
     rate = sender.records / seconds
-    talk(
-        f"{counted(sender.records, 'record')} ({size_text(sender.size_bytes)}) to {sender.topic} "
-        f"in {seconds:.2f} s, {rate:,.0f} records/s"
+    message(
+        f"produced {counted(sender.records, 'record')} ({size_text(sender.size_bytes)}) to "
+        f"{sender.topic} in {seconds:.2f} s, {rate:,.0f} records/s"
     )

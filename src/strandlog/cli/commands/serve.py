@@ -1,12 +1,12 @@
-"""`strandlog serve`: the broker.
+"""The `strandlog serve` command.
 
-Settings come from `--config`, the environment and `--set`; DATA, `--host`, `--port` and
-`--advertise` say the same as log.dirs, listeners and advertised.listeners, and beat them.
+Settings come from `--config`, the environment and `--set`. DATA, `--host`, `--port` and
+`--advertise` set log.dirs, listeners and advertised.listeners, and take precedence.
 
-When it can serve it prints one line on stdout, `ready kafka=HOST:PORT grpc=HOST:PORT
-http=HOST:PORT data=DIR`, and nothing more; a door that is shut is left out. Somebody who looks at a
-terminal is told where the console is, on stderr. gRPC is served when its extra is installed.
-SIGTERM and SIGINT stop it in order, with exit code 0; a second one ends it at once.
+When the broker accepts connections it prints one line on stdout: `ready kafka=HOST:PORT
+grpc=HOST:PORT http=HOST:PORT data=DIR`, without the listeners that are disabled. On a terminal it
+also prints the console's address, on stderr. gRPC needs its extra. SIGTERM and SIGINT drain and
+stop the broker with exit code 0; a second signal ends the process immediately.
 """
 
 from __future__ import annotations
@@ -16,50 +16,77 @@ from typing import Annotated
 import typer
 
 from strandlog.cli.config_sources import ConfigFile, SetOptions, checked_pairs
-from strandlog.cli.options import CONTEXT, MARKUP
+from strandlog.cli.options import command_app
 from strandlog.cli.start_server import ServeArguments
 from strandlog.cli.start_server import serve as serve_folder
 from strandlog.config.tables.server import MAX_PORT
 
-app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=MARKUP)
+app = command_app("Start a broker on a data folder.", no_args_is_help=False)
+
+
+DataFolder = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DATA",
+        help="Data folder; created if it does not exist.",
+        show_default="./data",
+    ),
+]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        help="gRPC port; 0 picks a free port, -1 disables the listener.",
+        show_default="9094",
+        min=-1,
+        max=MAX_PORT,
+    ),
+]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        help="HTTP port; 0 picks a free port, -1 disables the listener.",
+        show_default="9095",
+        min=-1,
+        max=MAX_PORT,
+    ),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Address to advertise; default: the address that clients connected to.",
+    ),
+]
 
 
 @app.command()
 def serve(
-    data: Annotated[
-        str | None, typer.Argument(help="The data folder; made if need be.", show_default="./data")
-    ] = None,
+    data: DataFolder = None,
     host: Annotated[
-        str | None, typer.Option(help="Listen on this address.", show_default="127.0.0.1")
+        str | None,
+        typer.Option(metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            help="Kafka's port; 0 takes a free one.", show_default="9092", min=0, max=MAX_PORT
+            metavar="PORT",
+            help="Kafka port; 0 picks a free port.",
+            show_default="9092",
+            min=0,
+            max=MAX_PORT,
         ),
     ] = None,
-    grpc_port: Annotated[
-        int | None,
-        typer.Option(
-            help="gRPC's port; 0 takes a free one.", show_default="9094", min=-1, max=MAX_PORT
-        ),
-    ] = None,
-    no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Do without gRPC.")] = False,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            help="HTTP's port; 0 takes a free one.", show_default="9095", min=-1, max=MAX_PORT
-        ),
-    ] = None,
-    no_http: Annotated[bool, typer.Option("--no-http", help="Do without HTTP.")] = False,
-    advertise: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT that clients are told; else the address they reached."),
-    ] = None,
+    grpc_port: GrpcPort = None,
+    no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Disable the gRPC listener.")] = False,
+    http_port: HttpPort = None,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Disable the HTTP listener.")] = False,
+    advertise: Advertise = None,
     config: ConfigFile = None,
     given: SetOptions = None,
 ) -> None:
-    """Serve a folder to every Kafka client."""
+    """Start a broker on a data folder."""
     pairs = checked_pairs(given)
     serve_folder(
         ServeArguments(

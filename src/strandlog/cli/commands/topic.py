@@ -1,8 +1,8 @@
-"""`strandlog topic …`: create, list, describe, alter, delete.
+"""The `strandlog topic` commands: create, list, describe, alter, delete.
 
-On a folder, list and describe read the files and work beside an owner; the others need it for
-themselves. Settings have Kafka's names and are shown in Kafka's form; sizes and segments are facts
-of files, and not known over the wire.
+With -d, list and describe read the files, even while another process owns the folder; the others
+open the folder as its owner. Settings have Kafka's names and format. Sizes and segment counts are
+known only with -d.
 """
 
 from __future__ import annotations
@@ -27,40 +27,42 @@ from strandlog.cli.options import (
 )
 from strandlog.cli.output import (
     counted,
+    message,
     number,
     print_json,
     print_table,
     size_text,
-    talk,
     text,
 )
-from strandlog.client.topic_info import NOT_TOLD
+from strandlog.client.topic_info import UNKNOWN
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 
 app = command_app("Create, list, describe, alter and delete topics.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Topic name.")]
 Settings = Annotated[
     list[str],
-    typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be given again."),
+    typer.Option("-c", "--config", metavar="KEY=VALUE", help="Topic setting. Repeatable."),
 ]
 
 
 @app.command()
 def create(
     name: Name,
-    partitions: Annotated[int, typer.Option("-p", "--partitions", help="How many.")] = 1,
+    partitions: Annotated[
+        int, typer.Option("-p", "--partitions", metavar="N", help="Number of partitions.")
+    ] = 1,
     config: Settings = [],  # noqa: B006 - typer makes a new one for every call
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Make a topic; makes the folder too when it is not there yet."""
+    """Create a topic (and the data folder, if it does not exist)."""
     settings = settings_of(config)
     with owned(target_of(data, bootstrap, client), create=True) as log:
-        _say_done(log.create_topic(name, partitions, settings), "created", as_json=as_json)
+        _print_result(log.create_topic(name, partitions, settings), "created", as_json=as_json)
 
 
 @app.command("list")
@@ -70,7 +72,7 @@ def list_topics(
     client: ClientSettings = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Show all topics."""
+    """List all topics."""
     with readable(target_of(data, bootstrap, client)) as log:
         topics = log.describe_topics(log.topics())
     if as_json:
@@ -88,7 +90,7 @@ def list_topics(
 def describe(
     name: Name,
     defaults: Annotated[
-        bool, typer.Option("--defaults", help="Show the settings that were not changed, too.")
+        bool, typer.Option("--defaults", help="Include settings that have their default value.")
     ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
@@ -101,7 +103,7 @@ def describe(
         config = _texts(log.topic_settings(name) if defaults else topic.config)
     if as_json:
         partitions = [
-            {key: None if value == NOT_TOLD else value for key, value in row._asdict().items()}
+            {key: None if value == UNKNOWN else value for key, value in row._asdict().items()}
             for row in topic.partitions
         ]
         document = {"name": topic.name, "topic_id": topic.topic_id, "partitions": partitions}
@@ -114,8 +116,8 @@ def describe(
             partition.start_offset,
             partition.end_offset,
             partition.end_offset - partition.start_offset,
-            _told(partition.segments),
-            _size_text(_told(partition.size_bytes)),
+            _known(partition.segments),
+            _size_text(_known(partition.size_bytes)),
         ]
         for partition in topic.partitions
     ]
@@ -131,19 +133,25 @@ def alter(
     name: Name,
     config: Settings = [],  # noqa: B006
     partitions: Annotated[
-        int | None, typer.Option("-p", "--partitions", help="How many; only more than now.")
+        int | None,
+        typer.Option(
+            "-p",
+            "--partitions",
+            metavar="N",
+            help="New number of partitions; must exceed the current one.",
+        ),
     ] = None,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Change settings (`-c key=` takes one back to its default) or add partitions."""
+    """Change settings (`-c key=` restores the default) or add partitions."""
     if not config and partitions is None:
-        raise typer.BadParameter("say what to change: -c key=value or -p N")
+        raise typer.BadParameter("nothing to change: pass -c key=value or -p N")
     settings = settings_of(config)
     with owned(target_of(data, bootstrap, client)) as log:
-        _say_done(log.alter_topic(name, settings, partitions), "altered", as_json=as_json)
+        _print_result(log.alter_topic(name, settings, partitions), "altered", as_json=as_json)
 
 
 @app.command()
@@ -155,7 +163,7 @@ def delete(
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Remove a topic with all its records."""
+    """Delete a topic and all its records."""
     with owned(target_of(data, bootstrap, client)) as log:
         topic = log.describe_topic(name)
         records = counted(_record_count(topic), "record")
@@ -164,11 +172,11 @@ def delete(
     if as_json:
         print_json({"deleted": name})
     else:
-        talk(f"deleted {name}")
+        message(f"deleted {name}")
 
 
 def summary(topic: TopicInfo) -> dict[str, Any]:
-    """A topic in one line of JSON."""
+    """The JSON document of a topic in a list."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -178,25 +186,25 @@ def summary(topic: TopicInfo) -> dict[str, Any]:
     }
 
 
-def _say_done(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
+def _print_result(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
     if as_json:
         print_json({**summary(topic), "config": _texts(topic.config)})
     else:
-        talk(f"{verb} {topic.name} with {counted(len(topic.partitions), 'partition')}")
+        message(f"{verb} {topic.name} with {counted(len(topic.partitions), 'partition')}")
 
 
 def _record_count(topic: TopicInfo) -> int:
-    """An upper bound: compaction leaves gaps."""
+    """An upper bound, because compaction leaves gaps."""
     return sum(partition.end_offset - partition.start_offset for partition in topic.partitions)
 
 
 def _size_bytes(topic: TopicInfo) -> int | None:
     sizes = [partition.size_bytes for partition in topic.partitions]
-    return None if NOT_TOLD in sizes else sum(sizes)
+    return None if UNKNOWN in sizes else sum(sizes)
 
 
-def _told(fact: int) -> int | None:
-    return None if fact == NOT_TOLD else fact
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
 
 
 def _size_text(size_bytes: int | None) -> str | None:
@@ -204,7 +212,7 @@ def _size_text(size_bytes: int | None) -> str | None:
 
 
 def _texts(config: dict[str, Value]) -> dict[str, str]:
-    """Settings as Kafka writes them; of another kind of broker there may be some that we lack."""
+    """Settings in Kafka's format; another broker may have settings that strandlog lacks."""
     return {
         key: TOPIC_SETTINGS[key].format(value) if key in TOPIC_SETTINGS else str(value)
         for key, value in config.items()

@@ -1,9 +1,7 @@
-"""What the doctor looks at in a data folder: may it be written, how fast, by whom is it owned, did
-it stop cleanly, is anything obviously damaged.
+"""Checks of a data folder: disk, permissions, fsync time, owner, last shutdown, visible damage.
 
-Nothing is opened as an owner would and nothing is changed; a small file is written and removed to
-see whether that works and how long a sync takes. Batches are not read: `strandlog log verify` is
-for that.
+The checks do not open the folder as its owner. They write and remove one small file, to see whether
+that works and how long an fsync takes. They read no batches; `strandlog log verify` does.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from strandlog.storage.folder.identity import check_layout
 from strandlog.storage.paths import join
 from strandlog.storage.readonly.dump import partition_folders, read_time_index, verify_state
 
-SYNCS = 8
-SYNC_BYTES = 4096
-SLOW_SYNC_MS = 20.0
+FSYNCS = 8
+FSYNC_BYTES = 4096
+SLOW_FSYNC_MS = 20.0
 FEW_INODES = 1000
 MEMORY_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
 CONTAINER_SYSTEMS = {"overlay", "aufs"}
@@ -35,13 +33,13 @@ NETWORK_SYSTEMS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "glusterfs", "ceph"
 
 
 def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
-    """Everything about one folder; stops where the rest has no meaning."""
+    """All checks of one folder; stops if the folder cannot be opened at all."""
     files = DiskFiles()
     try:
         check_layout(files, path)
         is_there = files.exists(path)
     except (FolderError, StorageError) as error:
-        advice = "point at another folder, or restore what the message names from a copy"
+        advice = "choose another folder, or restore the named file from a backup"
         yield fail("folder", str(error), advice)
         return
     home = path if is_there else _nearest_parent(path)
@@ -49,16 +47,20 @@ def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
         count = len(partition_folders(files, path))
         yield ok("folder", f"{path}, {counted(count, 'partition')}")
     else:
-        state = "is empty" if is_there else "is not there yet"
-        yield ok("folder", f"{path} {state}; serve fills it")
-    yield judged_space(home, os.statvfs(home), min_free_bytes)
-    yield judged_file_system(home, file_system_of(home, _mounts()))
+        state = "is empty" if is_there else "does not exist"
+        yield ok("folder", f"{path} {state}; 'strandlog serve' initializes it")
+    yield check_space(home, os.statvfs(home), min_free_bytes)
+    yield check_file_system(home, file_system_of(home, _mounts()))
     yield _write_check(files, home)
     if is_there:
         try:
             yield from _state_checks(files, path)
         except StorageError as error:
-            yield fail("folder", str(error), "let this user read it, or ask as its owner")
+            yield fail(
+                "folder",
+                str(error),
+                "allow this user to read the folder, or run the doctor as its owner",
+            )
 
 
 def _nearest_parent(path: str) -> str:
@@ -67,24 +69,28 @@ def _nearest_parent(path: str) -> str:
     return path
 
 
-# -- the disk --------------------------------------------------------------------------------------
+# -- disk --------------------------------------------------------------------------------------
 
 
-def judged_space(path: str, found: os.statvfs_result, min_free_bytes: int) -> Check:
-    """Whether there is room, in bytes and in files."""
+def check_space(path: str, found: os.statvfs_result, min_free_bytes: int) -> Check:
+    """Checks free space and free inodes."""
     free = found.f_bavail * found.f_frsize
     total = max(1, found.f_blocks * found.f_frsize)
     seen = f"{size_text(free)} of {size_text(total)} free ({100 * free // total} %)"
     shorten = "free some space, shorten retention (log.retention.ms, log.retention.bytes)"
     if free < min_free_bytes:
         limit = size_text(min_free_bytes)
-        text = f"{seen}; appends are refused below {limit} (log.min.free.bytes)"
+        text = f"{seen}; the broker rejects appends below {limit} (log.min.free.bytes)"
         return fail("disk space", text, f"{shorten}, or move the folder; reading still works")
     if found.f_files and found.f_favail < FEW_INODES:
-        text = f"{seen}, but only {found.f_favail} more files fit (inodes)"
-        return warn("disk space", text, f"remove small files around {path}; a partition needs ten")
+        text = f"{seen}, but only {found.f_favail} free inodes"
+        return warn(
+            "disk space",
+            text,
+            f"delete small files on the file system of {path}; a partition needs ten",
+        )
     if free < 4 * min_free_bytes or 20 * free < total:
-        return warn("disk space", seen, f"{shorten} before it is full")
+        return warn("disk space", seen, f"{shorten} before the disk is full")
     return ok("disk space", seen)
 
 
@@ -95,7 +101,7 @@ def _mounts() -> str:
 
 
 def file_system_of(path: str, mounts: str) -> str:
-    """The kind of file system that holds a path; "" when it cannot be told."""
+    """The type of the file system that holds a path; "" if it is unknown."""
     best, kind = "", ""
     real = os.path.realpath(path)
     for line in mounts.splitlines():
@@ -109,30 +115,34 @@ def file_system_of(path: str, mounts: str) -> str:
     return kind
 
 
-def judged_file_system(path: str, kind: str) -> Check:
-    """Whether what is synced there stays."""
+def check_file_system(path: str, kind: str) -> Check:
+    """Checks that the file system keeps data that was fsynced."""
     name = "file system"
     if kind in MEMORY_SYSTEMS:
-        advice = "use a folder on a disk, unless this is for a test"
-        return warn(name, f"{path} is in memory ({kind}): a restart empties it", advice)
+        advice = "use a folder on a disk, except for tests"
+        return warn(name, f"{path} is in memory ({kind}): a reboot deletes it", advice)
     if kind in CONTAINER_SYSTEMS:
         advice = "mount a volume there"
-        return warn(name, f"{path} is a container's own layer ({kind}): it goes with it", advice)
+        return warn(
+            name, f"{path} is in the container's own layer ({kind}) and is deleted with it", advice
+        )
     if kind.startswith(NETWORK_SYSTEMS):
-        text = f"{path} is on the network ({kind}): locks and syncs may not hold what they promise"
-        return warn(name, text, "use a local disk; at least make sure that no two owners start")
-    return ok(name, kind or "cannot be told on this system")
+        text = f"{path} is on a network file system ({kind}): locks and fsync may be unreliable"
+        return warn(
+            name, text, "use a local disk, or make sure that only one process opens the folder"
+        )
+    return ok(name, kind or "unknown on this system")
 
 
 def _write_check(files: DiskFiles, home: str) -> Check:
-    """Write and sync a small file a few times."""
+    """Write and fsync a small file a few times."""
     probe = join(home, f".doctor-{os.getpid()}")
     times: list[float] = []
     try:
         handle = files.open_log(probe)
         try:
-            for _ in range(SYNCS):
-                handle.append([bytes(SYNC_BYTES)])
+            for _ in range(FSYNCS):
+                handle.append([bytes(FSYNC_BYTES)])
                 began = time.perf_counter()
                 handle.sync()
                 times.append(1000 * (time.perf_counter() - began))
@@ -141,46 +151,48 @@ def _write_check(files: DiskFiles, home: str) -> Check:
             files.remove(probe)
     except (StorageError, OSError) as error:
         owner = os.stat(home).st_uid
-        text = f"{error} (we are user {os.geteuid()}, {home} belongs to user {owner})"
-        return fail("writing", text, f"chown or chmod {home}, mount it writable, or free space")
-    return judged_syncs(times)
+        text = f"{error} (running as uid {os.geteuid()}; {home} belongs to uid {owner})"
+        return fail(
+            "writing", text, f"chown or chmod {home}, mount it read-write, or free some space"
+        )
+    return check_fsyncs(times)
 
 
-def judged_syncs(times_ms: list[float]) -> Check:
-    """Whether syncs are quick enough to wait for."""
+def check_fsyncs(times_ms: list[float]) -> Check:
+    """Checks the time of an fsync, which every acks=all producer waits for."""
     median, worst = statistics.median(times_ms), max(times_ms)
-    seen = f"{counted(len(times_ms), 'sync')}: median {median:.1f} ms, worst {worst:.1f} ms"
-    if median > SLOW_SYNC_MS:
+    seen = f"{counted(len(times_ms), 'fsync')}: median {median:.1f} ms, worst {worst:.1f} ms"
+    if median > SLOW_FSYNC_MS:
         return warn(
             "writing",
-            f"{seen}; with acks=all every producer waits for one",
-            "use a faster disk, send larger batches, or take log.durability=page_cache if a "
-            "power cut may cost the last second",
+            f"{seen}; an acks=all producer waits for one per batch",
+            "use a faster disk, send larger batches, or set log.durability=page_cache if a "
+            "power cut may lose the last second",
         )
     return ok("writing", seen)
 
 
-# -- the log in it ---------------------------------------------------------------------------------
+# -- state ---------------------------------------------------------------------------------
 
 
 def _state_checks(files: DiskFiles, path: str) -> Iterator[Check]:
     if not files.exists(join(path, paths.META_PROPERTIES)):
         return
     owner = owner_of(files, path)
-    yield ok("owner", owner or "nobody; it can be opened")
+    yield ok("owner", owner or "none; the folder can be opened")
     if owner or files.exists(join(path, paths.CLEAN_SHUTDOWN)):
-        yield ok("last stop", "it runs" if owner else "clean")
+        yield ok("last shutdown", "in use" if owner else "clean")
     else:
         yield warn(
-            "last stop",
-            "not clean: the last owner was killed or the power failed",
-            "nothing to do: the next start checks the ends of the logs and reports what it cut",
+            "last shutdown",
+            "unclean: the last owner was killed, or the power failed",
+            "nothing to do: the next start runs recovery and reports what it truncates",
         )
     yield _damage_check(files, path)
 
 
 def _damage_check(files: DiskFiles, path: str) -> Check:
-    """What shows without reading logs: checksums of state files, and what was set aside before."""
+    """Damage that is visible without reading logs: state files, and files set aside."""
     seen = [
         f"{finding.path}: {finding.text}"
         for finding in verify_state(files, path, [CATALOG_FILE])
@@ -194,9 +206,9 @@ def _damage_check(files: DiskFiles, path: str) -> Check:
             elif name.endswith(paths.STRAY_DIR_SUFFIX):
                 seen.append(f"{join(folder, name)} belongs to no topic and was set aside")
     if not seen:
-        return ok("damage", "none that shows; 'strandlog log verify' reads everything")
+        return ok("damage", "none visible; 'strandlog log verify' reads all files")
     more = f" and {len(seen) - 1} more" if len(seen) > 1 else ""
-    advice = f"'strandlog log verify {path}' tells what can still be read"
+    advice = f"'strandlog log verify {path}' shows what is still readable"
     judge = fail if is_broken else warn
     return judge("damage", f"{seen[0]}{more}", advice)
 
@@ -204,7 +216,7 @@ def _damage_check(files: DiskFiles, path: str) -> Check:
 def _listings(files: DiskFiles, path: str) -> Iterator[tuple[str, dict[str, int]]]:
     yield path, files.list_dir(path)
     for folder in partition_folders(files, path):
-        with suppress(FileNotFoundError):  # its topic was deleted just now
+        with suppress(FileNotFoundError):  # its topic was deleted meanwhile
             yield folder, files.list_dir(folder)
 
 
@@ -212,7 +224,7 @@ def _listings(files: DiskFiles, path: str) -> Iterator[tuple[str, dict[str, int]
 
 
 def newest_times_ms(path: str) -> tuple[int | None, int | None]:
-    """When the newest log file was written, and the newest timestamp that an index knows."""
+    """The newest modification time of a log file, and the newest timestamp in an index."""
     files = DiskFiles()
     written: list[int] = []
     stamped: list[int] = []

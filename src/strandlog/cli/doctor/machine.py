@@ -1,4 +1,4 @@
-"""What the doctor looks at on any machine: Python, extras, file descriptors, the clock."""
+"""Checks of the machine: Python, extras, file descriptors, clock."""
 
 from __future__ import annotations
 
@@ -8,36 +8,40 @@ import re
 
 from strandlog import __version__
 from strandlog.cli.doctor.result import Check, fail, ok, warn
-from strandlog.cli.file_limits import Limits, needed, wanted
+from strandlog.cli.file_limits import Limits, required, wanted
 from strandlog.cli.output import time_text
 from strandlog.config.tables.broker import BrokerSettings
 
-EARLIEST_SANE_MS = 1_735_689_600_000  # 2025-01-01: this program is younger
+EARLIEST_SANE_MS = 1_735_689_600_000  # 2025-01-01, before the first release
 FUTURE_MS = 60_000
 JUMP_MS = 250
 _EXTRA = re.compile(r"^([A-Za-z0-9._-]+)(\[[^\]]*\])?[^;]*(?:;.*extra\s*==\s*['\"]([^'\"]+)['\"])?")
 
 
 def check_python() -> Check:
-    """Which Python runs this."""
+    """Reports the Python version."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return ok("python", f"strandlog {__version__} on {python}, {platform.system()}")
 
 
 def check_extras() -> Check:
-    """Which extras are complete, as the package itself lists them."""
+    """Reports the extras whose packages are installed."""
     try:
         requirements = importlib.metadata.requires("strandlog") or []
     except importlib.metadata.PackageNotFoundError:
-        advice = "install it with pip, so that its extras can be told"
-        return warn("extras", "strandlog runs without being installed", advice)
+        advice = "install it with pip, so that the doctor can find its extras"
+        return warn("extras", "strandlog is not installed as a package", advice)
     missing = _missing_by_extra(requirements)
     extras = sorted({each for _, each in _parsed(requirements) if each} - {"all"})
     present = [each for each in extras if each not in missing]
-    seen = f"present: {', '.join(present) or 'none'}"
+    seen = f"installed: {', '.join(present) or 'none'}"
     if "" in missing:
         packages = ", ".join(missing[""])
-        return fail("extras", f"{packages} not installed", "pip install strandlog again")
+        return fail(
+            "extras",
+            f"{packages} not installed",
+            "reinstall: pip install --force-reinstall strandlog",
+        )
     if missing:
         lacking = "; ".join(f"{extra} lacks {', '.join(names)}" for extra, names in missing.items())
         advice = f"pip install 'strandlog[{','.join(missing)}]' if you need them"
@@ -68,10 +72,10 @@ def _is_installed(distribution: str) -> bool:
 
 
 def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
-    """Whether a broker gets as many files as it wants; `serve` raises the soft limit itself."""
+    """Checks the limit on open files; `serve` raises the soft limit itself."""
     name = "file descriptors"
-    least, most = needed(settings), wanted(settings)
-    seen = f"{found.hard} allowed (soft limit {found.soft}), up to {most} wanted"
+    least, most = required(settings), wanted(settings)
+    seen = f"limit {found.hard} (soft limit {found.soft}), the settings need up to {most}"
     if found.hard >= most:
         return ok(name, seen)
     advice = (
@@ -80,40 +84,41 @@ def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
     )
     if found.hard >= least:
         return warn(name, seen, advice)
-    return fail(name, f"{seen}, {least} needed to write to partitions", advice)
+    return fail(name, f"{seen}, at least {least} to write to all partitions", advice)
 
 
 def check_clock(now_ms: int, newest_file_ms: int | None, newest_record_ms: int | None) -> Check:
-    """Whether the time can be right, given what is on disk already."""
+    """Checks the clock against the times on disk."""
     shown = time_text(now_ms, "seconds") or f"{now_ms} ms"
-    set_it = "set the clock (timedatectl set-ntp true, or chrony), then look again"
+    set_it = "set the clock (timedatectl set-ntp true, or chrony), then run the doctor again"
     if now_ms < EARLIEST_SANE_MS:
-        return fail("clock", f"it says {shown}, before this program was made", set_it)
+        return fail("clock", f"{shown} is before the first release of strandlog", set_it)
     if newest_file_ms is not None and newest_file_ms > now_ms + FUTURE_MS:
         written = time_text(newest_file_ms, "seconds")
         return warn(
             "clock",
-            f"it says {shown}, but the data was last written at {written}: it was set back",
-            f"{set_it}; until then retention waits and new records look older than old ones",
+            f"{shown}, but the data was last written at {written}: the clock was set back",
+            f"{set_it}; until then retention pauses and new records get earlier timestamps",
         )
     if newest_record_ms is not None and newest_record_ms > now_ms + FUTURE_MS:
         stamped = time_text(newest_record_ms, "seconds")
         return warn(
             "clock",
-            f"it says {shown}, but there are records of {stamped}",
-            "check the clocks of the producers; retention keeps such records for longer. "
-            "message.timestamp.after.max.ms refuses them, LogAppendTime replaces their time",
+            f"{shown}, but there are records with timestamps up to {stamped}",
+            "check the clocks of the producers; retention keeps such records longer. "
+            "message.timestamp.after.max.ms rejects them, message.timestamp.type=LogAppendTime "
+            "replaces their timestamps",
         )
-    return ok("clock", f"it says {shown}")
+    return ok("clock", shown)
 
 
 def check_jump(wall_ms: int, monotonic_ms: int) -> Check:
-    """Whether the wall clock ran as fast as the steady one while we looked at other things."""
+    """Checks that the wall clock ran as fast as the monotonic clock during the other checks."""
     apart_ms = abs(wall_ms - monotonic_ms)
     if apart_ms > JUMP_MS:
         return warn(
             "clock steps",
             f"the wall clock jumped by {wall_ms - monotonic_ms} ms within {monotonic_ms} ms",
-            "let NTP slew the clock instead of stepping it; timestamps jump with it",
+            "let NTP slew the clock instead of stepping it; record timestamps jump with it",
         )
     return ok("clock steps", f"none within {monotonic_ms} ms")

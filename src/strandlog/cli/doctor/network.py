@@ -1,9 +1,8 @@
-"""What the doctor sees of a broker from here, the way that a client sees it.
+"""Checks of a broker seen from here, as a client sees it.
 
-A client connects twice: to the address it was given, and then to the one that the broker tells in
-Metadata, the advertised one. When the second is wrong everything looks fine at first and then times
-out. So each advertised address is resolved and connected to, and asked which cluster it belongs
-to.
+A client connects twice: to the address it was given, then to the advertised address that the broker
+returns in Metadata. If the second is wrong, everything looks fine at first and then times out. So
+the doctor resolves and connects to each advertised address, and compares the cluster id.
 """
 
 from __future__ import annotations
@@ -30,34 +29,34 @@ _HEADER = struct.Struct(">hhih")
 _LENGTH = struct.Struct(">i")
 EVERY_ADDRESS = {"0.0.0.0", "::", ""}
 SET_ADVERTISE = (
-    "start the broker with --advertise HOST:PORT (advertised.listeners), where HOST is the name by "
-    "which clients reach it"
+    "start the broker with --advertise HOST:PORT (advertised.listeners), where HOST is a name or "
+    "address that clients can reach"
 )
 
 
 class Cluster(NamedTuple):
-    """What a broker says about itself and its peers."""
+    """Cluster id and broker addresses from a Metadata response."""
 
     cluster_id: str | None
     brokers: list[tuple[str, int]]
 
 
 class NotKafkaError(Exception):
-    """The peer answers, but not in Kafka's words."""
+    """The peer responds, but not in Kafka's protocol."""
 
 
 def check_bootstrap(bootstrap: str) -> Iterator[Check]:
-    """All addresses of a list of HOST:PORT."""
-    answers = False
+    """Checks all addresses of a comma-separated list of HOST:PORT."""
+    responds = False
     for text in bootstrap.split(","):
         host, _, port = text.strip().rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
-            yield fail("address", f"{text.strip()!r} is not HOST:PORT", "give it as HOST:PORT")
+            yield fail("address", f"{text.strip()!r} is not HOST:PORT", "write it as HOST:PORT")
             continue
         checks = list(_check_broker(host.strip("[]"), int(port)))
-        answers |= any(each.name == "protocol" and each.verdict != "fail" for each in checks)
+        responds |= any(each.name == "protocol" and each.verdict != "fail" for each in checks)
         yield from checks
-    if answers:  # else it would only wait for nothing
+    if responds:  # otherwise a client would only time out
         yield _check_client(bootstrap)
 
 
@@ -68,7 +67,7 @@ def _check_broker(host: str, port: int) -> Iterator[Check]:
         yield found
         return
     with found as connection:
-        yield ok("connection", f"{where} is reached ({connection.getpeername()[0]})")
+        yield ok("connection", f"connected to {where} ({connection.getpeername()[0]})")
         try:
             answers = [_timed_count(connection) for _ in range(ROUND_TRIPS)]
             cluster = _cluster(_ask(connection, *METADATA_V2, _LENGTH.pack(0)))
@@ -76,13 +75,15 @@ def _check_broker(host: str, port: int) -> Iterator[Check]:
             yield fail("protocol", f"{where}: {error}", "is this the port of a Kafka listener?")
             return
         except OSError as error:
-            text = f"{where} takes connections but does not answer: {error or type(error).__name__}"
-            yield fail("protocol", text, "look at the broker's log; it may hang or be overloaded")
+            text = (
+                f"{where} accepts connections but does not respond: {error or type(error).__name__}"
+            )
+            yield fail("protocol", text, "check the broker's log; it may hang or be overloaded")
             return
-    elapsed_ms, count = min(answers)  # the first answer of a young broker may take longer
-    seen = f"{count} kinds of requests, answered in {elapsed_ms:.1f} ms"
+    elapsed_ms, count = min(answers)  # the first response after a start may be slow
+    seen = f"{count} APIs, response time {elapsed_ms:.1f} ms"
     if elapsed_ms > SLOW_ANSWER_MS:
-        yield warn("protocol", seen, "the way to the broker is slow, or it is busy")
+        yield warn("protocol", seen, "the network to the broker is slow, or the broker is busy")
     else:
         yield ok("protocol", seen)
     for address in cluster.brokers:
@@ -93,19 +94,21 @@ def _check_broker(host: str, port: int) -> Iterator[Check]:
 
 
 def _reach(host: str, port: int) -> socket.socket | Check:
-    """A connection, or why there is none."""
+    """Connect, or return the failed check."""
     where = f"{host}:{port}"
     try:
         connection = socket.create_connection((host, port), CONNECT_S)
     except socket.gaierror as error:
         text = f"the name {host!r} does not resolve: {error.strerror}"
-        return fail("connection", text, "check the name, DNS and /etc/hosts of this machine")
+        return fail("connection", text, "check the name, DNS and /etc/hosts on this machine")
     except ConnectionRefusedError:
         advice = "is the broker running, and does it listen on this address (--host)?"
-        return fail("connection", f"{where} refuses: nobody listens there", advice)
+        return fail(
+            "connection", f"{where} refused the connection: no process listens there", advice
+        )
     except TimeoutError:
-        advice = "a firewall drops the packets, or the machine is off"
-        return fail("connection", f"{where} does not answer within {CONNECT_S:.0f} s", advice)
+        advice = "a firewall may drop the packets, or the machine may be off"
+        return fail("connection", f"{where} did not respond within {CONNECT_S:.0f} s", advice)
     except OSError as error:
         return fail("connection", f"{where}: {error}", "check the network of this machine")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -113,25 +116,25 @@ def _reach(host: str, port: int) -> socket.socket | Check:
 
 
 def _ask(connection: socket.socket, api_key: int, version: int, body: bytes) -> Reader:
-    """The body of the answer to one request."""
+    """Send one request and return the body of its response."""
     request = _HEADER.pack(api_key, version, api_key, -1) + body
     connection.sendall(_LENGTH.pack(len(request)) + request)
     begin = _exactly(connection, _LENGTH.size)
     length = _LENGTH.unpack(begin)[0]
     if begin[:1] == b"\x15":
-        raise NotKafkaError("it speaks TLS, which this program does not")
+        raise NotKafkaError("it expects TLS, which the doctor does not support")
     if begin == b"HTTP":
-        raise NotKafkaError("it speaks HTTP")
+        raise NotKafkaError("it is an HTTP server")
     if not 4 <= length <= MAX_REPLY_BYTES:
-        raise NotKafkaError(f"it answers {begin!r}, which is not Kafka's protocol")
+        raise NotKafkaError(f"the response starts with {begin!r}, which is not Kafka's protocol")
     reader = Reader(_exactly(connection, length))
     if reader.int32() != api_key:
-        raise NotKafkaError("it answers another request than ours")
+        raise NotKafkaError("the response has a wrong correlation id")
     return reader
 
 
 def _timed_count(connection: socket.socket) -> tuple[float, int]:
-    """(milliseconds that the answer took, how many kinds of requests the broker takes)."""
+    """(response time in ms, number of APIs that the broker supports)."""
     began = time.perf_counter()
     count = _count_apis(_ask(connection, *API_VERSIONS_V0, b""))
     return 1000 * (time.perf_counter() - began), count
@@ -142,7 +145,9 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     while len(data) < length:
         part = connection.recv(length - len(data))
         if not part:
-            raise NotKafkaError("it hangs up: it speaks another protocol, TLS or wants a password")
+            raise NotKafkaError(
+                "it closed the connection: another protocol, or it requires TLS or authentication"
+            )
         data += part
     return bytes(data)
 
@@ -152,22 +157,22 @@ def _count_apis(reader: Reader) -> int:
         reader.int16()
         return reader.int32()
     except DataError as error:
-        raise NotKafkaError(f"its list of requests cannot be read: {error}") from error
+        raise NotKafkaError(f"invalid ApiVersions response: {error}") from error
 
 
 def _cluster(reader: Reader) -> Cluster:
     brokers: list[tuple[str, int]] = []
     try:
         for _ in range(reader.int32()):
-            reader.int32()  # the node's id
+            reader.int32()  # node id
             brokers.append((reader.string() or "", reader.int32()))
-            reader.nullable_string()  # the rack
+            reader.nullable_string()  # rack
         return Cluster(reader.nullable_string(), brokers)
     except DataError as error:
-        raise NotKafkaError(f"its metadata cannot be read: {error}") from error
+        raise NotKafkaError(f"invalid Metadata response: {error}") from error
 
 
-# -- the advertised address ------------------------------------------------------------------------
+# -- advertised address ------------------------------------------------------------------------
 
 
 def _check_advertised(
@@ -176,39 +181,39 @@ def _check_advertised(
     name, where = "advertised address", f"{advertised[0]}:{advertised[1]}"
     mistake = advertised_mistake(bootstrap[0], advertised[0])
     if mistake:
-        return fail(name, f"clients are told {where}: {mistake}", SET_ADVERTISE)
+        return fail(name, f"{where}: {mistake}", SET_ADVERTISE)
     if advertised == bootstrap:
-        return ok(name, f"{where}, the one that was asked for")
+        return ok(name, f"{where}, the same as the given address")
     found = _reach(*advertised)
     if isinstance(found, Check):
         text = (
-            f"clients are told {where} and cannot get there from here: {found.seen}. It may be a "
-            f"name or address that only the broker's own machine or container knows"
+            f"{where} is not reachable from here: {found.seen}. The name or address may be "
+            "valid only on the broker's own machine or container"
         )
         return fail(name, text, SET_ADVERTISE)
     with found as connection:
         try:
             other = _cluster(_ask(connection, *METADATA_V2, _LENGTH.pack(0)))
         except (NotKafkaError, OSError) as error:
-            text = f"clients are told {where}, where something else answers: {error}"
+            text = f"{where} is not a Kafka listener: {error}"
             return fail(name, text, SET_ADVERTISE)
     if other.cluster_id != cluster_id:
-        text = f"clients are told {where}, where another cluster answers ({other.cluster_id})"
+        text = f"{where} belongs to another cluster ({other.cluster_id})"
         return fail(name, text, SET_ADVERTISE)
-    return ok(name, f"{where}, not the one that was asked for, but it leads to the same cluster")
+    return ok(name, f"{where}, different from the given address, but the same cluster")
 
 
 def advertised_mistake(bootstrap_host: str, advertised_host: str) -> str:
-    """What is wrong with an advertised host whatever the network says; "" when nothing is."""
+    """Why an advertised host cannot work in any network; "" if it can."""
     if advertised_host in EVERY_ADDRESS:
-        return "that is 'every address', none that a client can connect to"
+        return "the wildcard address is not an address that clients can connect to"
     if is_loopback(advertised_host) and not is_loopback(bootstrap_host):
-        return "that is each client's own machine, so it connects to itself"
+        return "a loopback address, so remote clients would connect to themselves"
     return ""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone."""
+    """Whether a host is a loopback address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -217,17 +222,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-# -- a real client ---------------------------------------------------------------------------------
+# -- librdkafka ---------------------------------------------------------------------------------
 
 
 def _check_client(bootstrap: str) -> Check:
-    """What librdkafka says, if it is there."""
+    """Lists topics through librdkafka, if it is installed."""
     name = "client"
     try:
         from confluent_kafka import KafkaException  # noqa: PLC0415 - may be missing
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
     except ImportError:
-        return ok(name, "confluent-kafka is not installed; nothing tried")
+        return ok(name, "skipped: confluent-kafka is not installed")
     silent = logging.Logger("strandlog.doctor")
     silent.addHandler(logging.NullHandler())
     try:
@@ -235,5 +240,5 @@ def _check_client(bootstrap: str) -> Check:
         topics = admin.list_topics(timeout=CLIENT_S).topics
     except KafkaException as error:
         text = f"confluent-kafka cannot list topics: {error.args[0].str()}"
-        return fail(name, text, "see the lines above")
+        return fail(name, text, "see the checks above")
     return ok(name, f"confluent-kafka lists {len(topics)} topics")

@@ -1,7 +1,7 @@
-"""One finding of the doctor: what was looked at, what was seen, what to do.
+"""The result of one check.
 
-ok     as it should be
-warn   works, but something will surprise you
+ok     no problem
+warn   works, with a risk or a limitation
 fail   does not work; exit code 1
 """
 
@@ -13,7 +13,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 
 class Check(NamedTuple):
-    """One line of the report."""
+    """Name and verdict of a check, what it found, and what to do."""
 
     name: str
     verdict: Verdict

@@ -1,11 +1,11 @@
-"""Prints what one file of a partition holds, item by item, as text or as JSON lines.
+"""Prints batches, records and index entries of one file, as text or as JSON lines.
 
-    .log                      batches, holes, and the records of batches
+    .log                      batches, damaged ranges, and the records of batches
     .index, .timeindex        entries
     .snapshot                 producers
 
-A file is recognised by its suffix; a state suffix behind it (`.deleted`, `.swap`, `.damaged`) does
-not matter.
+The suffix names the type of the file; a state suffix after it (`.deleted`, `.swap`, `.damaged`) is
+ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Item = dict[str, Any]
 
 
 def dump_file(files: Files, path: str, *, records: bool, as_json: bool) -> None:
-    """Print what is in a file, holes included; `verify` is there to judge."""
+    """Print the items of a file, including damaged ranges."""
     items = _items(files, path, records=records)
     if as_json:
         for item in items:
@@ -69,7 +69,7 @@ def _items(files: Files, path: str, *, records: bool) -> Iterator[Item]:
         yield from _log_items(files, path, records=records)
     else:
         raise UnknownLayoutError(
-            path, "a dump is made of .log, .index, .timeindex and .snapshot files"
+            path, "only .log, .index, .timeindex and .snapshot files can be dumped"
         )
 
 
@@ -77,14 +77,14 @@ def _log_items(files: Files, path: str, *, records: bool) -> Iterator[Item]:
     tp = parse_partition_dir(path.rpartition("/")[0].rpartition("/")[2]) or TopicPartition("", 0)
     for item in survey(files, path):
         if isinstance(item, Hole):
-            yield {"kind": "hole", **item._asdict()}
+            yield {"kind": "damage", **item._asdict()}
             continue
         yield _batch_item(item)
         if records:
             try:
                 yield from map(_record_item, batch_records(files, path, item, tp))
             except DataError as error:
-                yield {"kind": "hole", "position": item.position, "reason": str(error)}
+                yield {"kind": "damage", "position": item.position, "reason": str(error)}
 
 
 def _batch_item(batch: Batch) -> Item:
@@ -128,7 +128,7 @@ def _record_item(record: Record) -> Item:
 def _snapshot_items(files: Files, path: str) -> Iterator[Item]:
     state = ProducerState.from_snapshot(files.read(path))
     if state is None:
-        yield {"kind": "hole", "position": 0, "reason": "the snapshot fails its checksum"}
+        yield {"kind": "damage", "position": 0, "reason": "the snapshot fails its checksum"}
         return
     for producer_id, entry in state:
         yield {
@@ -142,33 +142,32 @@ def _snapshot_items(files: Files, path: str) -> Iterator[Item]:
 
 
 def _as_text(item: Item) -> str:
-    """An item on one line, its kind first; what is as always is left out."""
+    """An item as one line."""
     match item["kind"]:
         case "batch":
             return _batch_text(item)
         case "record":
             fields = {name: value for name, value in item.items() if name != "kind" and value != []}
             return "    " + "  ".join(f"{name}={_clipped(fields[name])}" for name in fields)
-        case "hole":
-            return f"  HOLE at byte {item['position']}: {item['reason']}"
+        case "damage":
+            return f"  DAMAGE at byte {item['position']}: {item['reason']}"
         case kind:
             rest = "  ".join(f"{name}={value}" for name, value in item.items() if name != "kind")
             return f"  {kind}  {rest}"
 
 
 def _batch_text(item: Item) -> str:
-    words = (
+    line = (
         f"  batch {item['base_offset']}-{item['last_offset']}  at byte {item['position']}  "
         f"{item['size_bytes']} bytes  {item['records']} records  {item['codec']}  "
-        f"{time_text(item['max_timestamp']) or 'no time'}  crc {item['crc']}"
+        f"{time_text(item['max_timestamp']) or 'no timestamp'}  crc {item['crc']}"
     )
     if item["producer_id"] >= 0:
-        words += f"  producer {item['producer_id']}:{item['producer_epoch']}"
-        words += f" from {item['base_sequence']}"
-    return "  ".join([words, *item["flags"]])
+        line += f"  producer {item['producer_id']}:{item['producer_epoch']}"
+        line += f" sequence {item['base_sequence']}"
+    return "  ".join([line, *item["flags"]])
 
 
 def _clipped(value: Any) -> str:
-    words = value if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
-    shown = str(words)
+    shown = str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
     return shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 1] + "…"

@@ -1,10 +1,10 @@
-"""Places in a topic, as people name them.
+"""Parses offsets given on the command line.
 
-beginning, earliest   the first record that is there
-end, latest           after the last one
+beginning, earliest   the log start offset
+end, latest           the end offset
 42                    that offset
--10                   ten offsets before the end, of each partition
-@1700000000000        the first record at or after that time: Unix milliseconds,
+-10                   ten offsets before the end of each partition
+@1700000000000        the first record at or after a time: Unix milliseconds,
 @2026-11-15T12:00Z    ISO 8601 (local time without a zone),
 @-15m                 or that long ago (ms, s, m, h, d)
 """
@@ -22,63 +22,63 @@ from strandlog.client.api import AnyConsumer
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_duration_ms
 
-WORDS = "beginning, end, OFFSET, -N or @TIME (ms, ISO 8601 or -15m)"
+FORMS = "beginning, end, OFFSET, -N (N before the end) or @TIME (ms, ISO 8601 or -15m)"
 
 
-class Place(NamedTuple):
-    """A place that holds for any partition."""
+class StartOffset(NamedTuple):
+    """A parsed offset argument; it applies to any partition."""
 
     kind: Literal["beginning", "end", "offset", "last", "time"]
     value: int = 0
 
 
-def parse_place(words: str) -> Place:
-    """The place that the words mean; a usage error when they mean none."""
-    if words in ("beginning", "earliest"):
-        return Place("beginning")
-    if words in ("end", "latest"):
-        return Place("end")
+def parse_offset(text: str) -> StartOffset:
+    """Parse an offset argument; a usage error if it has none of the forms."""
+    if text in ("beginning", "earliest"):
+        return StartOffset("beginning")
+    if text in ("end", "latest"):
+        return StartOffset("end")
     try:
-        if words.startswith("@"):
-            return Place("time", _parse_time(words[1:]))
-        number = int(words)
+        if text.startswith("@"):
+            return StartOffset("time", _parse_time(text[1:]))
+        number = int(text)
     except ValueError:
-        raise typer.BadParameter(f"{words!r} is none of {WORDS}") from None
-    return Place("last", -number) if words.startswith("-") else Place("offset", number)
+        raise typer.BadParameter(f"invalid offset {text!r}: expected {FORMS}") from None
+    return StartOffset("last", -number) if text.startswith("-") else StartOffset("offset", number)
 
 
-def _parse_time(words: str) -> int:
-    if words.isascii() and words.isdigit():
-        return int(words)
-    if words.startswith("-"):
-        return SystemClock().now_ms() - parse_duration_ms(words[1:])
+def _parse_time(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if text.startswith("-"):
+        return SystemClock().now_ms() - parse_duration_ms(text[1:])
     try:
-        return round(datetime.fromisoformat(words).timestamp() * 1000)
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
     except OverflowError as error:
-        raise ValueError(words) from error
+        raise ValueError(text) from error
 
 
-def go_to(
+def seek(
     consumer: AnyConsumer,
     topic: str,
     partitions: Sequence[PartitionInfo],
-    place: Place,
+    target: StartOffset,
     *,
     is_strict: bool = False,
 ) -> None:
-    """Move a consumer that has these partitions of a topic.
+    """Seek a consumer in the given partitions of a topic.
 
-    An offset outside a partition's range becomes the nearest one inside, unless `is_strict`.
+    An offset outside the range of a partition becomes the nearest valid one, unless `is_strict`.
     """
-    if place.kind == "time":
-        consumer.seek_to_time(place.value)
+    if target.kind == "time":
+        consumer.seek_to_time(target.value)
         return
     for info in partitions:
         start, end = info.start_offset, info.end_offset
         offset = {
             "beginning": start,
             "end": end,
-            "last": max(start, end - place.value),
-            "offset": place.value if is_strict else min(max(place.value, start), end),
-        }[place.kind]
+            "last": max(start, end - target.value),
+            "offset": target.value if is_strict else min(max(target.value, start), end),
+        }[target.kind]
         consumer.seek(topic, info.partition, offset)

@@ -1,9 +1,8 @@
-"""A running pipeline on a terminal: one line for each query, kept up to date in place.
+"""Live table of running queries: one line per query, updated in place.
 
-Rows and late rows are counted from the start; late are those that came behind the watermark and
-were left out. Rows per second and the time it took are those of the last micro-batch that had
-rows. Lag is how many records are there and not processed, state how many rows joins and windows
-remember.
+Rows and late rows are totals since the start; late rows arrived after the watermark and were
+dropped. Rows per second and the duration are those of the last micro-batch with rows. Lag is the
+number of records that are not processed yet, state the number of rows that joins and windows keep.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 
     from strandlog.spark.monitoring.progress import QueryReport
 
-GAP = 3  # blanks between two columns
-SHORTEST = 12  # what a name is cut to at most
-COLUMNS = ("batch", "rows", "rows/s", "lag", "state", "late", "took")
+GAP = 3  # spaces between two columns
+MIN_NAME_WIDTH = 12  # names are not truncated further than this
+COLUMNS = ("batch", "rows", "rows/s", "lag", "state", "late", "duration")
 
 
 class QueryTable:
-    """What is known of each query."""
+    """The last report and the totals of each query."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._last: dict[str, QueryReport | None] = dict.fromkeys(names)
@@ -32,12 +31,12 @@ class QueryTable:
         self._late: dict[str, int] = {}
 
     def add(self, report: QueryReport) -> None:
-        """Take note of a micro-batch."""
+        """Add the report of a micro-batch."""
         name, last = report.name, self._last.get(report.name)
         self._rows[name] = self._rows.get(name, 0) + report.rows
         self._late[name] = self._late.get(name, 0) + report.late_rows
         if last is not None and not report.rows:
-            # An idle batch says nothing about speed.
+            # An empty batch has no meaningful speed.
             report = report._replace(rows_per_second=last.rows_per_second, batch_ms=last.batch_ms)
         self._last[name] = report
 
@@ -45,7 +44,7 @@ class QueryTable:
         return len(self._last)
 
     def cells(self, name: str) -> list[str]:
-        """The figures of a query, under COLUMNS."""
+        """The cells of a query, in the order of COLUMNS."""
         report = self._last[name]
         if report is None:
             return ["-"] * len(COLUMNS)
@@ -65,10 +64,12 @@ class QueryTable:
 
         rows = {name: self.cells(name) for name in self._last}
         widths = [max(map(len, column)) for column in zip(COLUMNS, *rows.values(), strict=True)]
-        # Figures are never cut; the name of a query has what is left.
+        # Numbers are never truncated; the name of a query gets the remaining width.
         left = options.max_width - sum(widths) - GAP * len(widths) - 2
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("query", no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
+        table.add_column(
+            "query", no_wrap=True, overflow="ellipsis", max_width=max(left, MIN_NAME_WIDTH)
+        )
         for title, width in zip(COLUMNS, widths, strict=True):
             table.add_column(title, justify="right", no_wrap=True, min_width=width)
         for name, cells in rows.items():
@@ -77,7 +78,7 @@ class QueryTable:
 
 
 def can_show_live() -> bool:
-    """Whether stderr is a terminal on which lines can be written anew."""
+    """Whether stderr is a terminal that can update lines in place."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
 
     console = Console(stderr=True)
@@ -86,7 +87,7 @@ def can_show_live() -> bool:
 
 @contextmanager
 def live_table(table: QueryTable) -> Iterator[None]:
-    """Show a table on the terminal of stderr while it changes; its last state stays there."""
+    """Show a table on stderr while it changes; the last state remains on screen."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.live import Live  # noqa: PLC0415
 

@@ -7,8 +7,8 @@ r"""Format strings for records, with kcat's letters.
 
     \n  \r  \t  \0  \\  \xNN
 
-Anything else after a percent sign or a backslash is an error, so that a typing mistake is not
-printed ten thousand times. Bytes go out as they are.
+Anything else after a percent sign or a backslash is an error, so that a typo is not printed for
+every record. Bytes are printed unchanged.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NULL = b"NULL"
 
 
 class RecordFormat:
-    """A format string, read once. `shows_null` prints null keys and values as NULL."""
+    """A parsed format string. `shows_null` prints null keys and values as NULL."""
 
     def __init__(self, text: str, *, shows_null: bool = False) -> None:
-        """ValueError when the text has a letter that does not exist."""
+        """Raises ValueError for an unknown letter or escape."""
         self._pieces = list(_pieces(os.fsencode(text), NULL if shows_null else b""))
 
     def render(self, records: Iterable[Record]) -> bytes:
-        """The records, one after the other."""
+        """The formatted records, concatenated."""
         pieces = self._pieces
         return b"".join(
             [
@@ -46,7 +46,7 @@ class RecordFormat:
 
 
 def unescaped(text: str) -> bytes:
-    """A delimiter from the command line: `\\t` and the like are understood."""
+    """The bytes of a delimiter with escapes such as `\\t`."""
     data = os.fsencode(text)
     return _TOKEN.sub(lambda match: match[0] if match[0][:1] == b"%" else _escape(match), data)
 
@@ -77,7 +77,7 @@ def _escape(match: re.Match[bytes]) -> bytes:
         return bytes([int(name[1:], 16)])
     if name not in _ESCAPES:
         raise ValueError(
-            f"there is no escape {os.fsdecode(match[0])!r}; there are \\n \\r \\t \\0 \\\\ \\xNN"
+            f"unknown escape {os.fsdecode(match[0])!r}: expected \\n \\r \\t \\0 \\\\ or \\xNN"
         )
     return _ESCAPES[name]
 
@@ -97,7 +97,7 @@ def _letter(letter: bytes, null: bytes) -> Callable[[Record], bytes]:
     }
     if letter not in letters:
         known = " ".join(f"%{os.fsdecode(name)}" for name in letters)
-        raise ValueError(f"there is no letter '%{os.fsdecode(letter)}'; there are {known} %%")
+        raise ValueError(f"unknown letter '%{os.fsdecode(letter)}': expected {known} or %%")
     return letters[letter]
 
 

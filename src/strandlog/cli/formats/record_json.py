@@ -1,15 +1,15 @@
-"""Records as JSON lines, in both directions.
+"""Records as JSON lines, for `consume --json` and `produce --json`.
 
     {"topic": "orders", "partition": 0, "offset": 17, "timestamp": 1700000000000,
      "key": "k", "value": "v", "headers": [["trace", "abc"]]}
 
-`key` and `value` are text or null. Bytes that are not UTF-8 appear as `key_base64`, `value_base64`,
-and in headers as {"base64": "…"} instead of text. What `consume --json` prints, `produce --json`
-takes, and the records come out the same.
+`key` and `value` are strings or null. Bytes that are not UTF-8 appear as `key_base64`,
+`value_base64`, and in headers as {"base64": "…"}. `produce --json` accepts the output of
+`consume --json` and produces equal records.
 
-On the way in: only a value is needed. A `value` or `key` that is neither text nor null is kept as
-its JSON text. Headers may also be an object. `topic` and `offset` are ignored, for they are given
-anew; any other unknown field is an error, since a misspelt one would be lost silently.
+In input only a value is required. A `value` or `key` that is neither a string nor null is stored as
+its JSON text. Headers may also be an object. `topic` and `offset` are ignored; any other unknown
+field is an error, because a misspelt field would be lost silently.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from strandlog.errors import DataError
 from strandlog.model import Headers, Record
 
 _FIELDS = frozenset({"key", "key_base64", "value", "value_base64", "headers"})
-_PLACE_FIELDS = frozenset({"partition", "timestamp"})
+_NUMBER_FIELDS = frozenset({"partition", "timestamp"})
 _IGNORED_FIELDS = frozenset({"topic", "offset"})
 
 
 def record_line(record: Record) -> bytes:
-    """A record as one line."""
+    """A record as one JSON line."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -41,7 +41,7 @@ def record_line(record: Record) -> bytes:
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """One field for bytes: as text if they are text, else as base64."""
+    """The field for bytes: a string if they are UTF-8, else base64."""
     if data is None:
         return {name: None}
     try:
@@ -56,24 +56,24 @@ def _header_value(data: bytes | None) -> str | dict[str, str | None] | None:
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """A line as `Producer.send_batch` takes records; `DataError` says what is wrong with it."""
+    """Parse a line into an item of `Producer.send_batch`; raises `DataError`."""
     try:
         document = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        raise DataError(f"this is not JSON: {error}") from None
+        raise DataError(f"invalid JSON: {error}") from None
     if not isinstance(document, dict):
-        raise DataError('a record is an object such as {"value": "v"}')
-    unknown = document.keys() - _FIELDS - _PLACE_FIELDS - _IGNORED_FIELDS
+        raise DataError('expected an object such as {"value": "v"}')
+    unknown = document.keys() - _FIELDS - _NUMBER_FIELDS - _IGNORED_FIELDS
     if unknown:
-        raise DataError(f"there is no field {min(unknown)!r}")
+        raise DataError(f"unknown field {min(unknown)!r}")
     if "value" not in document and "value_base64" not in document:
-        raise DataError("a record needs a value, or a value_base64")
+        raise DataError("missing field: value or value_base64")
     item: dict[str, Any] = {name: _parse_bytes(document, name) for name in ("key", "value")}
     item["headers"] = _parse_headers(document.get("headers"))
-    for name in _PLACE_FIELDS:
+    for name in _NUMBER_FIELDS:
         number = document.get(name)
         if number is not None and type(number) is not int:
-            raise DataError(f"{name} is a whole number, not {number!r}")
+            raise DataError(f"{name} must be an integer, got {number!r}")
         item[name] = number
     return item
 
@@ -83,7 +83,7 @@ def _parse_bytes(document: dict[str, Any], name: str) -> bytes | None:
     if encoded is None:
         return _to_bytes(document.get(name))
     if document.get(name) is not None:
-        raise DataError(f"give {name} or {name}_base64, not both")
+        raise DataError(f"{name} and {name}_base64 cannot be combined")
     return _from_base64(encoded, f"{name}_base64")
 
 
@@ -94,14 +94,14 @@ def _to_bytes(value: Any) -> bytes | None:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise DataError("a text with half a surrogate pair cannot be kept") from None
+        raise DataError("a string with an unpaired surrogate cannot be encoded as UTF-8") from None
 
 
 def _from_base64(encoded: Any, name: str) -> bytes:
     try:
         return b64decode(encoded, validate=True)
     except (ValueError, TypeError):
-        raise DataError(f"{name} is not base64") from None
+        raise DataError(f"{name} is not valid base64") from None
 
 
 def _parse_headers(headers: Any) -> Headers:
@@ -109,13 +109,13 @@ def _parse_headers(headers: Any) -> Headers:
         return ()
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not isinstance(pairs, list):
-        raise DataError("headers are an object, or a list of [name, value] pairs")
+        raise DataError("headers must be an object or a list of [name, value] pairs")
     return tuple(_parse_header(pair) for pair in pairs)
 
 
 def _parse_header(pair: Any) -> tuple[str, bytes | None]:
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-        raise DataError(f"a header is a [name, value] pair, not {pair!r}")
+        raise DataError(f"a header must be a [name, value] pair, got {pair!r}")
     name, value = pair
     if isinstance(value, dict) and value.keys() == {"base64"}:
         return name, _from_base64(value["base64"], f"header {name}")

@@ -9,7 +9,7 @@ Every request has `timeout_ms`; what it cannot reach in that time is an `Unreach
 asks for the cluster once, so that a wrong address is told at once and not by the first verb.
 
 What only the owner of the files can do (`compact`, `enforce_retention`, `upkeep`) is not here, and
-nobody tells sizes and segments over the wire (`NOT_TOLD`).
+nobody tells sizes and segments over the wire (`UNKNOWN`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandlog.client.remote.errors import confluent, error_of, translated
 from strandlog.client.remote.groups import RemoteGroups
 from strandlog.client.remote.producer import RemoteProducer
 from strandlog.client.remote.settings import RemoteSetting, RemoteSettings, kafka_text
-from strandlog.client.topic_info import NOT_TOLD, PartitionInfo, TopicInfo
+from strandlog.client.topic_info import UNKNOWN, PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
 from strandlog.errors import ClosedError, TopicNotFoundError, UnreachableError
@@ -189,7 +189,7 @@ class RemoteLog(Closing):
         infos = []
         for name in wanted:
             partitions = tuple(
-                PartitionInfo(tp.partition, *offsets, NOT_TOLD, NOT_TOLD)
+                PartitionInfo(tp.partition, *offsets, UNKNOWN, UNKNOWN)
                 for tp, offsets in sorted(ranges.items())
                 if tp.topic == name
             )

@@ -1,4 +1,4 @@
-"""`strandlog config`: every value with its origin; a file checked as a whole."""
+"""`strandlog config show` and `config check`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_show_prints_each_value_with_its_origin(cli: CommandLine, folder: Path) 
     assert found.err == "4 settings changed\n"
 
 
-def test_show_without_anything_shows_the_defaults(cli: CommandLine, folder: Path) -> None:
+def test_show_without_arguments_prints_the_defaults(cli: CommandLine, folder: Path) -> None:
     document = cli.inside("config", "show", "--json").document
     rows = {row["name"]: row for row in document}
     assert {row["origin"]["kind"] for row in document} == {"default"}
@@ -41,7 +41,7 @@ def test_show_without_anything_shows_the_defaults(cli: CommandLine, folder: Path
     assert cli.inside("config", "show", "--changed", "--json").document == []
 
 
-def test_the_file_may_be_named_in_the_environment(cli: CommandLine, folder: Path) -> None:
+def test_the_config_file_can_be_set_in_the_environment(cli: CommandLine, folder: Path) -> None:
     (folder / "a.properties").write_text("# ours\nnum.partitions=7\n")
     cli.env["STRANDLOG_CONFIG"] = str(folder / "a.properties")
     (row,) = cli.inside("config", "show", "--changed", "--json").document
@@ -49,28 +49,28 @@ def test_the_file_may_be_named_in_the_environment(cli: CommandLine, folder: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("--set", "log.retenton.ms=1"), "did you mean 'log.retention.ms'?"),
         (
             ("--set", "num.partitions=0"),
             "invalid value '0' for num.partitions: expected a number, at least 1",
         ),
-        (("--config", "missing.toml"), "missing.toml: cannot be read: No such file"),
-        (("--config", "server.yaml"), "name the file *.toml or *.properties"),
+        (("--config", "missing.toml"), "missing.toml: cannot read the file: No such file"),
+        (("--config", "server.yaml"), "expected *.toml or *.properties"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    cli: CommandLine, folder: Path, arguments: tuple[str, ...], words: str
+def test_a_problem_is_one_line(
+    cli: CommandLine, folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     found = cli.inside("config", "show", *arguments, code=1)
     assert found.out == b""
     assert found.err.startswith("error: ")
-    assert words in found.err
+    assert message in found.err
 
 
-def test_set_needs_a_key_and_a_value(cli: CommandLine, folder: Path) -> None:
-    assert "not of the form key=value" in cli.inside("config", "show", "--set", "x", code=2).err
+def test_set_without_a_value_is_a_usage_error(cli: CommandLine, folder: Path) -> None:
+    assert "is not key=value" in cli.inside("config", "show", "--set", "x", code=2).err
 
 
 def test_check_lists_every_problem_with_its_line(cli: CommandLine, folder: Path) -> None:
@@ -81,7 +81,7 @@ def test_check_lists_every_problem_with_its_line(cli: CommandLine, folder: Path)
         f"{file}:{line}" for line in (2, 3, 4)
     ]
     assert f"note: {file}:1: node.id has no effect here: there is one node\n" in found.err
-    assert found.err.endswith("3 problems, 1 setting given\n")
+    assert found.err.endswith("3 problems, 1 setting set\n")
     document = cli.inside("config", "check", str(file), "--json", code=1).document
     assert not document["ok"]
     assert [(row["line"], row["name"]) for row in document["problems"]] == [
@@ -92,16 +92,16 @@ def test_check_lists_every_problem_with_its_line(cli: CommandLine, folder: Path)
     assert [row["name"] for row in document["notes"]] == ["node.id"]
 
 
-def test_check_says_so_when_all_is_well(cli: CommandLine, folder: Path) -> None:
+def test_check_of_a_valid_file_reports_no_problems(cli: CommandLine, folder: Path) -> None:
     file = folder / "server.toml"
     file.write_text('log.retention.ms = "7d"\n')
-    cli.env["STRANDLOG_NONSENSE"] = "1"  # the file alone is looked at
+    cli.env["STRANDLOG_NONSENSE"] = "1"  # `check` ignores the environment
     found = cli.inside("config", "check", str(file))
-    assert (found.text, found.err) == ("", "0 problems, 1 setting given\n")
+    assert (found.text, found.err) == ("", "0 problems, 1 setting set\n")
 
 
-def test_a_file_in_another_encoding_is_told_with_the_line(cli: CommandLine, folder: Path) -> None:
+def test_invalid_utf8_is_reported_with_its_line(cli: CommandLine, folder: Path) -> None:
     file = folder / "server.properties"
     file.write_bytes(b"a=1\n# \xfcber\n")
     found = cli.inside("config", "check", str(file), code=1)
-    assert f"{file}:2: this is not UTF-8" in found.text
+    assert f"{file}:2: invalid UTF-8" in found.text

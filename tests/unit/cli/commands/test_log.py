@@ -1,4 +1,4 @@
-"""Looking at files from the command line."""
+"""`strandlog log`: verify, dump, stats."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _flip(path: Path, position: int) -> None:
 def test_a_whole_folder_is_verified(filled: CommandLine) -> None:
     found = filled("log", "verify", str(filled.data))
     assert [line.split()[-1] for line in found.lines[1:]] == ["ok", "ok"]
-    assert found.err == "2 partitions: no damage\n"
+    assert found.err == "2 partitions checked: no damage\n"
     found = filled.inside("log", "verify", str(filled.data), "--json")
     assert found.document["ok"] is True
     assert [row["records"] for row in found.document["partitions"]] == [400, 400]
@@ -47,13 +47,13 @@ def test_a_whole_folder_is_verified(filled: CommandLine) -> None:
     assert [row["partition"] for row in found.document["partitions"]] == ["t-1"]
 
 
-def test_damage_is_told_with_place_and_offset_and_only_there(filled: CommandLine) -> None:
+def test_damage_is_reported_with_position_and_offset_and_only_there(filled: CommandLine) -> None:
     path = _log_file(filled)
     batch = json.loads(filled.inside("log", "dump", str(path), "--json").lines[7])
     _flip(path, batch["position"] + 70)
     found = filled("log", "verify", str(filled.data), code=1)
     assert [line.split()[-1] for line in found.lines[1:3]] == ["damaged", "ok"]
-    assert found.err == "2 partitions: 1 damage\n"
+    assert found.err == "2 partitions checked: 1 problem\n"
     (line,) = [line for line in found.lines if line.startswith("damage: ")]
     assert f"{path} at byte {batch['position']} (offset {batch['base_offset']})" in line
     assert "checksum does not match" in line
@@ -65,7 +65,7 @@ def test_damage_is_told_with_place_and_offset_and_only_there(filled: CommandLine
     assert document["partitions"][1]["findings"] == []
 
 
-def test_a_torn_end_is_no_damage(cli: CommandLine) -> None:
+def test_a_torn_tail_is_not_damage(cli: CommandLine) -> None:
     with strandlog.open(cli.data) as owner:
         owner.create_topic("t")
         producer = owner.producer(acks=1)
@@ -76,38 +76,38 @@ def test_a_torn_end_is_no_damage(cli: CommandLine) -> None:
     path = min((dead / "t-0").glob("*.log"))
     os.truncate(path, path.stat().st_size - 5)
     found = cli("log", "verify", str(dead))
-    assert "growing or torn" in found.text
-    assert found.err == "1 partition: no damage\n"
+    assert "incomplete tail" in found.text
+    assert found.err == "1 partition checked: no damage\n"
 
 
 @pytest.mark.parametrize("name", ["topics.json", "recovery-point-offset-checkpoint"])
-def test_broken_state_is_damage(filled: CommandLine, name: str) -> None:
+def test_a_corrupt_state_file_is_damage(filled: CommandLine, name: str) -> None:
     _flip(filled.data / name, 0)
     found = filled.inside("log", "verify", str(filled.data), "--json", code=1).document
     assert [finding["path"] for finding in found["state"]] == [str(filled.data / name)]
     assert all(row["verdict"] == "ok" for row in found["partitions"])
 
 
-def test_what_is_missing_is_damage(filled: CommandLine) -> None:
+def test_missing_files_are_damage(filled: CommandLine) -> None:
     shutil.rmtree(filled.data / "t-1")
     found = filled.inside("log", "verify", str(filled.data), code=1)
-    assert f"damage: {filled.data / 't-1'}: the folder of this partition is gone" in found.lines
+    assert f"damage: {filled.data / 't-1'}: the folder of this partition is missing" in found.lines
     for name in ("topics.json", "topics.json.previous"):
         (filled.data / name).unlink(missing_ok=True)
-    assert "brings the topics back" in filled.inside("log", "verify", str(filled.data), code=1).text
+    assert "recreates the topics" in filled.inside("log", "verify", str(filled.data), code=1).text
     for path in filled.data.glob("meta.properties*"):
         path.unlink()
     assert "meta.properties" in filled.inside("log", "verify", str(filled.data), code=1).text
 
 
 @pytest.mark.parametrize("command", ["verify", "stats", "dump"])
-def test_a_folder_of_something_else(cli: CommandLine, tmp_path: Path, command: str) -> None:
+def test_a_folder_without_log_is_an_error(cli: CommandLine, tmp_path: Path, command: str) -> None:
     (tmp_path / "readme").write_text("x")
     assert "is not a strandlog folder" in cli.inside("log", command, str(tmp_path), code=1).err
     assert "no such" in cli.inside("log", command, str(tmp_path / "nothing"), code=1).err
 
 
-def test_stats_count(filled: CommandLine) -> None:
+def test_stats_counts_batches_and_records(filled: CommandLine) -> None:
     found = filled("log", "stats", str(filled.data), "--json").document
     assert [(row["partition"], row["records"], row["batches"]) for row in found] == [
         ("t-0", 400, 20),
@@ -155,19 +155,19 @@ def test_indexes_and_snapshots_are_dumped(filled: CommandLine) -> None:
     _flip(snapshot, 3)
     assert "fails its checksum" in filled.inside("log", "dump", str(snapshot)).text
     found = filled.inside("log", "dump", str(filled.data / "topics.json"), code=1)
-    assert "is made of .log, .index" in found.err
+    assert "only .log, .index" in found.err
 
 
-def test_a_dump_goes_on_behind_damage(filled: CommandLine) -> None:
+def test_a_dump_continues_after_damage(filled: CommandLine) -> None:
     path = _log_file(filled)
     before = filled.inside("log", "dump", str(path)).lines
     _flip(path, 100)
     after = filled.inside("log", "dump", str(path)).lines
-    assert after[1].startswith("  HOLE at byte 0: ")
+    assert after[1].startswith("  DAMAGE at byte 0: ")
     assert after[2:] == before[2:]
 
 
-def test_a_segment_that_is_removed_during_a_dump_does_not_end_it(
+def test_a_dump_continues_after_a_segment_is_deleted(
     filled: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = log._files_to_dump
@@ -180,5 +180,5 @@ def test_a_segment_that_is_removed_during_a_dump_does_not_end_it(
     monkeypatch.setattr(log, "_files_to_dump", list_then_remove)
     gone = _log_file(filled)
     found = filled.inside("log", "dump", str(filled.data))
-    assert found.err == f"note: {gone} was removed meanwhile\n"
+    assert found.err == f"note: {gone} was deleted meanwhile\n"
     assert str(_log_file(filled, 1)) in found.lines

@@ -14,7 +14,7 @@ NULLS = Record("t", 0, 0, -1, None, None)
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("text", "expected"),
     [
         ("%s\\n", b"value\xff\n"),
         ("%k=%s", b"key=value\xff"),
@@ -29,25 +29,25 @@ NULLS = Record("t", 0, 0, -1, None, None)
         ("%%s", b"%s"),
     ],
 )
-def test_every_letter(words: str, expected: bytes) -> None:
-    assert RecordFormat(words).render([RECORD]) == expected
-    assert RecordFormat(words).render([RECORD, RECORD]) == expected * 2
+def test_every_letter(text: str, expected: bytes) -> None:
+    assert RecordFormat(text).render([RECORD]) == expected
+    assert RecordFormat(text).render([RECORD, RECORD]) == expected * 2
 
 
-def test_nulls_are_empty_or_said() -> None:
+def test_null_is_printed_as_empty_or_as_null() -> None:
     assert RecordFormat("%k|%s|%K|%S|%R").render([NULLS]) == b"||-1|-1|\xff\xff\xff\xff"
     assert RecordFormat("%k|%s", shows_null=True).render([NULLS]) == b"NULL|NULL"
     assert RecordFormat("%s", shows_null=True).render([NULLS._replace(value=b"")]) == b""
 
 
-@pytest.mark.parametrize("words", ["%q", "%", "%s%", "\\q", "\\", "\\x4", "\\xzz", "%\n"])
-def test_typing_mistakes_are_errors(words: str) -> None:
-    with pytest.raises(ValueError, match="there is no"):
-        RecordFormat(words)
+@pytest.mark.parametrize("text", ["%q", "%", "%s%", "\\q", "\\", "\\x4", "\\xzz", "%\n"])
+def test_unknown_letters_and_escapes_are_errors(text: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown (letter|escape)"):
+        RecordFormat(text)
 
 
 @given(st.binary(), st.binary())
-def test_bytes_go_out_as_they_are(key: bytes, value: bytes) -> None:
+def test_bytes_are_printed_unchanged(key: bytes, value: bytes) -> None:
     record = RECORD._replace(key=key, value=value)
     assert RecordFormat("%s\\0%k").render([record]) == value + b"\0" + key
 
@@ -55,5 +55,5 @@ def test_bytes_go_out_as_they_are(key: bytes, value: bytes) -> None:
 def test_delimiters_are_unescaped() -> None:
     assert unescaped("\\t") == b"\t"
     assert unescaped("%s:\\x00") == b"%s:\x00"
-    with pytest.raises(ValueError, match="no escape"):
+    with pytest.raises(ValueError, match="unknown escape"):
         unescaped("\\d")

@@ -1,4 +1,4 @@
-"""Records as JSON lines: what is printed can be read back, whatever bytes a record has."""
+"""Records as JSON lines: any record round-trips."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
 
 
 @given(BYTES, BYTES, HEADERS, st.integers(0, 9), st.integers(-1, 2**40))
-def test_a_round_trip(
+def test_any_record_round_trips(
     key: bytes | None,
     value: bytes | None,
     headers: tuple[tuple[str, bytes | None], ...],
@@ -59,7 +59,7 @@ def test_the_order_of_fields_is_fixed() -> None:
         (b'{"value": null, "value_base64": "/w=="}', b"\xff"),
     ],
 )
-def test_other_values_are_kept_as_their_json_text(line: bytes, value: bytes) -> None:
+def test_values_other_than_strings_are_stored_as_json_text(line: bytes, value: bytes) -> None:
     assert parse_line(line)["value"] == value
 
 
@@ -80,6 +80,6 @@ def test_other_values_are_kept_as_their_json_text(line: bytes, value: bytes) -> 
         b'{"value": "v", "colour": "blue"}',
     ],
 )
-def test_what_cannot_be_a_record_is_refused(line: bytes) -> None:
+def test_an_invalid_line_raises_data_error(line: bytes) -> None:
     with pytest.raises(DataError):
         parse_line(line)

@@ -3,15 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+PYTEST := $(BIN)/python -m pytest
+# Two workers. A worker runs whole groups, which tests/conftest.py orders by how slow they are.
+WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-console screenshots grpc peers clean
+.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-console screenshots grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
 	@echo "make demo    a year of flights as live events, through a broker and a pipeline on Spark"
-	@echo "make test    set up and run the tests"
-	@echo "make check   what CI runs: lint, types, import contracts, tests"
+	@echo "make test    set up and run the unit and server tests and a sample of the others, in minutes"
+	@echo "make test-all  all tests: also other clients, browser, Spark, kill loops, crash points"
+	@echo "make check   what CI runs: lint, types, import contracts, test-all"
 	@echo "make crash   at least 13,000 crash points over a simulated disk"
 	@echo "make corrupt 1,000 random damages to every kind of file, and what became of the data"
 	@echo "make fuzz    random and damaged requests against a broker, for some minutes"
@@ -25,17 +29,19 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt tools/dev_requirements.py
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]' $$($(BIN)/python tools/dev_requirements.py)
-	touch $(STAMP)
+$(STAMP): pyproject.toml constraints.txt tools/install_dev.py
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python tools/install_dev.py
+	@touch $(STAMP)
 
 demo: setup
 	$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	HYPOTHESIS_PROFILE=quick $(PYTEST) $(WORKERS) -m "unit or server or smoke"
+
+test-all: setup
+	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -47,7 +53,7 @@ types: setup
 contracts: setup
 	$(BIN)/lint-imports
 
-check: lint types contracts test
+check: lint types contracts test-all
 
 crash: setup
 	$(BIN)/python -m tests.crash.enumerate_crashes --points 10000 --transaction-points 3000
@@ -56,8 +62,7 @@ corrupt: setup
 	$(BIN)/python -m tests.corrupt $(ARGS)
 
 fuzz: setup
-	FUZZ_EXAMPLES=40 $(BIN)/python -m pytest -o timeout=0 tests/server/kafka/test_fuzz.py
-	FUZZ_EXAMPLES=100 $(BIN)/python -m pytest -o timeout=0 tests/server/http/test_fuzz.py
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -o timeout=0 tests/server/kafka/test_fuzz.py tests/server/http/test_fuzz.py
 
 soak: setup
 	$(BIN)/python -m tests.soak.broker_kills --rounds 50
@@ -78,7 +83,7 @@ bench-console: setup
 	$(BIN)/python -m benchmarks.console
 
 screenshots: setup
-	PICTURES=docs/images PICTURE_SECONDS=120 $(BIN)/python -m pytest tests/browser/test_pictures.py
+	PICTURES=docs/images PICTURE_SECONDS=120 $(PYTEST) tests/browser/test_pictures.py
 
 grpc: setup
 	$(BIN)/python tools/gen_grpc.py

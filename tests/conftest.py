@@ -1,4 +1,12 @@
-"""What holds for all tests."""
+"""Hypothesis profiles, tier markers and worker groups for all tests.
+
+The first directory below `tests` is a test's tier and becomes its marker; `smoke` is set by hand on
+one or two tests of each slow tier. `make test` runs `unit or server or smoke`.
+
+With `--dist loadgroup` one worker runs a whole group, so that expensive fixtures start once: the
+Spark session, the browser, and the broker that the tests of one file share. Slow groups come first;
+otherwise one worker would still run them after the other has finished.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +15,32 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
+from tests.support.examples import register_profiles
 from tests.support.java_options import make_java_quick
 
 make_java_quick()
-# How long an example takes says how busy the machine is, and that is all. Examples are others in
-# each run, so that many runs find much; CI tries the same ones, so that a change is to blame when
-# it fails.
-settings.register_profile(
-    "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "random"))
-# A shell that runs tests in the background has them ignore Ctrl-C, and all that they start with
-# them: what tests the answer to Ctrl-C would wait for ever.
+register_profiles()
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+# A shell that starts tests in the background makes them ignore SIGINT, and their child processes
+# with them. Tests of Ctrl-C would then wait forever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What drives programs of others, each with its own patience, on a machine that is as busy as it is.
 HERE = Path(__file__).parent
-WITH_OTHERS = ("compat", "console", "examples", "soak", "spark")
+SLOWEST_FIRST = ("spark", "soak", "browser", "clients", "server", "unit")
+SHARED_BY_TIER = ("spark", "browser")  # one session, one browser
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In CI such a test may fail once; the summary tells which did (RERUN)."""
-    if not os.environ.get("TEST_SECOND_CHANCE"):
-        return
     for item in items:
-        if item.path.relative_to(HERE).parts[0] in WITH_OTHERS:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        tier = _tier(item)
+        item.add_marker(tier)
+        if item.get_closest_marker("xdist_group") is None:
+            group = tier if tier in SHARED_BY_TIER else str(item.path.relative_to(HERE))
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: SLOWEST_FIRST.index(_tier(item)))
+
+
+def _tier(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).parts[0]

@@ -33,6 +33,7 @@ def routes(api: httpx.Client) -> dict[str, str]:
     }
 
 
+@pytest.mark.smoke
 def test_letters_lead_to_pages_and_the_heading_has_the_focus(tab: Tab) -> None:
     tab.open()
     for key, title in (

@@ -43,6 +43,7 @@ def test_a_new_broker_says_how_to_begin_and_what_is_wrong(
         expect(tab.panel("Pipelines")).to_contain_text("strandlog pipeline run")
 
 
+@pytest.mark.smoke
 def test_figures_and_charts_follow_what_goes_on(
     tab: Tab, api: httpx.Client, broker: BrokerProcess
 ) -> None:

@@ -48,6 +48,7 @@ async def _consume(broker: BrokerProcess, topic: str, count: int, **config: Any)
     return found
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_is_produced_is_consumed(
     shared_broker: BrokerProcess, topic: str, codec: str | None

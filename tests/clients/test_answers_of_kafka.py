@@ -20,8 +20,6 @@ from tests.server.kafka.test_answers import (  # noqa: F401 - collected here onc
 )
 from tests.support.kafka_requests import Wire
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:

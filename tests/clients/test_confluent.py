@@ -80,6 +80,7 @@ def _read(consumer: Consumer, count: int, seconds: float = 30) -> Iterator[Any]:
     assert not count, f"{count} messages did not come"
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("acks", ["1", "all"])
 def test_what_is_produced_is_consumed(
@@ -111,6 +112,7 @@ def test_an_idempotent_producer_keeps_order_and_writes_once(
     consumer.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_share_a_topic_and_take_over_from_each_other(
     shared_broker: BrokerProcess, topic: str, strategy: str

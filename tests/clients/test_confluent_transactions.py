@@ -65,6 +65,7 @@ def read(
     return found
 
 
+@pytest.mark.smoke
 def test_committed_readers_see_what_was_committed(shared_broker: BrokerProcess, topic: str) -> None:
     producer = transactional(shared_broker, topic)
     producer.begin_transaction()

@@ -46,6 +46,7 @@ def _take(consumer: KafkaConsumer, count: int) -> list[Any]:
     return found
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_is_produced_is_consumed(
     shared_broker: BrokerProcess, topic: str, codec: str | None

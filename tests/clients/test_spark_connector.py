@@ -20,7 +20,6 @@ def spark() -> Path:
     return peers.folder(SPARK)
 
 
-@pytest.mark.slow
 def test_a_job_reads_and_writes_in_batches_and_as_a_stream_that_goes_on(
     spark: Path, shared_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:

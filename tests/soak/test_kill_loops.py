@@ -8,6 +8,7 @@ import pytest
 from tests.soak import broker_kills, spark_kills, transaction_kills
 
 
+@pytest.mark.smoke
 def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) -> None:
     report = broker_kills.Soak(tmp_path, seed=11).run(rounds=4)
     assert report.is_right, report
@@ -22,6 +23,7 @@ def test_read_process_write_is_exactly_once_when_anybody_is_killed(tmp_path: Pat
     assert min(report.worker_kills, report.broker_kills) > 0
 
 
+@pytest.mark.xdist_group("jvm")
 @pytest.mark.timeout(900)
 def test_a_spark_job_is_exactly_once_when_anybody_is_killed(tmp_path: Path) -> None:
     report = spark_kills.Soak(tmp_path, seed=13).run(rounds=3)

@@ -37,7 +37,7 @@ HUNT = TransactionThoroughness(
 SEEDS = (7, 9)  # they show everything soon
 
 
-@pytest.mark.parametrize("seed", [101, 102, 103])
+@pytest.mark.parametrize("seed", [pytest.param(101, marks=pytest.mark.smoke), 102, 103])
 def test_no_crash_breaks_a_transaction(seed: int) -> None:
     tally = TransactionWatcher(seed, QUICK).run()
     assert tally.failures == []

@@ -23,7 +23,7 @@ PARTITIONS = 4
 COUNT = 10_000
 PATIENCE_SECONDS = 400  # on a busy machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("jvm"), pytest.mark.timeout(900)]
 
 PIPELINE = """
 [pipeline]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("jvm")
 COMMAND = [sys.executable, "-m", "examples.demo", "--months", "1"]
 
 pytest.importorskip("pyspark", reason="the demo needs the spark extra")

@@ -23,8 +23,6 @@ from tests.spark.conftest import topic  # noqa: F401 - a fixture
 
 from strandlog.client.wire.client import WireClient
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:

@@ -25,6 +25,7 @@ from strandlog.model import IsolationLevel, Record, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
 
+pytestmark = pytest.mark.xdist_group("jvm")
 PIPELINE = """
 [pipeline]
 name = "{topic}"

@@ -84,6 +84,7 @@ def test_transactions_that_dead_tasks_left_open_do_not_hold_readers_back(
     assert read(spark, broker, target) == sorted([*values, *values[:10]], key=int)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_batch_that_runs_again_is_published_once(
     spark: Any,

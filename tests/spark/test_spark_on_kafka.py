@@ -30,8 +30,6 @@ from tests.spark.test_source_on_spark import (  # noqa: F401 - collected here on
 
 from strandlog.client.wire.client import WireClient
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:

@@ -7,16 +7,16 @@ statuses, types and documents that it tells of.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.examples import example_count
 from tests.support.http_client import client_of, http_address, http_broker, ok
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "8"))
+EXAMPLES = example_count(0.04)
 TIMEOUT_S = 120 + 20 * EXAMPLES
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"

@@ -2,13 +2,11 @@
 
 Whatever comes over a socket, the broker answers or hangs up: it never dies, and never meets a
 mistake of its own (it would say "went wrong"). Answers to whole requests can be read by kio to
-their last byte. A short run is the same each time; `make fuzz` runs longer and always differently
-(FUZZ_EXAMPLES per version).
+their last byte. `make fuzz` tries more examples, and new ones each time.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 from kio.serial.errors import OutOfBoundValue
 from tests.support.broker_process import BrokerProcess
+from tests.support.examples import examples
 from tests.support.kafka_requests import Wire, create_topic, encode, request_bodies, request_header
 
 from strandlog.protocol.kafka.api import (
@@ -34,7 +33,6 @@ from strandlog.protocol.kafka.api import (
 from strandlog.server.kafka.api import KafkaApi
 from strandlog.server.kafka.handlers import declared_apis
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 VERSIONS = [(api.key, version) for api in declared_apis() for version in api.versions]
 MAY_WAIT = {FETCH.key, JOIN_GROUP.key, SYNC_GROUP.key}  # and a changed byte may make it a long time
 OUR_MISTAKES = ("went wrong", "Traceback")
@@ -117,13 +115,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     assert running.broker.stop() == 0, running.said()
 
 
-def _settings(examples: int) -> settings:
-    return settings(
-        max_examples=EXAMPLES or examples,
-        derandomize=not EXAMPLES,
+def _examples(share: float) -> settings:
+    return examples(
+        share,
         database=None,
-        deadline=None,
-        # The broker remembers, so a failure found again may be another one: no shrinking.
+        # The broker keeps state, so a failure that is found again may be another one: no shrinking.
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
@@ -147,7 +143,7 @@ def _all_versions(api: KafkaApi) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 def _fire_whole(target: Target, api: KafkaApi) -> None:
-    @_settings(2)
+    @_examples(0.01)
     @given(_all_versions(api))
     def check(bodies: tuple[Any, ...]) -> None:
         for version, body in zip(api.versions, bodies, strict=True):
@@ -191,7 +187,7 @@ def _damaged(frame: bytes, damages: list[tuple[str, float, int]]) -> bytes:
 
 
 def _fire_damaged(target: Target, api: KafkaApi) -> None:
-    @_settings(3)
+    @_examples(0.015)
     @given(_all_versions(api), st.lists(Damage, min_size=1, max_size=4))
     def check(bodies: tuple[Any, ...], damages: list[tuple[str, float, int]]) -> None:
         for version, body in zip(api.versions, bodies, strict=True):
@@ -217,7 +213,7 @@ Requests = st.lists(
 
 
 def test_requests_in_one_go_are_answered_one_by_one_in_their_order(target: Target) -> None:
-    @_settings(25)
+    @_examples(0.125)
     @given(Requests)
     def check(requests: list[tuple[int, int, Any]]) -> None:
         frames = [

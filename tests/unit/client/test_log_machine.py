@@ -22,7 +22,7 @@ from collections import defaultdict
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -33,6 +33,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.support.embedded_harness import Desk, drain
+from tests.support.examples import examples
 
 from strandlog import Consumer, RecordMetadata
 from strandlog.errors import GroupError
@@ -251,10 +252,5 @@ def test_random_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uuid.uuid4", lambda: UUID(int=IDS.getrandbits(128)))
     run_state_machine_as_test(
         LogMachine,
-        settings=settings(
-            max_examples=150,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=examples(stateful_step_count=40, suppress_health_check=list(HealthCheck)),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.record.arrow.column_cases import fast_rows
 
@@ -78,7 +78,6 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(story=st.lists(steps, max_size=25), start=st.integers(0, 40), order=st.randoms())
 def test_transactions_that_overlap_are_told_apart(
     story: list[Step], start: int, order: object

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from strandlog.errors import (
     CorruptRecordError,
@@ -132,7 +133,7 @@ def test_unpacking_has_a_limit(codec: Codec) -> None:
     assert len(view.records("t", 0, limit_bytes=101_000)) == 20
 
 
-@settings(max_examples=100, deadline=None)
+@examples(0.5)
 @given(st.sampled_from(list(Codec)), st.integers(0, 2**32))
 def test_mutated_batches_raise_data_errors_only(codec: Codec, seed: int) -> None:
     chance = random.Random(seed)
@@ -152,7 +153,7 @@ def test_mutated_batches_raise_data_errors_only(codec: Codec, seed: int) -> None
         view.find_timestamp(3, limit_bytes=1 << 20)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.3)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.integers(-1, 32))
 def test_first_record_at_or_after_a_time(timestamps: list[int], wanted: int) -> None:
     view = BatchView(build_batch(0, [b"v"] * len(timestamps), timestamps=timestamps))

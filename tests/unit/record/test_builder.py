@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from strandlog.errors import InvalidRecordError, InvalidTimestampError
 from strandlog.model import Headers, Record, TimestampType
@@ -44,7 +45,7 @@ def built_by_one(batch: list[Row], codec: Codec, **origin: Any) -> bytearray:
     return builder.build()
 
 
-@settings(max_examples=80, deadline=None)
+@examples(0.4)
 @given(batches, codecs, origins)
 def test_all_ways_build_the_same(batch: list[Row], codec: Codec, origin: dict[str, Any]) -> None:
     built = built_by_one(batch, codec, **origin)
@@ -73,7 +74,7 @@ def test_all_ways_build_the_same(batch: list[Row], codec: Codec, origin: dict[st
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.3)
 @given(batches)
 def test_columns_that_are_left_out(batch: list[Row]) -> None:
     _, keys, values, _ = (list(column) for column in zip(*batch, strict=True))
@@ -85,7 +86,7 @@ def test_columns_that_are_left_out(batch: list[Row]) -> None:
     assert build_batch(7, values, keys, [()] * len(values)) == keyed
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.3)
 @given(batches, codecs)
 def test_size_is_known_before(batch: list[Row], codec: Codec) -> None:
     builder = BatchBuilder(codec)
@@ -165,7 +166,7 @@ ORIGIN: dict[str, Any] = {
 }
 
 
-@settings(max_examples=80, deadline=None)
+@examples(0.4)
 @given(
     batches,
     codecs,

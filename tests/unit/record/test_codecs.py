@@ -11,8 +11,9 @@ from contextlib import suppress
 import cramjam
 import pytest
 from aiokafka import codec as aiokafka_codec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from strandlog.errors import (
     CorruptRecordError,
@@ -50,7 +51,7 @@ def streamed_zstd(data: bytes) -> bytes:
     return bytes(frame.finish())
 
 
-@settings(max_examples=60)
+@examples(0.3)
 @given(contents, st.sampled_from(list(Codec)))
 def test_comes_back(data: bytes, codec: Codec) -> None:
     packed = compress(codec, data)
@@ -59,7 +60,7 @@ def test_comes_back(data: bytes, codec: Codec) -> None:
     assert bytes(decompress(codec, memoryview(bytearray(packed)), LIMIT)) == data
 
 
-@settings(max_examples=30)
+@examples(0.15)
 @given(contents)
 def test_others_read_ours_and_we_read_theirs(data: bytes) -> None:
     assert gzip.decompress(compress(Codec.GZIP, data)) == data
@@ -165,14 +166,12 @@ def test_truncated_is_corrupt(codec: Codec) -> None:
             decompress(codec, packed[:cut], LIMIT)
 
 
-@settings(max_examples=200)
 @given(st.sampled_from(PACKING), st.binary(max_size=80))
 def test_garbage_is_a_data_error(codec: Codec, garbage: bytes) -> None:
     with suppress(DataError):
         assert len(decompress(codec, garbage, LIMIT)) <= LIMIT
 
 
-@settings(max_examples=200)
 @given(st.sampled_from(PACKING), st.integers(0, 10_000), st.integers(1, 255))
 def test_mutated_is_a_data_error_or_within_the_limit(codec: Codec, at: int, flip: int) -> None:
     packed = bytearray(compress(codec, b"some text, some more text, " * 20))

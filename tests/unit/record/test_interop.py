@@ -14,8 +14,9 @@ import kafka.record.default_records as kafka_python
 import pytest
 from aiokafka import codec as aiokafka_codec
 from aiokafka.record import default_records as aiokafka
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from strandlog.model import Headers, Record, TimestampType
 from strandlog.record.batch import BatchView
@@ -81,7 +82,7 @@ def expected(batch: list[Row], base_offset: int = 0) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@examples(0.3)
 @given(batch=batches, codec=codecs, base_offset=st.integers(0, 2**50))
 def test_they_read_what_we_write(
     reader: str, batch: list[Row], codec: Codec, base_offset: int
@@ -100,7 +101,7 @@ def test_they_read_what_we_write(
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@examples(0.3)
 @given(batch=batches, codec=codecs, base_offset=st.integers(0, 2**50))
 def test_we_read_what_they_write(
     writer: str, batch: list[Row], codec: Codec, base_offset: int

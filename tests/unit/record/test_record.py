@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
@@ -127,7 +128,6 @@ some_headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=3)), max
 rows = st.tuples(deltas, fields, fields, st.just(()) | some_headers)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(rows, max_size=12), st.booleans(), st.sampled_from([BASE_TIMESTAMP, MAX_INT64, -1]))
 def test_comes_back(
     batch: list[tuple[int, bytes | None, bytes | None, Headers]], is_append_time: bool, base: int
@@ -142,7 +142,7 @@ def test_comes_back(
         assert type(record) is Record
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.3)
 @given(st.lists(st.integers(0, 2_000_000), unique=True, min_size=1, max_size=60), st.data())
 def test_offsets_may_have_gaps(numbers: list[int], data: st.DataObject) -> None:
     """As compaction leaves them; and nothing else than rising offsets gets through."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from strandlog.model import Record
 from strandlog.record.record import encode_record
@@ -95,7 +96,7 @@ def test_short_runs_headers_and_nulls_are_left_alone() -> None:
     assert run_of([encode_record(0, i, None, b"v", (("h", b""),)) for i in range(40)])[0] == 1
 
 
-@settings(max_examples=100)
+@examples(0.5)
 @given(st.integers(1, 4), st.integers(0, 1 << 27), st.integers(1, 300))
 def test_offset_columns_spell_varints(width: int, delta: int, count: int) -> None:
     lowest = 0 if width == 1 else 1 << 7 * (width - 1) - 1

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,6 +27,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.examples import examples
 
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.group import Group
@@ -302,10 +303,5 @@ def test_a_group_under_random_load(bench_type: type[Bench]) -> None:
     GroupMachine.bench_type = bench_type
     run_state_machine_as_test(
         GroupMachine,
-        settings=settings(
-            max_examples=200,
-            stateful_step_count=50,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=examples(stateful_step_count=50, suppress_health_check=list(HealthCheck)),
     )

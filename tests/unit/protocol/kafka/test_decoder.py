@@ -7,8 +7,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.kafka_requests import encode, request_bodies
 
 from strandlog.errors import DataError
@@ -30,9 +31,7 @@ FLEXIBLE = [
     for version in api.versions
     if api.api.is_flexible(version)
 ]
-QUICK = settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+QUICK = examples(0.03)
 
 
 def _same(ours: Any, kios: Any) -> bool:

@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from kio.index import load_request_schema
 from kio.serial import entity_reader
+from tests.support.examples import examples
 from tests.support.kafka_requests import encode, response_bodies
 
 from strandlog.client.wire.apis import CLIENT_VERSIONS
@@ -49,9 +50,7 @@ VERSIONS = [
 BY_KIO = [(api, version) for api, version in VERSIONS if api not in {PRODUCE, FETCH}]
 PRODUCE_VERSIONS = [version for api, version in VERSIONS if api == PRODUCE]
 FETCH_VERSIONS = [version for api, version in VERSIONS if api == FETCH]
-QUICK = settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+QUICK = examples(0.03)
 
 
 def _read(schema: Any, data: bytes) -> Any:

@@ -8,10 +8,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+from tests.support.examples import examples
 
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import FETCH, PRODUCE
@@ -81,7 +82,7 @@ def _outcome(parse: Any, version: int, frame: bytes) -> Any:
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-@settings(max_examples=40, deadline=None)
+@examples(0.2)
 @given(
     st.text("abc", max_size=130),
     st.binary(max_size=200),
@@ -103,7 +104,7 @@ def test_the_short_way_and_the_long_way_read_the_same_in_any_bytes(
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-@settings(max_examples=25, deadline=None)
+@examples(0.125)
 @given(TOPICS)
 def test_a_produce_request_is_read_as_kio_wrote_it(
     version: int, topics: list[tuple[str, list[tuple[int, bytes | None]]]]
@@ -148,7 +149,7 @@ PARTITIONS = st.lists(
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-@settings(max_examples=25, deadline=None)
+@examples(0.125)
 @given(st.lists(PARTITIONS, max_size=3))
 def test_a_fetch_response_is_read_by_kio_as_it_was_meant(
     version: int, topics: list[list[FetchedPartition]]
@@ -196,7 +197,7 @@ ANSWERS = st.lists(
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-@settings(max_examples=25, deadline=None)
+@examples(0.125)
 @given(st.lists(ANSWERS, max_size=3))
 def test_a_produce_response_is_read_by_kio_as_it_was_meant(
     version: int, topics: list[list[ProduceAnswer]]

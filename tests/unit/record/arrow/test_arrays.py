@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.record.arrow.column_cases import Row
 
@@ -17,7 +17,6 @@ from strandlog.record.arrow.columns import encode_columns, ready_rows, route_row
 from strandlog.record.builder import BatchBuilder
 
 NOW_MS = 1_750_000_000_000
-RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 WIDE_HEADER = pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])
 PLAIN_BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
@@ -84,7 +83,6 @@ def laid_out(values: list[Any], layout: Callable[[Any], Any], kind: Any, cuts: l
     return pa.chunked_array(chunks)
 
 
-@RELAXED
 @given(
     given_rows=st.lists(rows, min_size=1, max_size=8),
     key_layout=st.sampled_from(list(LAYOUTS)),

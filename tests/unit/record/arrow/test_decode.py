@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.record.arrow.column_cases import (
     FOREVER,
@@ -30,8 +30,6 @@ from strandlog.record.builder import build_batch, build_single, filtered_batch
 from strandlog.record.codecs import Codec
 from strandlog.record.record import encode_record
 
-RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 
 def decoded(data: bytes | bytearray, start: int = 0, end: int = FOREVER, **options: Any) -> Any:
     return decode_columns(data, start, end, topic=TOPIC, partition=PARTITION, **options)
@@ -45,7 +43,6 @@ def numbered(count: int, base_offset: int = 0, codec: Codec = Codec.NONE) -> byt
 # -- the same records -------------------------------------------------------------------------
 
 
-@RELAXED
 @given(log=st.lists(specs, max_size=6), base_offset=st.sampled_from([0, 7, 2**40]))
 def test_every_record_comes_out_as_the_slow_decoder_has_it(
     log: list[Spec], base_offset: int
@@ -54,7 +51,6 @@ def test_every_record_comes_out_as_the_slow_decoder_has_it(
     assert fast_rows(data) == slow_rows(data)
 
 
-@RELAXED
 @given(
     log=st.lists(specs, min_size=1, max_size=4),
     bounds=st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted),
@@ -78,7 +74,6 @@ def test_a_range_inside_batches_is_cut_to_the_record(
     assert columns.next_offset == max(start, min(end, end_offset_of(data)))
 
 
-@RELAXED
 @given(log=st.lists(specs, min_size=1, max_size=3), cut=st.integers(0, 10**6))
 def test_a_batch_that_is_cut_off_is_left_for_the_next_read(log: list[Spec], cut: int) -> None:
     data = log_of(log)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.unit.record.arrow.column_cases import FOREVER, Row, fast_rows, rows
 
 from strandlog.errors import InvalidRecordError, InvalidTimestampError, MessageTooLargeError
@@ -27,7 +28,6 @@ from strandlog.record.builder import BatchBuilder, build_batch
 from strandlog.record.codecs import Codec
 from strandlog.record.partitioner import murmur2
 
-RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NOW_MS = 1_750_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 BYTE_TYPES = (pa.binary(), pa.large_binary())
@@ -60,7 +60,7 @@ def built(given: list[Row], **options: Any) -> bytearray:
 # -- the same bytes ---------------------------------------------------------------------------
 
 
-@RELAXED
+@examples(0.3)
 @given(
     given_rows=st.lists(timed_rows, min_size=1, max_size=8),
     codec=st.sampled_from(list(Codec)),
@@ -91,7 +91,7 @@ def test_the_bytes_are_those_of_the_builder(
     ]
 
 
-@RELAXED
+@examples(0.3)
 @given(
     given_rows=st.lists(timed_rows, min_size=1, max_size=20),
     codec=st.sampled_from(list(Codec)),
@@ -137,7 +137,7 @@ def test_batches_are_cut_at_the_limit_and_lose_nothing(
         assert len(built(given_rows[start : start + counts[index] + 1])) > max_batch_bytes
 
 
-@RELAXED
+@examples(0.3)
 @given(given_rows=st.lists(timed_rows, min_size=1, max_size=8), codec=st.sampled_from(list(Codec)))
 def test_there_and_back(given_rows: list[Row], codec: Codec) -> None:
     (batch,) = encode_columns(table_of(given_rows), timestamp_ms=NOW_MS, codec=codec)
@@ -278,7 +278,7 @@ def test_batches_use_the_room_to_the_byte() -> None:
 # -- partitions --------------------------------------------------------------------------------
 
 
-@RELAXED
+@examples(0.3)
 @given(
     keys=st.lists(st.none() | st.binary(max_size=40), max_size=20),
     count=st.integers(1, 50),

@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.unit.record.arrow.column_cases import Row, fast_rows, rows
 from tests.unit.record.arrow.test_encode import table_of
 from tests.unit.record.test_interop import (
@@ -21,14 +22,13 @@ from strandlog.record.arrow.columns import encode_columns
 from strandlog.record.batch_header import stamp
 from strandlog.record.codecs import Codec
 
-RELAXED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 batches = st.lists(
     rows.map(lambda row: row._replace(timestamp=max(row.timestamp, 0))), min_size=1, max_size=6
 )
 
 
 @pytest.mark.parametrize("reader", READERS)
-@RELAXED
+@examples(0.15)
 @given(batch=batches, codec=st.sampled_from(list(Codec)))
 def test_they_read_what_columns_make(reader: str, batch: list[Row], codec: Codec) -> None:
     (made,) = encode_columns(table_of(batch), timestamp_ms=0, codec=codec)
@@ -37,7 +37,7 @@ def test_they_read_what_columns_make(reader: str, batch: list[Row], codec: Codec
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@RELAXED
+@examples(0.15)
 @given(batch=batches, codec=st.sampled_from(list(Codec)))
 def test_columns_read_what_they_make(writer: str, batch: list[Row], codec: Codec) -> None:
     builder = WRITERS[writer](2, int(codec), 0, -1, -1, -1, 1 << 30)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.broker.broker import Broker
@@ -334,7 +334,6 @@ def stormy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeSession]:
     broker.close()
 
 
-@settings(max_examples=400, deadline=None)
 @given(lines=st.lists(LINES, min_size=1, max_size=5))
 def test_any_line_gets_one_reply_and_the_node_lives_on(
     stormy: NodeSession, lines: list[bytes]

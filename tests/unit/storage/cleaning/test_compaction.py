@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.log_builders import (
     FOLDER,
     START_MS,
@@ -101,7 +102,7 @@ scripts = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(0.3)
 @given(script=scripts, codecs=st.lists(st.sampled_from(list(Codec)), min_size=1, max_size=3))
 def test_the_log_is_a_dict_of_last_values(
     script: list[list[Pair] | str], codecs: list[Codec]

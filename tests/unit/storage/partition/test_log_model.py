@@ -11,9 +11,10 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.examples import examples
 from tests.support.log_builders import (
     START_MS,
     TP,
@@ -344,11 +345,8 @@ def check_indexes(log: PartitionLog, segment: Segment) -> None:
 
 
 TestLogModel = LogModel.TestCase
-TestLogModel.settings = settings(
-    max_examples=250,
+TestLogModel.settings = examples(
     stateful_step_count=40,
-    derandomize=True,
-    deadline=None,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )

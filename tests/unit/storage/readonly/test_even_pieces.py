@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.log_builders import DATA, FOLDER, TP, batch, new_log, small_settings
 
@@ -39,7 +39,6 @@ def guest(files: SimulatedFiles) -> PartitionView:
     return FolderView(files, DATA).view(TP)
 
 
-@settings(max_examples=150, deadline=None)
 @given(BATCHES, st.integers(2, 8), st.floats(0, 1), st.floats(0, 1))
 @example(SKEWED, 2, 0.0, 1.0)
 @example(SKEWED, 5, 0.0, 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.log_builders import DATA, START_MS, TP, batch, new_log, reopen, small_settings
 
@@ -29,7 +29,6 @@ def told(log: PartitionLog) -> list[tuple[int, int, int]]:
     return sorted(entry[:3] for entry in log.aborted if entry.last_offset < log.high_watermark)
 
 
-@settings(max_examples=150, deadline=None)
 @given(ACTIONS)
 def test_a_guest_finds_out_what_the_owner_knows(actions: list[tuple[str, int]]) -> None:
     files = SimulatedFiles()

@@ -1,22 +1,31 @@
-"""One client's socket.
+"""One Kafka connection: bytes to requests, and responses back in request order.
 
-    bytes ─▶ frames ─▶ dispatch ─▶ reply slots ─▶ unsent ─▶ transport, in the order of the requests
+    bytes ─▶ frames ─▶ dispatch ─▶ pending replies ─▶ unsent ─▶ transport, in request order
 
-A reply may come later (a long poll, a join, a sync to disk); those behind it wait in their slots,
-because Kafka's protocol answers in order. At most `max_inflight` requests are being worked on, and
-none is begun behind one that is worked on in slices (`hold_line`). A frame is cut out of the bytes
-when it is about to begin; the bytes behind it stay as they arrived. After a request that kept the
-event loop for long the next ones are begun one at a time, in turns with other connections of that
-kind (`turns.py`). Reading stops at that, while the peer does not take what was written, and while
-the server is out of memory for requests. A request that cannot be read, or a Produce with acks=0
-that fails, closes the connection: there is no other way to report it.
+A reply may be ready later (a long poll, a join, an fsync). Those behind it wait, because Kafka's
+protocol answers in order. At most `max_inflight` requests are in progress. A frame is cut out of
+the received bytes when its request is about to begin; the bytes behind it stay as they arrived. A
+complete frame (`_next`) waits for as long as any of these holds:
 
-The transport copies what it cannot send. So it gets a large reply in pieces, the next one when the
-peer has taken the last (`_send`); until then the rest stays where it is, as views of the log. What
-a connection holds is reported to two budgets of the server (`memory.py`).
+    in flight    `max_inflight` requests of this connection are in progress
+    peer         the client does not read its responses (`_peer_reads`)
+    line         an earlier request of this connection needs several turns of the event loop, or is
+                 a waiting Fetch; clients rely on the order (`hold_line`, `release_line`)
+    gate         it is a large request, and other large requests take up the memory for decoded
+                 ones (`DecodingGate`)
+    turn         other connections come first: after a request that kept the event loop for long,
+                 the next ones begin one at a time, in turn with other connections (`turns.py`)
 
-At the end (`drain`) nothing more is read; what is under way is answered, and when all of it is
-written the connection closes.
+Reading from the socket stops meanwhile, and while the server is out of memory for requests. A
+request that cannot be decoded, or a Produce with acks=0 that fails, closes the connection: there is
+no other way to report it. No request behind it is executed.
+
+The transport copies what it cannot send. So it gets a large reply in pieces, the next one after the
+client has read the last (`_send`); until then the rest stays a view of the log. The bytes that a
+connection holds are reported to two budgets of the server (`memory.py`).
+
+`drain` stops reading; requests in progress are answered, and when all responses are written the
+connection closes.
 """
 
 from __future__ import annotations
@@ -39,19 +48,21 @@ from strandlog.storage.partition.log import PartitionLog
 Buffer = bytes | bytearray | memoryview
 logger = logging.getLogger(__name__)
 
-WRITE_HIGH_WATER_BYTES = 128 * 1024  # the transport copies this much for a peer that stops reading
-PIECE_BYTES = 256 * 1024  # of a large reply, handed to the transport at once
+WRITE_HIGH_WATER_BYTES = (
+    128 * 1024
+)  # the transport copies this much for a client that stops reading
+PIECE_BYTES = 256 * 1024  # of a large reply, given to the transport at once
 WRITE_AT_ONCE_BYTES = 16 * 1024
-LONG_SECONDS = 0.002  # a connection whose requests take longer waits for its turn
+LONG_SECONDS = 0.002  # a connection whose requests take longer begins them only in its turn
 TURN_SECONDS = 0.0001  # of one turn: hundreds of connections may wait for theirs
-COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames are not worth counting
+COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames are not counted
 GATED_FRAME_BYTES = 32 * 1024  # larger ones, except Produce, pass the gate (`DecodingGate`)
 PRODUCE = b"\0\0"  # the api key, the first bytes of a request
-JOINED_BYTES = 16 * 1024  # so little is written quicker as one buffer, copied together
+JOINED_BYTES = 16 * 1024  # fewer bytes are faster to write as one copied buffer
 
 
-class Slot:
-    """The place of one reply in the order of replies."""
+class PendingReply:
+    """The reply to one request, in its place among the replies of the connection."""
 
     __slots__ = (
         "_connection",
@@ -69,17 +80,17 @@ class Slot:
     def __init__(self, connection: Connection, frame_bytes: int = 0, gated_bytes: int = 0) -> None:
         self._connection = connection
         self.gated_bytes = gated_bytes  # of a large request, until it leaves the gate
-        self.frame_bytes = frame_bytes  # of the request, as long as it is kept and worth counting
+        self.frame_bytes = frame_bytes  # of the request, while it is kept; 0 for a small one
         self.buffers: Sequence[Buffer] | None = None
         self.size_bytes = 0
-        self.copied_bytes = 0  # of a large reply: what is not a view of a mapped file
+        self.copied_bytes = 0  # of a large reply: all but views of mapped files
         self.is_filled = False
         self.on_abandoned: Callable[[], None] | None = None
-        self.api = ""  # which request this answers, once that is known
+        self.api = ""  # its name, once it is known
         self.began = stopwatch()
 
     def fill(self, buffers: Sequence[Buffer] | None) -> None:
-        """The reply, without its length; None for a request that gets none."""
+        """Set the reply, without its length; None for a request without a response."""
         if self.is_filled:
             return
         self.buffers = buffers
@@ -91,28 +102,29 @@ class Slot:
         self.release_frame()
         if self.gated_bytes:
             self.leave_gate()
-        self._connection.slot_filled(self)
+        self._connection.reply_ready(self)
 
     def release_frame(self) -> None:
-        """The bytes of the request are no longer needed."""
+        """Release the bytes of the request."""
         if self.frame_bytes:
             self._connection.frame_released(self.frame_bytes)
             self.frame_bytes = 0
 
     def leave_gate(self) -> None:
-        """What was decoded is needed no longer, or bounded otherwise."""
+        """Let the next large request in: the decoded request is not needed any more, or is bounded
+        elsewhere."""
         if self.gated_bytes:
             self._connection.gate_left(self.gated_bytes)
             self.gated_bytes = 0
 
     def fail(self) -> None:
-        """There is no way to answer: hang up."""
+        """Close the connection, because no response can report the failure."""
         self._connection.count_failure()
         self._connection.abort()
 
 
 def _gated_bytes(frame: memoryview) -> int:
-    """The size of a request that has to pass the gate, else 0."""
+    """The size of a request that has to pass the gate; 0 for others."""
     return len(frame) if len(frame) >= GATED_FRAME_BYTES and frame[:2] != PRODUCE else 0
 
 
@@ -120,8 +132,8 @@ def _is_mapped(buffer: Buffer) -> bool:
     return type(buffer) is memoryview and isinstance(buffer.obj, mmap.mmap)
 
 
-class Door(Protocol):
-    """What a connection needs of the server around it."""
+class ConnectionOwner(Protocol):
+    """What a connection needs from the server."""
 
     max_frame_bytes: int
     max_other_frame_bytes: int
@@ -133,42 +145,42 @@ class Door(Protocol):
     metrics: Metrics
     clock: Clock
 
-    def handle(self, frame: memoryview, slot: Slot, connection: Connection) -> None:
-        """Work on one request; fills the slot now or later."""
+    def handle(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
+        """Handle one request; fills its reply now or later."""
 
     def worked(self) -> None:
-        """All requests that may be under way were begun."""
+        """Called after a round of requests has begun."""
 
     def opened(self, connection: Connection) -> bool:
-        """A client connected; False when there is no room for it."""
+        """A client connected; returns False if max.connections is reached."""
 
     def closed(self, connection: Connection) -> None:
-        """A client went."""
+        """The connection is closed."""
 
 
 class Connection(asyncio.Protocol):
-    """One client."""
+    """One client's connection."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._splitter = FrameSplitter(door.max_frame_bytes, door.max_other_frame_bytes)
-        self._slots: deque[Slot] = deque()
-        self._next: memoryview | None = None  # the next whole frame; those behind it are not cut
-        self._unsent: deque[Buffer] = deque()  # of replies whose turn it is
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._splitter = FrameSplitter(owner.max_frame_bytes, owner.max_other_frame_bytes)
+        self._replies: deque[PendingReply] = deque()
+        self._next: memoryview | None = None  # the next complete frame
+        self._unsent: deque[Buffer] = deque()  # of the replies that are next in order
         self._unsent_bytes = 0
-        self._frame_bytes = 0  # of whole frames that are kept
-        self._copied_bytes = 0  # of replies that the peer has not taken
-        self._counted = (0, 0)  # what the budgets know
+        self._frame_bytes = 0  # of complete frames in memory
+        self._copied_bytes = 0  # of replies that the client has not read
+        self._counted = (0, 0)  # (requests, replies) as last reported to the budgets
         self._transport: asyncio.Transport | None = None
         self._peer_reads = True
         self._is_paused = False
-        self._is_working = False
-        self._holds = 0  # requests that no other may be begun behind
-        self._takes_long = False
-        self._awaits_turn = False
+        self._is_beginning = False
+        self._line_holds = 0  # requests that keep those behind them from beginning
+        self._takes_long = False  # its last requests did: it begins requests only in its turn
+        self._waits_for_turn = False
         self._is_draining = False
-        self._moved_ms = 0  # when the peer last sent or took something
-        self._buffered_then = 0  # by the transport, when that was last looked at
+        self._moved_ms = 0  # when the client last sent or read something
+        self._buffered_then = 0  # in the transport, at the last check
         self.answered_at: dict[PartitionLog, int] = {}  # where fetches began that got records
         self.last_active_ms = 0
         self.local_address: tuple[str, int] = ("127.0.0.1", 0)
@@ -177,154 +189,159 @@ class Connection(asyncio.Protocol):
     # -- asyncio ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's, they only behave like them.
+        # uvloop's transports do not inherit from asyncio's; they have the same interface.
         self._transport = transport = cast(asyncio.Transport, transport)
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         self.local_address = (local[0], local[1]) if local else self.local_address
         self.peer_host = peer[0] if peer else ""
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
-        self.last_active_ms = self._door.clock.monotonic_ms()
-        if not self._door.opened(self):
+        self.last_active_ms = self._owner.clock.monotonic_ms()
+        if not self._owner.opened(self):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._transport = None
         self._abandon()
-        self._door.closed(self)
+        self._owner.closed(self)
 
     def _abandon(self) -> None:
-        """Give back at once what this connection holds: no reply can be sent any more."""
-        slots = list(self._slots)
-        self._door.metrics.requests_in_flight -= len(slots)
-        self._door.metrics.connections_paused -= self._is_paused
+        """Release everything that this connection holds: no reply can be sent any more."""
+        replies = list(self._replies)
+        self._owner.metrics.requests_in_flight -= len(replies)
+        self._owner.metrics.connections_paused -= self._is_paused
         self._is_paused = False
-        self._slots.clear()
+        self._replies.clear()
         self._next = None
         self._unsent.clear()
-        self._door.requests.hold(self, 0)
-        self._door.replies.hold(self, 0)
-        for slot in slots:
-            slot.leave_gate()
-            if slot.on_abandoned is not None and not slot.is_filled:
-                slot.on_abandoned()
+        self._owner.requests.hold(self, 0)
+        self._owner.replies.hold(self, 0)
+        for reply in replies:
+            reply.leave_gate()
+            if reply.on_abandoned is not None and not reply.is_filled:
+                reply.on_abandoned()
 
     def pause_writing(self) -> None:
         self._peer_reads = False
-        self._moved_ms = self._door.clock.monotonic_ms()
+        self._moved_ms = self._owner.clock.monotonic_ms()
         self.regulate()
 
     def resume_writing(self) -> None:
         self._peer_reads = True
         self._send()
-        self._work()
+        self._begin_or_wait()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._is_draining:
             return
-        self.last_active_ms = self._moved_ms = self._door.clock.monotonic_ms()
+        self.last_active_ms = self._moved_ms = self._owner.clock.monotonic_ms()
         self._splitter.feed(data)
         if self._next is None:
             self._cut()
-        self._work()
+        self._begin_or_wait()
 
     def _cut(self) -> None:
-        """Take the next frame out of what has arrived."""
+        """Cut the next complete frame out of the received bytes."""
         try:
             self._next = self._splitter.cut()
         except DataError as error:
-            logger.warning("%s: %s; hanging up", self.peer_host, error)
+            logger.warning("closing the connection from %s: %s", self.peer_host, error)
             self.abort()
             return
         if self._next is not None and len(self._next) >= COUNTED_FRAME_BYTES:
             self._frame_bytes += len(self._next)
 
-    # -- work ------------------------------------------------------------------------------------
+    # -- beginning requests ----------------------------------------------------------------------
 
     def _may_begin(self) -> bool:
+        """Whether the next request waits for nothing but its turn."""
         return (
             self._next is not None
             and self._peer_reads
-            and not self._holds
-            and len(self._slots) < self._door.max_inflight
-            and self._passes_gate(self._next)
+            and not self._line_holds
+            and len(self._replies) < self._owner.max_inflight
+            and self._fits_gate(self._next)
         )
 
-    def _passes_gate(self, frame: memoryview) -> bool:
+    def _fits_gate(self, frame: memoryview) -> bool:
+        """Whether the gate has room for a request; if not, `_gate_opened` is called later."""
         gated = _gated_bytes(frame)
-        if not gated or self._door.decoding.has_room(gated):
+        if not gated or self._owner.decoding.has_room(gated):
             return True
-        self._door.decoding.wait(self._pass_gate)
+        self._owner.decoding.wait(self._gate_opened)
         return False
 
-    def _pass_gate(self) -> None:
+    def _gate_opened(self) -> None:
         if self._transport is not None:
-            self._work()
+            self._begin_or_wait()
 
     def gate_left(self, count: int) -> None:
-        self._door.decoding.leave(count)
+        self._owner.decoding.leave(count)
 
-    def _work(self) -> None:
-        """Begin as many requests as may be under way, or queue up for a turn."""
-        if not self._takes_long and self._next is not None and self._door.turns.may_begin():
-            self._begin(self._door.max_inflight, LONG_SECONDS)
-        self._queue_up()
+    def _begin_or_wait(self) -> None:
+        """Begin as many requests as possible, or wait for a turn."""
+        if not self._takes_long and self._next is not None and self._owner.turns.may_begin():
+            self._begin(self._owner.max_inflight, LONG_SECONDS)
+        self._wait_for_turn()
 
-    def _queue_up(self) -> None:
-        """Wait for a turn if requests are left that may begin."""
-        if not self._awaits_turn and self._may_begin():
-            self._awaits_turn = True
-            self._door.turns.add(self._take_turn)
-        elif self._next is not None:  # it waits, perhaps for long
+    def _wait_for_turn(self) -> None:
+        """Queue for a turn if requests are left that may begin."""
+        if not self._waits_for_turn and self._may_begin():
+            self._waits_for_turn = True
+            self._owner.turns.add(self._take_turn)
+        elif self._next is not None:  # it waits for something else, perhaps for long
             self._next = compacted(self._next)
             self._splitter.compact()
-        self._account()  # whether or not a request was begun: an unfinished frame grows
+        self._account()  # even if no request began: an unfinished frame grows
         self.regulate()
 
     def _take_turn(self) -> None:
-        self._awaits_turn = False
-        self._begin(1 if self._takes_long else self._door.max_inflight, TURN_SECONDS)
-        self._queue_up()
+        self._waits_for_turn = False
+        self._begin(1 if self._takes_long else self._owner.max_inflight, TURN_SECONDS)
+        self._wait_for_turn()
 
     def _begin(self, most: int, seconds: float) -> None:
-        """Begin so many requests, fewer when they take longer than that."""
+        """Begin at most `most` requests; stop early after `seconds`."""
         began = stopwatch()
-        self._is_working = True  # replies that are ready at once go out together
+        self._is_beginning = True  # replies that are ready at once are written together
         while most and (frame := self._next) is not None and self._may_begin():
             most -= 1
             self._next = None
             gated = _gated_bytes(frame)
             if gated:
-                self._door.decoding.enter(gated)
-            slot = Slot(self, len(frame) if len(frame) >= COUNTED_FRAME_BYTES else 0, gated)
-            self._slots.append(slot)
-            self._door.metrics.requests_in_flight += 1
-            self._door.handle(frame, slot, self)
+                self._owner.decoding.enter(gated)
+            reply = PendingReply(
+                self, len(frame) if len(frame) >= COUNTED_FRAME_BYTES else 0, gated
+            )
+            self._replies.append(reply)
+            self._owner.metrics.requests_in_flight += 1
+            self._owner.handle(frame, reply, self)
             if self._transport is not None:
                 self._cut()
-            if slot.is_filled and (
-                slot.size_bytes > WRITE_AT_ONCE_BYTES or len(self._slots) == self._door.max_inflight
+            if reply.is_filled and (
+                reply.size_bytes > WRITE_AT_ONCE_BYTES
+                or len(self._replies) == self._owner.max_inflight
             ):
-                self._write_ready()  # and hear at once when the peer does not keep up
+                self._write_ready()  # so that pause_writing stops a client that does not keep up
             if stopwatch() - began > seconds:
                 break
-        self._is_working = False
+        self._is_beginning = False
         self._write_ready()
         self._takes_long = stopwatch() - began > LONG_SECONDS
-        self._door.worked()
+        self._owner.worked()
 
     def hold_line(self) -> None:
-        """Begin no other request until `release_line`, which is called once for each hold."""
-        self._holds += 1
+        """Begin no other request until `release_line`, which must be called once per hold."""
+        self._line_holds += 1
 
     def release_line(self) -> None:
-        """The request that needed several turns is done, or waits for something else."""
-        self._holds -= 1
-        if not self._holds and self._next is not None and not self._is_working:
-            asyncio.get_running_loop().call_soon(self._work)
+        """The request is answered, or those behind it may begin while it waits."""
+        self._line_holds -= 1
+        if not self._line_holds and self._next is not None and not self._is_beginning:
+            asyncio.get_running_loop().call_soon(self._begin_or_wait)
 
     def regulate(self) -> None:
-        """Read on only while there is room for more work."""
+        """Pause or resume reading, depending on whether there is room for more requests."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -334,50 +351,50 @@ class Connection(asyncio.Protocol):
             or self._is_draining
             or (
                 self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
-                and self._door.requests.must_wait(self)
+                and self._owner.requests.must_wait(self)
             )
         )
         if should_pause != self._is_paused:
             self._is_paused = should_pause
-            self._door.metrics.connections_paused += 1 if should_pause else -1
+            self._owner.metrics.connections_paused += 1 if should_pause else -1
             if should_pause:
                 transport.pause_reading()
             else:
-                self._moved_ms = self._door.clock.monotonic_ms()
+                self._moved_ms = self._owner.clock.monotonic_ms()
                 transport.resume_reading()
 
-    def slot_filled(self, slot: Slot) -> None:
-        """Write what is ready, unless more is about to be."""
+    def reply_ready(self, reply: PendingReply) -> None:
+        """Write the replies that are ready, unless more may become ready at once."""
         if self._transport is None:
-            slot.buffers = None
+            reply.buffers = None
             return
-        self._copied_bytes += slot.copied_bytes
-        if slot.api:
-            self._door.metrics.request_done(slot.api, stopwatch() - slot.began)
-        if self._is_working:
+        self._copied_bytes += reply.copied_bytes
+        if reply.api:
+            self._owner.metrics.request_done(reply.api, stopwatch() - reply.began)
+        if self._is_beginning:
             return
-        self.last_active_ms = self._door.clock.monotonic_ms()
+        self.last_active_ms = self._owner.clock.monotonic_ms()
         self._write_ready()
         self._account()
         if self._next is not None:
-            # Not from here: the one who filled the slot is in the middle of something.
-            asyncio.get_running_loop().call_soon(self._work)
+            # Not from here: the caller is in the middle of its own work.
+            asyncio.get_running_loop().call_soon(self._begin_or_wait)
 
     def _write_ready(self) -> None:
-        """Write the replies that are next in order and filled."""
-        slots, unsent = self._slots, self._unsent
-        while slots and slots[0].is_filled:
-            slot = slots.popleft()
-            self._door.metrics.requests_in_flight -= 1
-            if slot.buffers is not None:
-                unsent.append(slot.size_bytes.to_bytes(4))
-                unsent += slot.buffers
-                self._unsent_bytes += 4 + slot.size_bytes
+        """Write the replies that are next in order and ready."""
+        replies, unsent = self._replies, self._unsent
+        while replies and replies[0].is_filled:
+            reply = replies.popleft()
+            self._owner.metrics.requests_in_flight -= 1
+            if reply.buffers is not None:
+                unsent.append(reply.size_bytes.to_bytes(4))
+                unsent += reply.buffers
+                self._unsent_bytes += 4 + reply.size_bytes
         if unsent or self._is_draining:
             self._send()
 
     def _send(self) -> None:
-        """Hand the transport as much as the peer takes."""
+        """Hand the transport as much as the client reads."""
         transport = self._transport
         if transport is None:
             return
@@ -392,19 +409,19 @@ class Connection(asyncio.Protocol):
             transport.writelines(piece)
         if not unsent:
             self._unsent_bytes = 0
-            self._copied_bytes = sum([slot.copied_bytes for slot in self._slots])
-            if self._is_draining and not self._slots:
+            self._copied_bytes = sum([reply.copied_bytes for reply in self._replies])
+            if self._is_draining and not self._replies:
                 transport.close()  # once everything is written
 
     def _next_piece(self) -> list[Buffer]:
-        """The next `PIECE_BYTES` of what is unsent."""
+        """Take the next `PIECE_BYTES` of the unsent bytes."""
         unsent = self._unsent
         piece: list[Buffer] = []
         left = PIECE_BYTES
         while unsent and left:
             buffer = unsent.popleft()
             if len(buffer) <= left:
-                # The end of a large buffer is copied: as a view it would keep all of it in memory.
+                # The end of a large buffer is copied: a view would keep the whole buffer in memory.
                 whole = type(buffer) is not memoryview or _is_mapped(buffer)
                 piece.append(buffer if whole else bytes(buffer))
                 left -= len(buffer)
@@ -422,7 +439,7 @@ class Connection(asyncio.Protocol):
         self._frame_bytes -= count
 
     def _account(self) -> None:
-        """Tell the budgets what this connection holds."""
+        """Report the bytes that this connection holds to the budgets."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -435,17 +452,17 @@ class Connection(asyncio.Protocol):
             was_requests, was_replies = self._counted
             self._counted = (requests, replies)
             if requests != was_requests:
-                self._door.requests.hold(self, requests)
+                self._owner.requests.hold(self, requests)
             if replies != was_replies:
-                self._door.replies.hold(self, replies)
+                self._owner.replies.hold(self, replies)
 
     def missing_bytes(self) -> int:
-        """How many bytes the unfinished frame lacks; 0 if there is none worth counting."""
+        """Bytes that the unfinished frame lacks; 0 if there is none, or a small one."""
         is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
         return self._splitter.missing_bytes if is_counted and self._next is None else 0
 
     def stalled_ms(self, now_ms: int) -> int:
-        """How long the peer has sent and taken nothing although it could."""
+        """How long the client has neither sent nor read although it could."""
         transport = self._transport
         if transport is None:
             return 0
@@ -458,31 +475,31 @@ class Connection(asyncio.Protocol):
         is_awaited = self.missing_bytes() > 0 and not self._is_paused
         return now_ms - self._moved_ms if is_awaited else 0
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether the client can still be answered."""
+        """Whether responses can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     def is_idle(self, since_ms: int) -> bool:
-        """Whether nothing came, went or was under way since then."""
-        return not self._slots and self.last_active_ms < since_ms
+        """Whether nothing was received, sent or in progress since then."""
+        return not self._replies and self.last_active_ms < since_ms
 
     def drain(self) -> None:
-        """Read nothing more; close when everything that is under way is answered."""
+        """Stop reading; close when every request in progress is answered."""
         self._is_draining = True
         self._next = None
         self.regulate()
         self._write_ready()
 
     def close(self) -> None:
-        """Hang up when everything that was written is taken."""
+        """Close when the transport has sent everything."""
         if self._transport is not None:
             self._transport.close()
 
     def count_failure(self) -> None:
-        self._door.metrics.failed_requests += 1
+        self._owner.metrics.failed_requests += 1
 
     def abort(self) -> None:
         """Close at once."""

@@ -20,7 +20,7 @@ from strandlog.protocol.kafka.encoder import response_encoder
 from strandlog.protocol.kafka.headers import read_request_header
 from strandlog.server.core import ServerCore
 from strandlog.server.kafka.api import KAFKA_APIS, SUPPORTED_VERSIONS
-from strandlog.server.kafka.connection import Connection, Slot
+from strandlog.server.kafka.connection import Connection, PendingReply
 from strandlog.server.kafka.request import Request
 from strandlog.server.memory import DecodingGate
 from strandlog.storage.partition.log import PartitionLog
@@ -112,7 +112,7 @@ class KafkaDoor:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def handle(self, frame: memoryview, slot: Slot, connection: Connection) -> None:
+    def handle(self, frame: memoryview, slot: PendingReply, connection: Connection) -> None:
         """Work on one request; fills the slot now or later."""
         name = "?"
         try:

@@ -15,7 +15,7 @@ from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.decoder import ANY_NUMBER, decode_request, decode_request_steps
 from strandlog.protocol.kafka.encoder import encode_response_steps, response_encoder
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
-from strandlog.server.kafka.connection import Buffer, Connection, Slot
+from strandlog.server.kafka.connection import Buffer, Connection, PendingReply
 from strandlog.storage.work import Steps, breathe
 
 LARGE_FRAME_BYTES = 16 * 1024
@@ -38,7 +38,7 @@ class Request:
         self,
         header: RequestHeader,
         frame: memoryview,
-        slot: Slot,
+        slot: PendingReply,
         connection: Connection,
         max_elements: int,
     ) -> None:

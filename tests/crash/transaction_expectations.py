@@ -94,7 +94,7 @@ def check_offsets(bench: TransactionBench, ledger: Ledger, committed: set[int] |
         ensure(found in allowed, f"group {group!r} is at {found} in {tp}, not at one of {allowed}")
         if committed is not None:
             ensure(
-                not bench.broker.group_coordinator.is_unstable(group, tp),
+                not bench.broker.group_coordinator.has_pending_commit(group, tp),
                 f"the offset of {group!r} in {tp} is about to move for ever",
             )
 

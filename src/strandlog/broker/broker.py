@@ -168,7 +168,7 @@ class Broker:
         forbid_internal(check_topic_name(name))
         if name not in self.catalog:
             # A crash or a full disk may have kept `delete_topic` from it.
-            yield from self.group_coordinator.forgetting_topic(name)
+            yield from self.group_coordinator.delete_topic_offsets(name)
         return (yield from self.catalog.creating(name, partitions, config))
 
     def delete_topic(self, name: str) -> None:
@@ -181,7 +181,7 @@ class Broker:
         with self.log_dir.reserve.spending():
             yield from self.catalog.deleting(name)
             try:
-                yield from self.group_coordinator.forgetting_topic(name)
+                yield from self.group_coordinator.delete_topic_offsets(name)
             except StrandlogError as error:  # the topic is gone; `create_topic` tries again
                 self.log_dir.report(
                     "groups still have offsets of deleted topics",

@@ -1,11 +1,11 @@
-"""What a group and its members may be called and ask for: checks without effects.
+"""Validates group names, join requests and offset commits.
 
-- Group names have 1 to 255 characters, any printable one ("|" and "/" too). Control characters and
-  lone surrogates, which no console can show and no log can hold, are refused.
-- Session time-outs lie between group.min.session.timeout.ms and group.max.session.timeout.ms.
-- Every text of a join fits into Kafka's string type: what cannot be written down would make every
-  later rebalance of the group fail.
-- An offset of a "consumer" group is committed by the member that owns the partition.
+- Group names have 1 to 255 printable characters ("|" and "/" too). Control characters and lone
+  surrogates are invalid: no console can show them, and the log cannot store the latter.
+- Session time-outs are between group.min.session.timeout.ms and group.max.session.timeout.ms.
+- Every text of a join fits Kafka's string type: one that cannot be stored would make every later
+  rebalance of the group fail.
+- Only the member that owns a partition of a "consumer" group commits its offset.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import unicodedata
 from collections.abc import Callable
 
 from strandlog.broker.groups.group import Group
-from strandlog.broker.groups.offsets import refusal
-from strandlog.broker.groups.requests import CommitRequest, JoinRequest, Member, sent_bytes
+from strandlog.broker.groups.members import Member, protocols_bytes
+from strandlog.broker.groups.offsets import offset_error
+from strandlog.broker.groups.requests import CommitRequest, JoinRequest
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     GroupMetadataTooLargeError,
@@ -37,12 +38,12 @@ MAX_PROTOCOLS = 100  # assignors of one member; clients name one to three
 
 def check_group_name(group_id: str) -> None:
     if not isinstance(group_id, str) or not group_id:
-        raise InvalidGroupError(group_id, "give it at least one character")
+        raise InvalidGroupError(group_id, "it is empty")
     if len(group_id) > MAX_GROUP_ID_CHARACTERS:
         limit = MAX_GROUP_ID_CHARACTERS
-        raise InvalidGroupError(group_id, f"it is longer than {limit} characters; shorten it")
+        raise InvalidGroupError(group_id, f"it has more than {limit} characters")
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in group_id):
-        raise InvalidGroupError(group_id, "leave out control characters")
+        raise InvalidGroupError(group_id, "it contains control characters")
 
 
 def check_join(request: JoinRequest, settings: BrokerSettings) -> None:
@@ -54,27 +55,27 @@ def check_join(request: JoinRequest, settings: BrokerSettings) -> None:
         )
     if not 0 <= request.rebalance_timeout_ms <= MAX_TIMEOUT_MS:
         raise InvalidSessionTimeoutError(
-            f"a rebalance time-out of {request.rebalance_timeout_ms} ms makes no sense; "
-            f"choose one of 0 to {MAX_TIMEOUT_MS}"
+            f"a rebalance time-out of {request.rebalance_timeout_ms} ms is out of range; "
+            f"choose 0 to {MAX_TIMEOUT_MS}"
         )
     if len(request.protocols) > MAX_PROTOCOLS:
         raise GroupMetadataTooLargeError(
-            f"a member of {request.group_id!r} names {len(request.protocols)} assignors; the limit "
+            f"a member of {request.group_id!r} lists {len(request.protocols)} assignors; the limit "
             f"is {MAX_PROTOCOLS}"
         )
-    size, limit = sent_bytes(request.protocols), settings.group_member_metadata_max_bytes
+    size, limit = protocols_bytes(request.protocols), settings.group_member_metadata_max_bytes
     if size > limit:
         raise GroupMetadataTooLargeError(
             f"a member of {request.group_id!r} sends {size} bytes of metadata, over the limit of "
             f"{limit}; subscribe to less or raise group.member.metadata.max.bytes"
         )
-    named = (request.client_id, request.client_host, request.group_instance_id or "")
-    for text in (*named, request.protocol_type, *(item.name for item in request.protocols)):
+    texts = (request.client_id, request.client_host, request.group_instance_id or "")
+    for text in (*texts, request.protocol_type, *(item.name for item in request.protocols)):
         encoded_text(text)
 
 
 def _ownership_error(group: Group, member: Member, partition: TopicPartition) -> StrandlogError:
-    """Why a member may not move the group's offset in a partition that it does not own."""
+    """Why a member may not commit an offset of a partition that it does not own."""
     if not group.has_assignment:
         return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join it again")
     return NotOwnerError(
@@ -83,28 +84,30 @@ def _ownership_error(group: Group, member: Member, partition: TopicPartition) ->
     )
 
 
-def refused_offsets(
+def offset_errors(
     group: Group | None, request: CommitRequest, metadata_max_bytes: int
 ) -> dict[TopicPartition, StrandlogError]:
-    """Raises when the committer may commit nothing at all; else says what may not be kept."""
+    """Raises if the committer may not commit at all; else returns the error of each partition."""
     member: Member | None = None
     if group is not None:
-        member = group.committer(request.member_id, request.generation, request.group_instance_id)
+        member = group.check_commit(
+            request.member_id, request.generation, request.group_instance_id
+        )
     elif request.generation >= 0:
         raise IllegalGenerationError(
             f"group {request.group_id!r} has no generation {request.generation}; join it first"
         )
-    refused: dict[TopicPartition, StrandlogError] = {}
+    errors: dict[TopicPartition, StrandlogError] = {}
     may_commit: Callable[[TopicPartition], bool] = lambda _: True  # noqa: E731
     if group is not None and member is not None:
-        may_commit = group.roster.commit_rule(member, group.protocol_name)
+        may_commit = group.members.commit_rule(member, group.protocol_name)
     for partition, value in request.offsets.items():
-        error = refusal(partition, value, metadata_max_bytes)
+        error = offset_error(partition, value, metadata_max_bytes)
         if error is None and group and member and not may_commit(partition):
             error = _ownership_error(group, member, partition)
         if error is not None:
-            refused[partition] = error
-    return refused
+            errors[partition] = error
+    return errors
 
 
 def unknown_member(group_id: str, member_id: str) -> UnknownMemberError:

@@ -1,30 +1,30 @@
-"""Finds, creates, keeps and expires consumer groups and their offsets.
+"""Finds, creates, stores and expires consumer groups and their offsets.
 
-    join ─▶ Group ─▶ Deferred          one `Group` per name, made by the first join or commit
-    commit ─▶ rules ─▶ log ─▶ store   the log first, so that memory never promises more than it
-    load ◀─ log                       groups and offsets as of the last completed write
-    tick ─▶ timers                    sessions, rebalances, and every
-                                      offsets.retention.check.interval.ms a look for what expired
+    join ─▶ Group ─▶ Deferred          one `Group` per name, created by the first join or commit
+    commit ─▶ checks ─▶ log ─▶ memory  the log first, so memory never has more than the log
+    load ◀─ log                        groups and offsets of the last completed write
+    tick ─▶ timers                     sessions, rebalances, and the expiry of offsets every
+                                       offsets.retention.check.interval.ms
 
-Errors come at once as exceptions; a `Deferred` fails only with what happened while it was open.
+Errors are raised at once; a `Deferred` fails only with errors that happen while it is open.
 
-Names are checked when they come in (group_rules.py); names in the log are taken as they are.
+Names in requests are checked (checks.py); names in the log are accepted as they are.
 
 Who may commit:
 
-- Nobody in particular (no member id, generation -1: a simple consumer) while the group is empty.
+- A simple consumer (no member id, generation -1) while the group is empty.
 - A member of the current generation, except while that generation has no assignment yet
-  (RebalanceInProgressError). In a "consumer" group only for what it owns (NotOwnerError):
-  so a member with a stale position can never move the group back. This is stricter than Kafka;
-  `Roster.commit_rule` says what a cooperative member may do.
+  (RebalanceInProgressError). In a "consumer" group only the partitions it owns (NotOwnerError), so
+  a member with a stale position never moves the group back. This is stricter than Kafka;
+  `MemberList.commit_rule` says what a cooperative member may do.
 
-`commit_offsets` keeps all or nothing and raises; `try_commit_offsets` keeps what it may and
-returns the rest with reasons, as Kafka's wire wants it.
+`commit_offsets` commits all offsets or raises; `try_commit_offsets` commits the valid ones and
+returns the errors of the others, as Kafka's protocol has it.
 
-A write that fails is counted in `failed_writes`. The caller hears of it; if it was time that wanted
-the write (an emptied group, expired offsets), it is tried again at the next look.
+A failed write is counted in `failed_writes`, and the caller gets the error. A write that a timer
+started (an emptied group, expired offsets) is repeated at the next check.
 
-Everything waits for `load()`: CoordinatorLoadingError.
+Before `load()`, every request raises CoordinatorLoadingError.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.checks import (
     check_group_name,
     check_join,
-    refused_offsets,
+    offset_errors,
     unknown_member,
 )
-from strandlog.broker.groups.group import Group
-from strandlog.broker.groups.members import Meter
+from strandlog.broker.groups.group import EMPTY, Group, GroupServices
+from strandlog.broker.groups.members import MemoryMeter
 from strandlog.broker.groups.offsets import (
-    OffsetStore,
+    CommittedOffsets,
+    TransactionOffsets,
     commit_records,
     expired_partitions,
+    expiry_rule,
     tombstones,
 )
-from strandlog.broker.groups.rebalance import EMPTY, GroupContext, RebalancingGroup
 from strandlog.broker.groups.requests import (
     NO_MEMBER_ID,
     CommitRequest,
@@ -63,12 +64,10 @@ from strandlog.broker.groups.requests import (
 )
 from strandlog.broker.groups.stored_group import (
     description,
-    expiry_rule,
     group_value,
     listing,
     restore_group,
 )
-from strandlog.broker.groups.transaction_offsets import PendingOffsets
 from strandlog.broker.timers import Timers
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
@@ -94,14 +93,12 @@ from strandlog.protocol.group_records import (
 )
 from strandlog.storage.work import Steps, breathe
 
-OFFSETS_FORGOTTEN_AT_ONCE = 2_000  # before other requests get their turn
-
-
-GROUPS_AT_ONCE = 50  # that one look for expired offsets goes through
+OFFSETS_DELETED_AT_ONCE = 2_000  # before other requests get their turn
+GROUPS_AT_ONCE = 50  # checked for expired offsets before other requests get their turn
 
 
 class LoadReport(NamedTuple):
-    """What `load` found; `skipped` records are of another kind or cannot be read."""
+    """What `load` found; `skipped` records are of another kind or cannot be decoded."""
 
     groups: int
     offsets: int
@@ -115,32 +112,34 @@ class GroupCoordinator:
         self,
         settings: BrokerSettings,
         clock: Clock,
-        log: TableLog,
+        table: TableLog,
         new_id: Callable[[], str],
     ) -> None:
         self.failed_writes = 0
         self._settings = settings
         self._clock = clock
-        self._log = log
+        self._table = table
         self._timers = Timers()
-        self._context = GroupContext(settings, clock, self._timers, new_id, self._save, Meter())
+        self._services = GroupServices(
+            settings, clock, self._timers, new_id, self._save, MemoryMeter()
+        )
         self._groups: dict[str, Group] = {}
-        self._offsets = OffsetStore()
-        self._pending = PendingOffsets()
+        self._offsets = CommittedOffsets()
+        self._transaction_offsets = TransactionOffsets()
         self._is_loaded = False
 
     def load(self) -> LoadReport:
-        """Restores what the log holds and starts the sessions anew."""
+        """Restores groups and offsets from the log and restarts the sessions."""
         assert not self._is_loaded, "a coordinator loads once"
         values: dict[str, GroupValue] = {}
         skipped = 0
-        for key, value in latest_values(self._log).items():
+        for key, value in latest_values(self._table).items():
             try:
                 skipped += self._load_record(key, value, values)
             except DataError:
                 skipped += 1
         for name in dict.fromkeys([*values, *self._offsets.groups()]):
-            self._groups[name] = group = Group(name, self._context)
+            self._groups[name] = group = Group(name, self._services)
             try:
                 if name in values:
                     restore_group(group, values[name])
@@ -148,16 +147,16 @@ class GroupCoordinator:
                 skipped += 1
         skipped += self._load_open_transactions()
         self._is_loaded = True
-        self._plan_next_look()
+        self._schedule_expiry()
         offsets = sum(len(self._offsets.of_group(name)) for name in self._offsets.groups())
         return LoadReport(len(self._groups), offsets, skipped)
 
     def tick(self, now_ms: int) -> None:
-        """Does what is due at `now_ms` on the monotonic clock."""
+        """Runs the timers that are due at `now_ms` on the monotonic clock."""
         self._timers.run_due(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """The next deadline for `tick`."""
         return self._timers.next_deadline_ms()
 
     # Members.
@@ -173,7 +172,7 @@ class GroupCoordinator:
         try:
             return group.join(request)
         finally:
-            self._drop_if_blank(group)
+            self._drop_if_unused(group)
 
     def sync(self, request: SyncRequest) -> Deferred[SyncResult]:
         return self._group_of_member(request.group_id, request.member_id).sync(request)
@@ -191,27 +190,27 @@ class GroupCoordinator:
     def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
         group = self._group_of_member(group_id, member_id)
         group.leave(member_id, group_instance_id)
-        self._drop_if_blank(group)
+        self._drop_if_unused(group)
 
     # Offsets.
 
     def commit_offsets(self, request: CommitRequest) -> None:
-        """Keeps every offset of the request, or none and says why."""
-        group, refused = self._judge(request)
-        for error in refused.values():
+        """Commits every offset of the request, or raises and commits none."""
+        group, errors = self._check_commit(request)
+        for error in errors.values():
             raise error
-        self._commit(group, request, refused)
+        self._commit(group, request, errors)
 
     def try_commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, StrandlogError]:
-        """Keeps what may be kept; what was refused comes back with the reason."""
-        group, refused = self._judge(request)
-        self._commit(group, request, refused)
-        return refused
+        """Commits the valid offsets and returns the errors of the others."""
+        group, errors = self._check_commit(request)
+        self._commit(group, request, errors)
+        return errors
 
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Committed offsets, None where there is none; without `partitions` all there are."""
+        """Committed offsets, None for partitions without one; without `partitions` all offsets."""
         self._check_name(group_id)
         wanted = self._offsets.of_group(group_id) if partitions is None else partitions
         return self._offsets.fetch(group_id, wanted)
@@ -219,67 +218,69 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, StrandlogError]:
-        """Forgets offsets; those of topics that a member reads come back with the reason."""
+        """Deletes offsets; returns the errors of topics that a member subscribes to."""
         group = self._existing(group_id)
         topics = group.subscribed_topics() if group.state is not EMPTY else frozenset()
         if topics is None:
-            raise GroupNotEmptyError(group_id, len(group.roster))
-        refused: dict[TopicPartition, StrandlogError] = {
-            partition: GroupSubscribedError(f"group {group_id!r} reads it; stop its members first")
+            raise GroupNotEmptyError(group_id, len(group.members))
+        errors: dict[TopicPartition, StrandlogError] = {
+            partition: GroupSubscribedError(
+                f"group {group_id!r} is subscribed to it; stop its members first"
+            )
             for partition in partitions
             if partition.topic in topics
         }
-        self._forget({group_id: self._held(group_id) & (set(partitions) - refused.keys())})
-        return refused
+        self._delete_offsets({group_id: self._held(group_id) & (set(partitions) - errors.keys())})
+        return errors
 
-    def forgetting_topic(self, topic: str) -> Steps[None]:
-        """Forgets every group's offsets in a topic that is deleted, some groups at a time. May be
-        repeated after an error: what is forgotten stays forgotten."""
+    def delete_topic_offsets(self, topic: str) -> Steps[None]:
+        """Deletes all groups' offsets of a deleted topic, some groups at a time. May be repeated
+        after an error."""
         self._check_loaded()
         gathered: dict[str, set[TopicPartition]] = {}
-        for name in self._pending.groups().union(self._offsets.groups()):
+        for name in self._transaction_offsets.groups().union(self._offsets.groups()):
             held = {tp for tp in self._held(name) if tp.topic == topic}
             if held:
                 gathered[name] = held
-            if sum(map(len, gathered.values())) >= OFFSETS_FORGOTTEN_AT_ONCE:
-                self._forget(gathered)
+            if sum(map(len, gathered.values())) >= OFFSETS_DELETED_AT_ONCE:
+                self._delete_offsets(gathered)
                 gathered = {}
                 yield breathe
-        self._forget(gathered)
+        self._delete_offsets(gathered)
 
     # Offsets inside transactions.
 
     def try_commit_in_transaction(
         self, request: CommitRequest, producer: tuple[int, int]
     ) -> dict[TopicPartition, StrandlogError]:
-        """The same inside the open transaction of a producer (id, epoch): it counts when that
-        commits. One that names no member is trusted, as its transaction fences it."""
+        """Commits inside the open transaction of a producer (id, epoch): the offsets count once it
+        commits. A request without a member is accepted, because the transaction fences it."""
         self._check_name(request.group_id)
         is_member = request.member_id != NO_MEMBER_ID or request.generation >= 0
         group = self._groups.get(request.group_id) if is_member else None
         limit_bytes = self._settings.offset_metadata_max_bytes
-        refused = refused_offsets(group, request, limit_bytes)
-        offsets = self._stamped(request, refused)
+        errors = offset_errors(group, request, limit_bytes)
+        offsets = self._stamped(request, errors)
         if offsets:
             self._check_room_for(request.group_id)
             self._offsets.check_room(request.group_id, offsets, self._settings.offsets_max_bytes)
             self._append(commit_records(request.group_id, offsets), producer)
-            self._pending.add(producer[0], request.group_id, offsets)
-        return refused
+            self._transaction_offsets.add(producer[0], request.group_id, offsets)
+        return errors
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The transaction of a producer ended: what it committed counts now, or never will."""
+        """Ends the transaction of a producer: its offsets count from now on, or are dropped."""
         if not commit:
-            self._pending.abort(producer_id)
+            self._transaction_offsets.abort(producer_id)
             return
-        for group_id, offsets in self._pending.commit(producer_id).items():
+        for group_id, offsets in self._transaction_offsets.commit(producer_id).items():
             if group_id not in self._groups:
-                self._groups[group_id] = Group(group_id, self._context)  # it was promised
+                self._groups[group_id] = Group(group_id, self._services)  # the commit was accepted
             self._offsets.put(group_id, offsets)
 
-    def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction is about to move this offset."""
-        return self._pending.is_pending(group_id, partition)
+    def has_pending_commit(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether an open transaction has committed an offset of this partition."""
+        return self._transaction_offsets.has_pending_commit(group_id, partition)
 
     # Groups.
 
@@ -287,14 +288,14 @@ class GroupCoordinator:
         return description(self._existing(group_id))
 
     def member_count(self, group_id: str) -> int:
-        return len(self._existing(group_id).roster)
+        return len(self._existing(group_id).members)
 
     def list_groups(self) -> list[GroupListing]:
         self._check_loaded()
         return [listing(self._groups[name]) for name in sorted(self._groups)]
 
     def groups_subscribed_to(self, topic: str) -> list[str]:
-        """The groups that have a member with this topic in its subscription."""
+        """The groups with a member that subscribes to this topic."""
         self._check_loaded()
         return sorted(
             group.group_id
@@ -303,17 +304,17 @@ class GroupCoordinator:
         )
 
     def delete(self, group_id: str) -> None:
-        """Forgets an empty group and its offsets."""
+        """Deletes an empty group and its offsets."""
         group = self._existing(group_id)
         if group.state is not EMPTY:
-            raise GroupNotEmptyError(group_id, len(group.roster))
-        self._bury(group)
+            raise GroupNotEmptyError(group_id, len(group.members))
+        self._delete(group)
 
-    # Rules.
+    # Checks.
 
     def _check_loaded(self) -> None:
         if not self._is_loaded:
-            raise CoordinatorLoadingError("the groups are being loaded; ask again in a moment")
+            raise CoordinatorLoadingError("the groups are being loaded; try again")
 
     def _check_name(self, group_id: str) -> None:
         self._check_loaded()
@@ -334,20 +335,20 @@ class GroupCoordinator:
             raise unknown_member(group_id, member_id)
         return group
 
-    def _judge(
+    def _check_commit(
         self, request: CommitRequest
     ) -> tuple[Group | None, dict[TopicPartition, StrandlogError]]:
-        """Raises when the committer may commit nothing at all; else says what may not be kept."""
+        """Raises if the committer may not commit at all; else returns the errors by partition."""
         self._check_name(request.group_id)
         group = self._groups.get(request.group_id)
         limit_bytes = self._settings.offset_metadata_max_bytes
-        return group, refused_offsets(group, request, limit_bytes)
+        return group, offset_errors(group, request, limit_bytes)
 
-    # Effects.
+    # Changes.
 
     def _create(self, group_id: str) -> Group:
         self._check_room_for(group_id)
-        group = Group(group_id, self._context)
+        group = Group(group_id, self._services)
         self._groups[group_id] = group
         return group
 
@@ -358,20 +359,20 @@ class GroupCoordinator:
                 f"there are {len(self._groups)} groups; delete some or raise groups.max.count"
             )
 
-    def _drop_if_blank(self, group: Group) -> None:
-        """A group that never had a generation nor an offset leaves no trace."""
-        is_blank = group.is_idle and group.generation == 0
-        if is_blank and not self._offsets.has_offsets(group.group_id):
-            group.kill()
+    def _drop_if_unused(self, group: Group) -> None:
+        """Removes a group that never had a generation or an offset."""
+        is_unused = group.is_idle and group.generation == 0
+        if is_unused and not self._offsets.has_offsets(group.group_id):
+            group.mark_dead()
             del self._groups[group.group_id]
 
     def _commit(
         self,
         group: Group | None,
         request: CommitRequest,
-        refused: dict[TopicPartition, StrandlogError],
+        errors: dict[TopicPartition, StrandlogError],
     ) -> None:
-        offsets = self._stamped(request, refused)
+        offsets = self._stamped(request, errors)
         if not offsets:
             return
         self._check_room_for(request.group_id)
@@ -380,56 +381,58 @@ class GroupCoordinator:
         if group is None:
             self._create(request.group_id)
         self._offsets.put(request.group_id, offsets)
-        self._pending.supersede(request.group_id, offsets)
+        self._transaction_offsets.supersede(request.group_id, offsets)
 
     def _stamped(
-        self, request: CommitRequest, refused: Mapping[TopicPartition, StrandlogError]
+        self, request: CommitRequest, errors: Mapping[TopicPartition, StrandlogError]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What of a request is kept, with the time of the commit."""
+        """The valid offsets of a request, with the time of the commit."""
         now_ms = self._clock.now_ms()
         return {
             partition: value._replace(commit_timestamp=now_ms)
             for partition, value in request.offsets.items()
-            if partition not in refused
+            if partition not in errors
         }
 
     def _append(self, records: list[TableRecord], producer: tuple[int, int] | None = None) -> None:
         if not records:
             return
         try:
-            self._log.append(records, self._clock.now_ms(), producer)
+            self._table.append(records, self._clock.now_ms(), producer)
         except StrandlogError:
             self.failed_writes += 1
             raise
 
-    def _save(self, group: RebalancingGroup) -> None:
+    def _save(self, group: Group) -> None:
         self._append([(encode_key(GroupKey(group.group_id)), encode_group(group_value(group)))])
         group.is_saved = True
 
     def _held(self, group_id: str) -> set[TopicPartition]:
-        """The partitions for which a group has an offset, or will have one."""
-        return self._pending.of_group(group_id).union(self._offsets.of_group(group_id))
+        """The partitions with an offset of a group, also in open transactions."""
+        return self._transaction_offsets.of_group(group_id).union(self._offsets.of_group(group_id))
 
-    def _forget(self, offsets: Mapping[str, set[TopicPartition]], *others: TableRecord) -> None:
-        """Removes offsets, by group, and other records with them: the log first."""
+    def _delete_offsets(
+        self, offsets: Mapping[str, set[TopicPartition]], *others: TableRecord
+    ) -> None:
+        """Deletes offsets, by group, together with other records: the log first."""
         records = [
             entry for name, held in offsets.items() for entry in tombstones(name, sorted(held))
         ]
         self._append([*records, *others])
         for name, held in offsets.items():
-            self._offsets.forget(name, held)
-            self._pending.supersede(name, held)
+            self._offsets.delete(name, held)
+            self._transaction_offsets.supersede(name, held)
 
-    def _bury(self, group: Group) -> None:
-        """Removes a group for good."""
+    def _delete(self, group: Group) -> None:
+        """Deletes a group and its offsets."""
         key = encode_key(GroupKey(group.group_id))
         record: list[TableRecord] = [(key, None)] if group.generation > 0 else []
-        self._forget({group.group_id: self._held(group.group_id)}, *record)
-        group.kill()
+        self._delete_offsets({group.group_id: self._held(group.group_id)}, *record)
+        group.mark_dead()
         del self._groups[group.group_id]
 
     def _load_record(self, key: bytes, value: bytes, values: dict[str, GroupValue]) -> int:
-        """Takes in one record; 1 when it is of a kind that we do not keep."""
+        """Loads one record; 1 if it is of a kind that is skipped."""
         match decode_key(key):
             case None:
                 return 1
@@ -441,39 +444,39 @@ class GroupCoordinator:
         return 0
 
     def _load_open_transactions(self) -> int:
-        """Takes in what open transactions have committed; returns how many cannot be read."""
+        """Loads the offsets of open transactions; returns how many cannot be decoded."""
         skipped = 0
-        for producer_id, key, value in self._log.replay_open():
+        for producer_id, key, value in self._table.replay_open():
             try:
                 decoded = decode_key(key or b"")
                 if isinstance(decoded, OffsetKey) and value is not None:
                     partition = TopicPartition(decoded.topic, decoded.partition)
                     offsets = {partition: decode_offset(value)}
-                    self._pending.add(producer_id, decoded.group, offsets)
+                    self._transaction_offsets.add(producer_id, decoded.group, offsets)
             except DataError:
                 skipped += 1
         return skipped
 
     # Expiry.
 
-    def _plan_next_look(self) -> None:
+    def _schedule_expiry(self) -> None:
         interval_ms = self._settings.offsets_retention_check_interval_ms
-        self._timers.schedule(self._clock.monotonic_ms() + interval_ms, self._look_for_expired)
+        self._timers.schedule(self._clock.monotonic_ms() + interval_ms, self._expire_offsets)
 
-    def _look_for_expired(self) -> None:
-        self._plan_next_look()
+    def _expire_offsets(self) -> None:
+        self._schedule_expiry()
         self._expire_some(iter(list(self._groups.values())))
 
     def _expire_some(self, groups: Iterator[Group]) -> None:
-        """Look at some groups, and at the others when other work had its turn."""
-        looked_at = 0
+        """Checks some groups, and the others after other work had its turn."""
+        checked = 0
         for group in islice(groups, GROUPS_AT_ONCE):
-            looked_at += 1
+            checked += 1
             if self._groups.get(group.group_id) is not group:
-                continue  # it was deleted meanwhile
-            with contextlib.suppress(StrandlogError):  # counted in failed_writes; tried again
+                continue  # deleted meanwhile
+            with contextlib.suppress(StrandlogError):  # counted; retried at the next check
                 self._expire(group)
-        if looked_at == GROUPS_AT_ONCE:
+        if checked == GROUPS_AT_ONCE:
             now_ms = self._clock.monotonic_ms()
             self._timers.schedule(now_ms, lambda: self._expire_some(groups))
 
@@ -484,8 +487,8 @@ class GroupCoordinator:
         expired = expired_partitions(
             held, expiry_rule(group), self._clock.now_ms(), self._settings.offsets_retention_ms
         )
-        pending = self._pending.of_group(group.group_id)
+        pending = self._transaction_offsets.of_group(group.group_id)
         if group.is_idle and len(expired) == len(held) and not pending:
-            self._bury(group)
+            self._delete(group)
         elif expired:
-            self._forget({group.group_id: set(expired) - pending})
+            self._delete_offsets({group.group_id: set(expired) - pending})

@@ -1,90 +1,195 @@
-"""One classic consumer group: what its members may ask for, and what they hear in each state.
+"""The state machine of one consumer group: joins, rebalances, sessions and time-outs.
+
+    Empty                no members; there may be committed offsets
+    PreparingRebalance   members join; ends when all have joined, or at the rebalance time-out
+    CompletingRebalance  a generation has begun; members wait for the leader's assignment
+    Stable               every member has an assignment
+    Dead                 deleted or expired; final
+
+    from \\ to            Empty    Preparing   Completing   Stable   Dead
+    Empty                          first join                       deleted, expired
+    PreparingRebalance   all left              time-out, or all joined
+    CompletingRebalance            a member joins, leaves,  the leader
+                                   changes or is late       assigns
+    Stable                         the same, or the leader
+                                   joins again
+
+Answers to requests, by state:
 
     state       join of a known member       sync            heartbeat       commit by a member
     Empty       UnknownMember                UnknownMember   UnknownMember   UnknownMember
-    Preparing   waits                        Rebalance…      Rebalance…      of its old share
+    Preparing   waits                        Rebalance…      Rebalance…      its old partitions
     Completing  unchanged: its generation    waits           ok              Rebalance…
                 changed: a new rebalance
-    Stable      unchanged follower: its      its assignment  ok              of its share
+    Stable      unchanged follower: its      its assignment  ok              its partitions
                 generation; else rebalance
 
 Rebalance… is RebalanceInProgressError. A request of another generation is an IllegalGenerationError
-in every state. The states and how one follows another are drawn in rebalance.py.
+in every state.
 
-Rules, as Kafka has them:
+Rules, as in Kafka:
 
-- A newcomer may be sent away with an id first (MEMBER_ID_REQUIRED). The promise holds for one
-  session time-out.
-- A member whose request names a static member's instance id but not its member id is fenced.
-- A static member that comes back without its id gets its place under a new one; whoever still waits
-  under the old id is fenced. In Stable this needs no rebalance if the protocol stays the same and
-  (here we are stricter than Kafka, which would hand it partitions that it gave up) its topics do.
+- The generation grows by one each time a rebalance ends, and never shrinks.
+- An empty group waits group.initial.rebalance.delay.ms for members before its first rebalance ends,
+  longer while more members join, at most for the rebalance time-out.
+- A rebalance ends without the dynamic members that did not rejoin. Static members stay until their
+  session ends; if no member has rejoined, the rebalance continues.
+- A new member may first get an id and an error (MEMBER_ID_REQUIRED). It is then pending for one
+  session time-out, and a rebalance waits for it.
+- A member that has not asked for its assignment at the rebalance time-out is removed.
+- A request with a static member's instance id but another member id is fenced.
+- A static member that joins without its id keeps its position under a new one; requests that still
+  wait under the old id are fenced. In Stable this needs no rebalance if the protocol and (stricter
+  than Kafka, which would assign partitions that the member gave up) its topics are unchanged.
 - While the group has members, only they may commit.
+
+Every open `Deferred` has a timer behind it: for a join the end of the rebalance, for a sync the end
+of the sync phase. Results complete after the step (`CompletionQueue`), those of a large group some
+at a time, so that a rebalance of thousands does not delay other clients. The group is stored,
+through `GroupServices.save`, before the first member gets an assignment; if that fails, all members
+get the error and a new rebalance begins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 
-from strandlog.broker.deferred import Deferred
-from strandlog.broker.groups.members import fenced
-from strandlog.broker.groups.rebalance import (
-    COMPLETING,
-    EMPTY,
-    PREPARING,
-    STABLE,
-    RebalancingGroup,
+from strandlog.broker.deferred import CompletionQueue, Deferred
+from strandlog.broker.groups.members import (
+    MEMBER_BYTES,
+    PENDING_MEMBER_BYTES,
+    Member,
+    MemberList,
+    MemoryMeter,
+    fenced,
+    protocols_bytes,
 )
 from strandlog.broker.groups.requests import (
-    MEMBER_BYTES,
     NO_MEMBER_ID,
-    PROMISE_BYTES,
     JoinRequest,
     JoinResult,
-    Member,
     SyncRequest,
     SyncResult,
-    sent_bytes,
 )
+from strandlog.broker.timers import Timer, Timers
+from strandlog.clock import Clock
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     GroupFullError,
     GroupMetadataTooLargeError,
     IllegalGenerationError,
     InconsistentProtocolError,
     MemberIdRequiredError,
+    RebalanceInProgressError,
+    StrandlogError,
     UnknownMemberError,
 )
 
-# A client that gives up during its first join cannot say so; Kafka forgets it after five minutes.
+MIN_RETRY_MS = 1000
+# A client that gives up during its first join cannot say so; Kafka removes it after five minutes.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 
-class Group(RebalancingGroup):
-    """One group as its members and its coordinator see it."""
+class GroupState(StrEnum):
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
 
-    # What members ask for.
+
+EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
+
+TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
+    EMPTY: frozenset({PREPARING, DEAD}),
+    PREPARING: frozenset({EMPTY, COMPLETING}),
+    COMPLETING: frozenset({PREPARING, STABLE}),
+    STABLE: frozenset({PREPARING}),
+    DEAD: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupServices:
+    """What the coordinator supplies to its groups."""
+
+    settings: BrokerSettings
+    clock: Clock
+    timers: Timers
+    new_id: Callable[[], str]
+    save: Callable[[Group], None]
+    meter: MemoryMeter
+
+
+class Group:
+    """One classic consumer group."""
+
+    def __init__(self, group_id: str, services: GroupServices) -> None:
+        self.group_id = group_id
+        self.state = EMPTY
+        self.state_since_ms = services.clock.now_ms()
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.members = MemberList(services.meter)
+        self.has_assignment = False
+        self.is_saved = True
+        self._services = services
+        self._completions = CompletionQueue(self._complete_later)
+        self._pending_members: dict[str, Timer] = {}
+        self._unsynced: dict[Member, None] = {}  # have not asked for their assignment
+        self._syncing: dict[Member, None] = {}  # wait for their assignment
+        self._phase_timer: Timer | None = None
+        self._initial_delay_left_ms: int | None = None
+        self._has_new_member = False
+
+    def restore(self, generation: int, state_since_ms: int, protocol_name: str | None) -> None:
+        """Resumes after a restart with the members that were added to `members`."""
+        assert self.state is EMPTY and self.generation == 0, "only a new group is restored"
+        self.generation = generation
+        self.state_since_ms = state_since_ms
+        self.protocol_name = protocol_name
+        if len(self.members):
+            self.state = STABLE
+            self.has_assignment = True
+        for member in self.members:
+            member.is_new = False
+            self._restart_session(member)
+
+    def mark_dead(self) -> None:
+        """Ends an empty group."""
+        self._enter(DEAD)
+        for timer in self._pending_members.values():
+            timer.cancel()
+        self.members.count_bytes(-PENDING_MEMBER_BYTES * len(self._pending_members))
+        self._pending_members.clear()
+
+    # Requests of members.
 
     def join(self, request: JoinRequest) -> Deferred[JoinResult]:
-        """A place in the next generation, or in this one when nothing changed."""
+        """Completes with the next generation, or with this one if nothing changed."""
         with self._completions:
             self._check_joiner(request)
             if request.member_id == NO_MEMBER_ID:
-                pending = self._join_first(request)
+                pending = self._join_new(request)
             else:
                 pending = self._join_again(request)
-            self._end_join_if_all_are_here()
+            self._end_join_if_all_joined()
             return pending
 
     def sync(self, request: SyncRequest) -> Deferred[SyncResult]:
-        """The member's assignment, as soon as the leader has brought it."""
+        """Completes with the member's assignment, once the leader has sent it."""
         with self._completions:
             member = self._member_of_generation(
                 request.member_id, request.group_instance_id, request.generation
             )
-            self._check_agreed(request)
+            self._check_protocol(request)
             if self.state is PREPARING:
-                raise self._rebalancing()
-            if self.state is COMPLETING and member.member_id == self.roster.leader_id:
+                raise self._rebalance_error()
+            if self.state is COMPLETING and member.member_id == self.members.leader_id:
                 self._check_room(sum(map(len, request.assignments.values())))
             self._unsynced.pop(member, None)
             if self.state is STABLE:
@@ -96,30 +201,33 @@ class Group(RebalancingGroup):
                 member.sync = Deferred(self._phase_timer.deadline_ms)
                 self._syncing[member] = None
             pending = member.sync
-            if member.member_id == self.roster.leader_id:
-                self._adopt(request)
+            if member.member_id == self.members.leader_id:
+                self._accept_assignments(request)
             return pending
 
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None) -> None:
-        """The member is alive; the error tells it to join again."""
+        """Extends the member's session; the error tells it to join again."""
         member = self._member_of_generation(member_id, instance_id, generation)
         self._restart_session(member)
         if self.state is PREPARING:
-            raise self._rebalancing()
+            raise self._rebalance_error()
 
     def leave(self, member_id: str, instance_id: str | None = None) -> None:
-        """The member goes now. A static one may be named by its instance id alone."""
+        """Removes the member. The instance id alone is enough for a static member."""
         with self._completions:
-            if member_id in self._promised and instance_id is None:
-                self._end_promise(member_id)
-                self._end_join_if_all_are_here()
+            if member_id in self._pending_members and instance_id is None:
+                self._remove_pending_member(member_id)
+                self._end_join_if_all_joined()
                 return
-            member = self.roster.static_member(instance_id) if not member_id else None
+            member = self.members.static_member(instance_id) if not member_id else None
             member = member or self._member(member_id, instance_id)
             self._remove(member, f"member {member_id!r} left group {self.group_id!r}")
 
-    def committer(self, member_id: str, generation: int, instance_id: str | None) -> Member | None:
-        """The member that may commit now; None for a simple consumer of an empty group."""
+    def check_commit(
+        self, member_id: str, generation: int, instance_id: str | None
+    ) -> Member | None:
+        """Returns the member that commits, or raises; None for a simple consumer of an empty
+        group."""
         if generation < 0 and self.state is EMPTY:
             return None
         if generation < 0 and member_id == NO_MEMBER_ID and instance_id is None:
@@ -129,48 +237,48 @@ class Group(RebalancingGroup):
             )
         member = self._member_of_generation(member_id, instance_id, generation)
         if self.state is COMPLETING:
-            raise self._rebalancing()
+            raise self._rebalance_error()
         self._restart_session(member)
         return member
 
-    # What the coordinator asks for.
+    # Queries of the coordinator.
 
     @property
     def is_idle(self) -> bool:
-        """No members, and nobody was promised a place."""
-        return self.state is EMPTY and not self._promised
+        """Whether the group has neither members nor pending members."""
+        return self.state is EMPTY and not self._pending_members
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Topics of the members' subscriptions; None when they are not known."""
-        return self.roster.subscribed_topics(self.protocol_name)
+        """Topics of the members' subscriptions; None if they are not known."""
+        return self.members.subscribed_topics(self.protocol_name)
 
     # Joining.
 
     def _check_joiner(self, request: JoinRequest) -> None:
-        known = self.roster.get(request.member_id)
-        known = known or self.roster.static_member(request.group_instance_id)
+        known = self.members.get(request.member_id)
+        known = known or self.members.static_member(request.group_instance_id)
         if self.state is PREPARING:
-            # Whoever rejoins first keeps its place, in case group.max.size was lowered.
-            is_welcome = known is not None and known.join is not None
-            places_taken = self.roster.joined_count
+            # If group.max.size was lowered, the members that rejoin first stay.
+            has_place = known is not None and known.join is not None
+            member_count = self.members.joined_count
         else:
-            is_welcome, places_taken = known is not None, len(self.roster)
-        places_taken += len(self._promised) - (request.member_id in self._promised)
-        limit = self._context.settings.group_max_size
-        if not is_welcome and places_taken >= limit:
+            has_place, member_count = known is not None, len(self.members)
+        member_count += len(self._pending_members) - (request.member_id in self._pending_members)
+        limit = self._services.settings.group_max_size
+        if not has_place and member_count >= limit:
             raise GroupFullError(
                 f"group {self.group_id!r} is full: raise group.max.size ({limit}) or join another"
             )
-        self.roster.check_protocols(request, known, self.protocol_type)
-        old_bytes = -MEMBER_BYTES if known is None else sent_bytes(known.protocols)
-        self._check_room(sent_bytes(request.protocols) - old_bytes)
+        self.members.check_protocols(request, known, self.protocol_type)
+        old_bytes = -MEMBER_BYTES if known is None else protocols_bytes(known.protocols)
+        self._check_room(protocols_bytes(request.protocols) - old_bytes)
 
     def _check_room(self, more_bytes: int) -> None:
-        """Raise when the group, or all groups, would keep more than they may."""
-        settings = self._context.settings
+        """Raises if the group, or all groups, would exceed their memory limit."""
+        settings = self._services.settings
         for name, size, limit in (
-            ("group.metadata", self.roster.size_bytes, settings.group_metadata_max_bytes),
-            ("groups.metadata", self.roster.total_bytes, settings.groups_metadata_max_bytes),
+            ("group.metadata", self.members.size_bytes, settings.group_metadata_max_bytes),
+            ("groups.metadata", self.members.total_bytes, settings.groups_metadata_max_bytes),
         ):
             if more_bytes > 0 and size + more_bytes > limit:
                 raise GroupMetadataTooLargeError(
@@ -178,55 +286,55 @@ class Group(RebalancingGroup):
                     f"{limit}; use fewer members or topics, or raise {name}.max.bytes"
                 )
 
-    def _join_first(self, request: JoinRequest) -> Deferred[JoinResult]:
-        new_id = f"{request.group_instance_id or request.client_id}-{self._context.new_id()}"
-        returning = self.roster.static_member(request.group_instance_id)
+    def _join_new(self, request: JoinRequest) -> Deferred[JoinResult]:
+        new_id = f"{request.group_instance_id or request.client_id}-{self._services.new_id()}"
+        returning = self.members.static_member(request.group_instance_id)
         if returning is not None:
             return self._take_over(returning, new_id, request)
         if request.require_member_id and request.group_instance_id is None:
             deadline_ms = self._now() + request.session_timeout_ms
-            self._promised[new_id] = self._context.timers.schedule(
-                deadline_ms, partial(self._on_promise_expired, new_id)
+            self._pending_members[new_id] = self._services.timers.schedule(
+                deadline_ms, partial(self._on_pending_member_expired, new_id)
             )
-            self.roster.weigh(PROMISE_BYTES)
+            self.members.count_bytes(PENDING_MEMBER_BYTES)
             raise MemberIdRequiredError(new_id)
         return self._add(new_id, request)
 
     def _join_again(self, request: JoinRequest) -> Deferred[JoinResult]:
-        if request.member_id in self._promised and request.group_instance_id is None:
-            self._end_promise(request.member_id)
+        if request.member_id in self._pending_members and request.group_instance_id is None:
+            self._remove_pending_member(request.member_id)
             return self._add(request.member_id, request)
         member = self._member(request.member_id, request.group_instance_id)
-        is_leader = member.member_id == self.roster.leader_id
+        is_leader = member.member_id == self.members.leader_id
         is_changed = member.protocols != request.protocols
-        # A leader that joins again in Stable wants a rebalance: it saw partitions come or go.
+        # A leader that rejoins in Stable asks for a rebalance: the partitions have changed.
         if is_changed or self.state is PREPARING or (is_leader and self.state is STABLE):
-            self.roster.update(member, request)
+            self.members.update(member, request)
             return self._wait_for_join(member)
         self._restart_session(member)
         return Deferred.done(self._join_result(member))
 
     def _add(self, member_id: str, request: JoinRequest) -> Deferred[JoinResult]:
         member = Member.joining(member_id, request)
-        if not len(self.roster):
+        if not len(self.members):
             self.protocol_type = request.protocol_type
-        self.roster.add(member)
-        self._has_newcomer = True
+        self.members.add(member)
+        self._has_new_member = True
         self._restart_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         return self._wait_for_join(member)
 
     def _take_over(self, member: Member, new_id: str, request: JoinRequest) -> Deferred[JoinResult]:
-        """A static member came back without its id: fence the old id, keep the place."""
-        old_leader = self.roster.leader_id
+        """A static member joins without its id: replaces its id and fences the old one."""
+        old_leader = self.members.leader_id
         old_topics = member.topics_for(self.protocol_name)
-        self._turn_away(member, fenced(member.group_instance_id))
-        self.roster.rename(member, new_id)
-        self.roster.update(member, request)
-        member.is_new = False  # it has an id to come back with: its instance id
+        self._reject(member, fenced(member.group_instance_id))
+        self.members.rename(member, new_id)
+        self.members.update(member, request)
+        member.is_new = False  # its instance id identifies it if it joins again
         self._restart_session(member)
         is_same = (
             self.state is STABLE
-            and self.roster.select_protocol() == self.protocol_name
+            and self.members.select_protocol() == self.protocol_name
             and member.topics_for(self.protocol_name) == old_topics
         )
         if not is_same or not self._try_save():
@@ -234,20 +342,20 @@ class Group(RebalancingGroup):
         result = self._join_result(member)
         if request.supports_skip_assignment:
             return Deferred.done(result._replace(skip_assignment=result.is_leader))
-        # Older clients would assign when told that they lead, so they are told of the old id.
+        # An older client that leads would assign, so it gets the old id as the leader.
         return Deferred.done(result._replace(leader=old_leader or "", members=()))
 
-    def _on_promise_expired(self, member_id: str) -> None:
+    def _on_pending_member_expired(self, member_id: str) -> None:
         with self._completions:
-            self._end_promise(member_id)
-            self._end_join_if_all_are_here()
+            self._remove_pending_member(member_id)
+            self._end_join_if_all_joined()
 
-    def _end_promise(self, member_id: str) -> None:
-        self._promised.pop(member_id).cancel()
-        self.roster.weigh(-PROMISE_BYTES)
+    def _remove_pending_member(self, member_id: str) -> None:
+        self._pending_members.pop(member_id).cancel()
+        self.members.count_bytes(-PENDING_MEMBER_BYTES)
 
     def _member(self, member_id: str, instance_id: str | None) -> Member:
-        return self.roster.find(member_id, instance_id, self.group_id)
+        return self.members.find(member_id, instance_id, self.group_id)
 
     def _member_of_generation(
         self, member_id: str, instance_id: str | None, generation: int
@@ -260,10 +368,226 @@ class Group(RebalancingGroup):
             )
         return member
 
-    def _check_agreed(self, request: SyncRequest) -> None:
+    def _check_protocol(self, request: SyncRequest) -> None:
         agreed = {self.protocol_type, self.protocol_name, None}
         if request.protocol_type not in agreed or request.protocol_name not in agreed:
             raise InconsistentProtocolError(
                 f"group {self.group_id!r} agreed on {self.protocol_type!r} with "
                 f"{self.protocol_name!r}; join it again"
             )
+
+    def _wait_for_join(self, member: Member) -> Deferred[JoinResult]:
+        pending = self.members.wait_for_join(member)
+        if self.state is not PREPARING:
+            self._prepare_rebalance()
+        elif self._phase_timer is not None:
+            pending.deadline_ms = self._phase_timer.deadline_ms
+        return pending
+
+    # Rebalance.
+
+    def _prepare_rebalance(self) -> None:
+        was_empty = self.state is EMPTY
+        self._enter(PREPARING)
+        for member, pending in self._stop_syncing():
+            self._completions.fail(pending, self._rebalance_error())
+            self._restart_session(member)
+        delay_ms = self._services.settings.group_initial_rebalance_delay_ms
+        timeout_ms = self.members.rebalance_timeout_ms
+        if was_empty and delay_ms > 0:
+            self._has_new_member = False
+            self._initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
+            self._start_join_timer(delay_ms, self._on_initial_delay)
+        else:
+            self._start_join_timer(timeout_ms, self._end_join)
+            self._end_join_if_all_joined()
+
+    def _on_initial_delay(self) -> None:
+        """Waits again if a member joined during the initial delay; else ends the join phase."""
+        assert self._initial_delay_left_ms is not None
+        delay_ms = self._services.settings.group_initial_rebalance_delay_ms
+        if self._has_new_member and self._initial_delay_left_ms > 0:
+            self._has_new_member = False
+            delay_ms = min(delay_ms, self._initial_delay_left_ms)
+            self._initial_delay_left_ms -= delay_ms
+            self._start_join_timer(delay_ms, self._on_initial_delay)
+        else:
+            self._end_join()
+
+    def _end_join_if_all_joined(self) -> None:
+        is_initial_delay = self._initial_delay_left_ms is not None and len(self.members) > 0
+        if self.state is not PREPARING or is_initial_delay:
+            return
+        if not self._pending_members and self.members.joined_count == len(self.members):
+            self._end_join()
+
+    def _end_join(self) -> None:
+        """Begins a generation with the members that have joined."""
+        with self._completions:
+            self._initial_delay_left_ms = None
+            for member in self.members.absent_dynamic:
+                self._drop(member, f"member {member.member_id!r} missed the rebalance")
+            if len(self.members) and not self.members.elect_joined_leader():
+                # Only static members are left, and none of them has rejoined.
+                retry_ms = max(self.members.rebalance_timeout_ms, MIN_RETRY_MS)
+                self._start_join_timer(retry_ms, self._end_join)
+                return
+            self._stop_phase_timer()
+            self.generation += 1
+            self.has_assignment = False
+            for member in self.members:
+                self.members.assign(member, b"")
+            if len(self.members):
+                self._begin_generation()
+            else:
+                self.protocol_name = None
+                self._enter(EMPTY)
+                self._try_save()
+
+    def _begin_generation(self) -> None:
+        self.protocol_name = self.members.select_protocol()
+        self._enter(COMPLETING)
+        self._unsynced = dict.fromkeys(self.members)
+        deadline_ms = self._now() + self.members.rebalance_timeout_ms
+        self._phase_timer = self._services.timers.schedule(deadline_ms, self._on_sync_timeout)
+        for member in self.members:
+            member.is_new = False
+            self._restart_session(member)
+            pending = self.members.stop_waiting(member)
+            if pending is not None:
+                self._completions.complete(pending, self._join_result(member))
+
+    def _accept_assignments(self, request: SyncRequest) -> None:
+        """Stores the leader's assignment, then completes the waiting syncs."""
+        for member in self.members:
+            self.members.assign(member, request.assignments.get(member.member_id, b""))
+        try:
+            self._services.save(self)
+        except StrandlogError as error:
+            for member in self.members:
+                self.members.assign(member, b"")
+            for _, pending in self._stop_syncing():
+                self._completions.fail(pending, error)
+            self._prepare_rebalance()
+            return
+        self.has_assignment = True
+        self._enter(STABLE)
+        self._stop_phase_timer_if_all_synced()
+        for member in self.members:
+            self._restart_session(member)
+        for member, pending in self._stop_syncing():
+            self._completions.complete(pending, self._sync_result(member))
+
+    # Time-outs.
+
+    def _on_sync_timeout(self) -> None:
+        with self._completions:
+            for member in list(self._unsynced):
+                self._drop(member, f"member {member.member_id!r} did not ask for its assignment")
+            self._prepare_rebalance()
+
+    def _on_session_end(self, member: Member) -> None:
+        with self._completions:
+            if member.is_waiting and not member.is_new:
+                self._restart_session(member)
+            else:
+                self._remove(member, f"the session of member {member.member_id!r} ended")
+
+    # Helpers.
+
+    def _enter(self, state: GroupState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} cannot become {state}"
+        self.state = state
+        self.state_since_ms = self._services.clock.now_ms()
+
+    def _now(self) -> int:
+        return self._services.clock.monotonic_ms()
+
+    def _complete_later(self) -> None:
+        """Completes further results after other work had its turn."""
+        self._services.timers.schedule(self._now(), self._completions.deliver)
+
+    def _rebalance_error(self) -> RebalanceInProgressError:
+        return RebalanceInProgressError(f"group {self.group_id!r} is rebalancing; join it again")
+
+    def _restart_session(self, member: Member, timeout_ms: int | None = None) -> None:
+        deadline_ms = self._now() + (timeout_ms or member.session_timeout_ms)
+        if member.session_timer is not None:
+            member.session_timer.reschedule(deadline_ms)
+            return
+        member.session_timer = self._services.timers.schedule(
+            deadline_ms, partial(self._on_session_end, member)
+        )
+
+    def _start_join_timer(self, delay_ms: int, callback: Callable[[], None]) -> None:
+        self._stop_phase_timer()
+        self._phase_timer = self._services.timers.schedule(self._now() + delay_ms, callback)
+        for member in self.members.joined:
+            if member.join is not None:
+                member.join.deadline_ms = self._phase_timer.deadline_ms
+
+    def _stop_phase_timer(self) -> None:
+        if self._phase_timer is not None:
+            self._phase_timer.cancel()
+            self._phase_timer = None
+
+    def _stop_phase_timer_if_all_synced(self) -> None:
+        if not self._unsynced:
+            self._stop_phase_timer()
+
+    def _reject(self, member: Member, error: StrandlogError) -> None:
+        """Fails the requests that the member waits for."""
+        joining, syncing = self.members.stop_waiting(member), member.sync
+        if joining is not None:
+            self._completions.fail(joining, error)
+        if syncing is not None:
+            self._completions.fail(syncing, error)
+            member.sync = None
+            del self._syncing[member]
+
+    def _stop_syncing(self) -> list[tuple[Member, Deferred[SyncResult]]]:
+        """Takes the members that wait for a sync, with their results."""
+        waiting = [(member, member.sync) for member in self._syncing if member.sync is not None]
+        for member, _ in waiting:
+            member.sync = None
+        self._syncing.clear()
+        return waiting
+
+    def _drop(self, member: Member, reason: str) -> None:
+        self.members.remove(member)
+        self._unsynced.pop(member, None)
+        if member.session_timer is not None:
+            member.session_timer.cancel()
+        self._reject(member, UnknownMemberError(f"{reason}; join the group again"))
+
+    def _remove(self, member: Member, reason: str) -> None:
+        self._drop(member, reason)
+        if self.state is PREPARING:
+            self._end_join_if_all_joined()
+        else:
+            self._prepare_rebalance()
+
+    def _try_save(self) -> bool:
+        """False if the write failed; the coordinator retries later."""
+        try:
+            self._services.save(self)
+        except StrandlogError:
+            self.is_saved = False
+            return False
+        return True
+
+    def _join_result(self, member: Member) -> JoinResult:
+        leader = self.members.leader_id or ""
+        protocol_name = self.protocol_name or ""
+        is_leader = member.member_id == leader
+        return JoinResult(
+            self.generation,
+            self.protocol_type or "",
+            protocol_name,
+            leader,
+            member.member_id,
+            self.members.as_joining(protocol_name) if is_leader else (),
+        )
+
+    def _sync_result(self, member: Member) -> SyncResult:
+        return SyncResult(self.protocol_type or "", self.protocol_name or "", member.assignment)

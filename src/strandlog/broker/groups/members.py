@@ -1,35 +1,157 @@
-"""Who is in a group: the members in the order of their coming, their leader, what they agree on.
+"""One member, and the ordered member list: leader, common protocol, static members.
 
-Decisions only, no timers and no answers; `Group` drives it.
+Decisions only; `Group` owns the timers and completes the results.
 
-- Leader: the first member, until it goes or misses a rebalance; then the first that rejoined.
-- Protocol: candidates are those that every member offers; each member votes for its own first
-  candidate; most votes win, a tie goes to what the leader likes better.
-- A static member is found by its instance id; a restarted one takes over its place in the order,
-  its leadership and its assignment under a new member id.
-- Offsets are committed by owners; see `Roster.commit_rule`.
+- A member waits for at most one result: `join` while the others rejoin, `sync` while the leader
+  assigns. A repeated request gets the same `Deferred`. While a member waits its session does not
+  end, because it cannot send heartbeats. `is_new` members are the exception: a client that gave up
+  during its first join has no id to rejoin with.
+- Leader: the first member, until it leaves or misses a rebalance; then the first that rejoined.
+- Protocol: the candidates are supported by every member; each member votes for its first candidate;
+  the most votes win, and a tie goes to the leader's preference.
+- A static member is found by its instance id. After a restart it gets a new member id and keeps its
+  position in the list, its leadership and its assignment.
+- Members commit offsets of the partitions they own; see `MemberList.commit_rule`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.groups.partition_index import PartitionIndex
-from strandlog.broker.groups.requests import JoiningMember, JoinRequest, JoinResult, Member
+from strandlog.broker.groups.partition_set import PartitionSet
+from strandlog.broker.groups.requests import (
+    JoiningMember,
+    JoinRequest,
+    JoinResult,
+    MemberProtocol,
+    SyncResult,
+)
+from strandlog.broker.timers import Timer
 from strandlog.errors import (
+    DataError,
     FencedInstanceError,
     InconsistentProtocolError,
     UnknownMemberError,
 )
 from strandlog.model import TopicPartition
+from strandlog.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    Subscription,
+    decode_subscription,
+)
 
 MIN_REBALANCE_TIMEOUT_MS = 1
+# Approximate memory of the objects, without the bytes that clients sent.
+MEMBER_BYTES = 2000
+PROTOCOL_BYTES = 200
+PENDING_MEMBER_BYTES = 500
 
 
-class Meter:
-    """How many bytes the members of all groups have sent and were assigned."""
+def protocols_bytes(protocols: Iterable[MemberProtocol]) -> int:
+    """Approximate memory of a member's protocols."""
+    return sum(PROTOCOL_BYTES + len(item.name) + len(item.metadata) for item in protocols)
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One member of a group."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: tuple[MemberProtocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    is_new: bool = True
+    join: Deferred[JoinResult] | None = None
+    sync: Deferred[SyncResult] | None = None
+    session_timer: Timer | None = None
+    assignment: bytes = b""
+    _assigned: PartitionSet | None = None
+    _is_assignment_read: bool = False
+
+    @classmethod
+    def joining(cls, member_id: str, request: JoinRequest) -> Member:
+        return cls(
+            member_id,
+            request.group_instance_id,
+            request.client_id,
+            request.client_host,
+            request.protocol_type,
+            request.protocols,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+        )
+
+    def update(self, request: JoinRequest) -> None:
+        """Applies the request of a member that joins again."""
+        self.protocols = request.protocols
+        self.client_id = request.client_id
+        self.client_host = request.client_host
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.join is not None or self.sync is not None
+
+    def metadata_for(self, protocol_name: str | None) -> bytes:
+        return next((item.metadata for item in self.protocols if item.name == protocol_name), b"")
+
+    def subscription_for(self, protocol_name: str | None) -> Subscription | None:
+        """The member's subscription; None if it does not use the consumer protocol."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return None
+        try:
+            return decode_subscription(self.metadata_for(protocol_name))
+        except DataError:
+            return None
+
+    def owned_before(self, protocol_name: str | None) -> frozenset[TopicPartition]:
+        """The partitions that the member owned when it joined."""
+        subscription = self.subscription_for(protocol_name)
+        return frozenset() if subscription is None else frozenset(subscription.owned_partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        """Approximate memory of the member, with its metadata and assignment."""
+        texts = len(self.member_id) + len(self.client_id) + len(self.client_host)
+        texts += MEMBER_BYTES + len(self.group_instance_id or "")
+        return texts + protocols_bytes(self.protocols) + len(self.assignment)
+
+    def topics_for(self, protocol_name: str | None) -> frozenset[str] | None:
+        subscription = self.subscription_for(protocol_name)
+        return None if subscription is None else frozenset(subscription.topics)
+
+    def assign(self, assignment: bytes) -> None:
+        self.assignment = assignment
+        self._is_assignment_read = False
+
+    @property
+    def assigned(self) -> PartitionSet | None:
+        """The partitions in `assignment`, decoded on first use; None if only the leader's assignor
+        can decode it."""
+        if not self._is_assignment_read:
+            self._is_assignment_read = True
+            self._assigned = None
+            if self.protocol_type == CONSUMER_PROTOCOL_TYPE:
+                with contextlib.suppress(DataError):
+                    self._assigned = PartitionSet.of_assignment(self.assignment)
+        return self._assigned
+
+
+class MemoryMeter:
+    """Approximate memory of the members of all groups."""
 
     __slots__ = ("total_bytes",)
 
@@ -37,24 +159,24 @@ class Meter:
         self.total_bytes = 0
 
 
-class Roster:
+class MemberList:
     """The members of one group.
 
-    What a single request asks (who waits, what all offer, the longest time-out) is counted as
-    members come and go, so that its cost does not grow with the group.
+    Answers that each request needs (who waits, which protocols all support, the longest time-out)
+    are updated as members join and leave, so their cost does not grow with the group.
     """
 
     __slots__ = (
         "_absent",
+        "_all_assigned",
         "_by_id",
         "_changes",
-        "_held",
         "_joined",
         "_members",
         "_meter",
-        "_next_place",
+        "_next_position",
         "_offers",
-        "_places",
+        "_positions",
         "_static",
         "_timeouts",
         "_topics",
@@ -62,22 +184,22 @@ class Roster:
         "size_bytes",
     )
 
-    def __init__(self, meter: Meter | None = None) -> None:
-        self._meter = meter or Meter()
-        self._members: dict[int, Member] = {}  # by place, in the order of their coming
-        self._places: dict[Member, int] = {}
-        self._next_place = 0
+    def __init__(self, meter: MemoryMeter | None = None) -> None:
+        self._meter = meter or MemoryMeter()
+        self._members: dict[int, Member] = {}  # by position, in the order of their first join
+        self._positions: dict[Member, int] = {}
+        self._next_position = 0
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, Member] = {}  # by group.instance.id
-        self._joined: dict[Member, None] = {}  # those that wait for the rebalance to end
-        self._absent: dict[Member, None] = {}  # dynamic ones that do not wait for it
-        self._offers: Counter[str] = Counter()  # how many members offer each protocol
-        self._timeouts: Counter[int] = Counter()  # how many have each rebalance time-out
+        self._joined: dict[Member, None] = {}  # wait for the rebalance to end
+        self._absent: dict[Member, None] = {}  # dynamic members that do not wait for it
+        self._offers: Counter[str] = Counter()  # number of members that support each protocol
+        self._timeouts: Counter[int] = Counter()  # number of members with each rebalance time-out
         self._changes = 0
         self._topics: tuple[int, str | None, frozenset[str] | None] = (-1, None, None)
-        self._held: tuple[int, PartitionIndex] = (-1, PartitionIndex())
+        self._all_assigned: tuple[int, PartitionSet] = (-1, PartitionSet())
         self.leader_id: str | None = None
-        self.size_bytes = 0  # of what members sent and were assigned
+        self.size_bytes = 0  # approximate memory of the members
 
     def __len__(self) -> int:
         return len(self._members)
@@ -95,7 +217,7 @@ class Roster:
         return None if group_instance_id is None else self._static.get(group_instance_id)
 
     def find(self, member_id: str, group_instance_id: str | None, group_id: str) -> Member:
-        """The member, provided that its static name is not in other hands."""
+        """Returns the member; raises if its instance id belongs to another member."""
         if group_instance_id is not None:
             holder = self._static.get(group_instance_id)
             if holder is not None and holder.member_id != member_id:
@@ -107,11 +229,11 @@ class Roster:
             )
         return member
 
-    # -- who waits -------------------------------------------------------------------------------
+    # -- waiting members -------------------------------------------------------------------------
 
     @property
     def joined(self) -> list[Member]:
-        """Those that wait for the rebalance to end, in the order of their joining."""
+        """Members that wait for the rebalance to end, in the order of their joins."""
         return list(self._joined)
 
     @property
@@ -120,11 +242,11 @@ class Roster:
 
     @property
     def absent_dynamic(self) -> list[Member]:
-        """Those that have to go when the rebalance ends without them; static ones may be back."""
+        """Members to remove if the rebalance ends without them; static members stay."""
         return list(self._absent)
 
     def wait_for_join(self, member: Member) -> Deferred[JoinResult]:
-        """The member waits for the rebalance to end."""
+        """Lets the member wait for the rebalance to end."""
         if member.join is None:
             member.join = Deferred()
             self._joined[member] = None
@@ -132,26 +254,26 @@ class Roster:
         return member.join
 
     def stop_waiting(self, member: Member) -> Deferred[JoinResult] | None:
-        """The member is answered; gives what it waited for."""
+        """Ends the wait and returns the result to complete."""
         pending, member.join = member.join, None
         if pending is not None:
             self._joined.pop(member, None)
-            if not member.is_static and member in self._places:
+            if not member.is_static and member in self._positions:
                 self._absent[member] = None
         return pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take."""
+        """The longest rebalance time-out of all members."""
         return max(MIN_REBALANCE_TIMEOUT_MS, max(self._timeouts, default=0))
 
-    # -- who comes and goes ----------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
-        assert member.member_id not in self._by_id, "member ids are made once"
-        self._members[self._next_place] = member
-        self._places[member] = self._next_place
-        self._next_place += 1
+        assert member.member_id not in self._by_id, "member ids are unique"
+        self._members[self._next_position] = member
+        self._positions[member] = self._next_position
+        self._next_position += 1
         self._by_id[member.member_id] = member
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self._static, "replace it instead"
@@ -163,7 +285,7 @@ class Roster:
         self._count(member, 1)
 
     def remove(self, member: Member) -> None:
-        del self._members[self._places.pop(member)]
+        del self._members[self._positions.pop(member)]
         del self._by_id[member.member_id]
         self._absent.pop(member, None)
         self._joined.pop(member, None)
@@ -175,19 +297,19 @@ class Roster:
         self._count(member, -1)
 
     def update(self, member: Member, request: JoinRequest) -> None:
-        """A member that joins again says something else."""
+        """Applies the request of a member that joins again."""
         self._count(member, -1)
         member.update(request)
         self._count(member, 1)
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """Give a member its share."""
-        self.weigh(len(assignment) - len(member.assignment))
+        """Sets the assignment of a member."""
+        self.count_bytes(len(assignment) - len(member.assignment))
         member.assign(assignment)
         self._changes += 1
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member came back: same place, new id."""
+        """Gives a static member a new id; it keeps its position."""
         assert member.group_instance_id is not None, "only a static member changes its id"
         if self.leader_id == member.member_id:
             self.leader_id = member_id
@@ -197,19 +319,19 @@ class Roster:
         self._by_id[member_id] = member
         self._count(member, 1)
 
-    def weigh(self, change_bytes: int) -> None:
-        """Note that the group keeps more, or less."""
+    def count_bytes(self, change_bytes: int) -> None:
+        """Counts memory that the group allocated or released."""
         self.size_bytes += change_bytes
         self._meter.total_bytes += change_bytes
 
     @property
     def total_bytes(self) -> int:
-        """The same of all groups."""
+        """Approximate memory of the members of all groups."""
         return self._meter.total_bytes
 
     def _count(self, member: Member, sign: int) -> None:
         self._changes += 1
-        self.weigh(sign * member.size_bytes)
+        self.count_bytes(sign * member.size_bytes)
         for name in {item.name for item in member.protocols}:
             self._offers[name] += sign
             if not self._offers[name]:
@@ -219,26 +341,26 @@ class Roster:
             del self._timeouts[member.rebalance_timeout_ms]
 
     def elect_joined_leader(self) -> bool:
-        """Makes sure that the leader is one that joined; False when none did."""
+        """Makes sure that the leader has joined; False if no member has."""
         if not self._joined:
             return False
         leader = self._by_id.get(self.leader_id or "")
         if leader is None or leader.join is None:
-            first = min(self._joined, key=self._places.__getitem__)
+            first = min(self._joined, key=self._positions.__getitem__)
             self.leader_id = first.member_id
         return True
 
     def check_protocols(
         self, request: JoinRequest, known: Member | None, protocol_type: str | None
     ) -> None:
-        """Lets in only who speaks the group's protocol type and shares an assignor with all
+        """Raises unless the member uses the group's protocol type and shares an assignor with all
         others."""
         group = request.group_id
         is_other_type = len(self) > 0 and request.protocol_type != protocol_type
         if not request.protocol_type or is_other_type:
             raise InconsistentProtocolError(
-                f"group {group!r} speaks {protocol_type!r}, not {request.protocol_type!r}; "
-                f"use another group id"
+                f"group {group!r} uses protocol type {protocol_type!r}, not "
+                f"{request.protocol_type!r}; use another group id"
             )
         others = len(self) - (known is not None)
         own = {item.name for item in known.protocols} if known is not None else set()
@@ -254,7 +376,7 @@ class Roster:
     def select_protocol(self) -> str:
         members = self._members.values()
         common = {name for name, count in self._offers.items() if count == len(members)}
-        assert common, "a member that shares no protocol is not let in"
+        assert common, "every member shares a protocol with the others"
         leader = self._by_id.get(self.leader_id or "") or next(iter(members))
         preferences = [item.name for item in leader.protocols if item.name in common]
         if len(common) == 1:
@@ -266,7 +388,7 @@ class Roster:
         return max(preferences, key=lambda name: votes[name])
 
     def as_joining(self, protocol_name: str) -> tuple[JoiningMember, ...]:
-        """What the leader gets to see."""
+        """All members, for the leader's join result."""
         return tuple(
             JoiningMember(
                 member.member_id, member.group_instance_id, member.metadata_for(protocol_name)
@@ -275,7 +397,7 @@ class Roster:
         )
 
     def subscribed_topics(self, protocol_name: str | None) -> frozenset[str] | None:
-        """Every topic that a member subscribed to; None when one of them cannot be read."""
+        """Topics that any member subscribed to; None if a subscription cannot be decoded."""
         if self._topics[:2] != (self._changes, protocol_name):
             self._topics = (self._changes, protocol_name, self._all_topics(protocol_name))
         return self._topics[2]
@@ -292,10 +414,10 @@ class Roster:
     def commit_rule(
         self, member: Member, protocol_name: str | None
     ) -> Callable[[TopicPartition], bool]:
-        """Whether `member` may move the group's offset in a partition.
+        """Returns a function: may `member` commit an offset of this partition?
 
-        The owner may. So may the member that held the partition when it joined, as long as none
-        holds it now: a cooperative member commits for a partition that it is just giving up.
+        The owner may. So may the member that owned the partition when it joined, while no member
+        owns it: a cooperative member commits for a partition that it is giving up.
         """
         assigned = member.assigned
         owned: frozenset[TopicPartition] | None = None
@@ -304,7 +426,7 @@ class Roster:
             nonlocal owned
             if assigned is None or partition in assigned:
                 return True
-            if partition in self._held_by_any():
+            if partition in self._assigned_to_any():
                 return False
             if owned is None:
                 owned = member.owned_before(protocol_name)
@@ -312,16 +434,16 @@ class Roster:
 
         return may_commit
 
-    def _held_by_any(self) -> PartitionIndex:
-        if self._held[0] != self._changes:
+    def _assigned_to_any(self) -> PartitionSet:
+        if self._all_assigned[0] != self._changes:
             held = (member.assigned for member in self._members.values())
-            union = PartitionIndex.union([each for each in held if each is not None])
-            self._held = (self._changes, union)
-        return self._held[1]
+            union = PartitionSet.union([each for each in held if each is not None])
+            self._all_assigned = (self._changes, union)
+        return self._all_assigned[1]
 
 
 def fenced(group_instance_id: str | None) -> FencedInstanceError:
     return FencedInstanceError(
-        f"another member runs under group.instance.id {group_instance_id!r}; "
+        f"another member uses group.instance.id {group_instance_id!r}; "
         f"stop it or use another instance id"
     )

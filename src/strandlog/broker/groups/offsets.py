@@ -1,30 +1,39 @@
-"""Committed offsets of all groups: in memory for reading, as records for keeping.
+"""Committed offsets of all groups, including those of open transactions, and when they expire.
 
-    group ─▶ topic-partition ─▶ offset, leader epoch, metadata, commit timestamp
+    committed      group ─▶ topic-partition ─▶ offset, leader epoch, metadata, commit timestamp
+    transactional  producer id ─▶ group ─▶ topic-partition ─▶ offset, and its number in commit order
 
-The store never writes: it makes the records (`commit_records`, `tombstones`), its owner appends
-them, and when that has succeeded changes the store (`put`, `forget`). So memory never promises
-what the log does not hold.
+`CommittedOffsets` never writes. It encodes the records (`commit_records`, `tombstones`), the
+coordinator appends them, and only then changes the table (`put`, `delete`), so memory never has
+more than the log.
 
-When offsets expire, `retention_ms` after:
+`TransactionOffsets` holds offsets committed inside open transactions. They count when the
+transaction commits, unless a later record counts already: of all records for a partition that
+count, the last one in the log wins, whenever it came to count. So a plain commit removes all
+transactional offsets of its partitions; a transaction that commits removes those older than its
+own; one that aborts removes only its own.
 
-    the group is           the clock starts at                       except
+Offsets expire `retention_ms` after:
+
+    the group is           the retention starts at                   except
     simple (no protocol)   the commit                                -
     Empty                  the commit or the moment it became        -
                            empty, whichever is later
     Stable, "consumer"     the commit                                topics still subscribed
     anything else          never
 
-Kafka lets the offsets of a long empty group expire at once even if they were just reset by hand; we
-start again at the commit.
+Kafka expires the offsets of a group that has been empty for long at once, even if they were just
+reset by hand; here the retention starts again at the commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import NamedTuple
 
 from strandlog.broker.compacted_table import TableRecord
+from strandlog.broker.groups.group import EMPTY, STABLE, Group
 from strandlog.errors import (
     DataError,
     OffsetMetadataTooLargeError,
@@ -32,37 +41,38 @@ from strandlog.errors import (
     TooManyOffsetsError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandlog.protocol.group_records import OffsetKey, encode_key, encode_offset, offset_keys
 
 MAX_OFFSET = 2**63 - 1
 MAX_INT32 = 2**31 - 1
 MAX_TOPIC_CHARACTERS = 249
-ENTRY_BYTES = 400  # an offset without metadata and its place in the tables, about
+ENTRY_BYTES = 400  # approximate memory of one offset without its metadata
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class ExpiryRule(NamedTuple):
-    """How the offsets of one group grow old."""
+    """How the offsets of one group expire."""
 
     not_before_ms: int = 0
     kept_topics: frozenset[str] = frozenset()
 
 
-class OffsetStore:
+class CommittedOffsets:
     """The committed offsets of every group."""
 
     __slots__ = ("_groups", "size_bytes")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
-        self.size_bytes = 0  # about what all of them take in memory
+        self.size_bytes = 0  # approximate memory of all offsets
 
     def groups(self) -> list[str]:
         return list(self._groups)
 
     def of_group(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Every offset of a group; an unknown group has none."""
+        """All offsets of a group; an unknown group has none."""
         return dict(self._groups.get(group, {}))
 
     def has_offsets(self, group: str) -> bool:
@@ -71,7 +81,7 @@ class OffsetStore:
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offset of each partition; None where nothing was committed."""
+        """The offset of each partition; None if none was committed."""
         held = self._groups.get(group, {})
         return {partition: held.get(partition) for partition in partitions}
 
@@ -82,7 +92,7 @@ class OffsetStore:
         self._groups.setdefault(group, {}).update(offsets)
 
     def check_room(self, group: str, offsets: Offsets, limit_bytes: int) -> None:
-        """Raise when the store would take more memory than that with these offsets in it."""
+        """Raises if these offsets would exceed the memory limit."""
         growth = self._growth(group, offsets)
         if growth > 0 and self.size_bytes + growth > limit_bytes:
             raise TooManyOffsetsError(
@@ -98,16 +108,76 @@ class OffsetStore:
             growth += len(value.metadata) + (ENTRY_BYTES if old is None else -len(old.metadata))
         return growth
 
-    def forget(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+    def delete(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         held = self._groups.get(group)
         if held is None:
             return
         for partition in partitions:
-            gone = held.pop(partition, None)
-            if gone is not None:
-                self.size_bytes -= len(gone.metadata) + ENTRY_BYTES
+            deleted = held.pop(partition, None)
+            if deleted is not None:
+                self.size_bytes -= len(deleted.metadata) + ENTRY_BYTES
         if not held:
             del self._groups[group]
+
+
+class _Numbered(NamedTuple):
+    number: int
+    value: OffsetAndMetadata
+
+
+class TransactionOffsets:
+    """The offsets committed inside all open transactions."""
+
+    __slots__ = ("_numbers", "_producers")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, dict[str, dict[TopicPartition, _Numbered]]] = {}
+        self._numbers = count()
+
+    def add(self, producer_id: int, group: str, offsets: Offsets) -> None:
+        """Adds offsets committed inside the open transaction of a producer."""
+        number = next(self._numbers)
+        held = self._producers.setdefault(producer_id, {}).setdefault(group, {})
+        held.update((partition, _Numbered(number, value)) for partition, value in offsets.items())
+
+    def supersede(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Removes offsets of partitions that were committed or deleted outside transactions."""
+        newest = next(self._numbers)
+        for partition in partitions if self._producers else ():
+            self._drop_older(group, partition, newest)
+
+    def commit(self, producer_id: int) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """Ends the transaction and returns its offsets, which now count, by group."""
+        groups = self._producers.pop(producer_id, {})
+        for group, held in groups.items():
+            for partition, (number, _) in held.items():
+                self._drop_older(group, partition, number)
+        return {
+            group: {partition: value for partition, (_, value) in held.items()}
+            for group, held in groups.items()
+            if held
+        }
+
+    def abort(self, producer_id: int) -> None:
+        """Ends the transaction and drops its offsets."""
+        self._producers.pop(producer_id, None)
+
+    def _drop_older(self, group: str, partition: TopicPartition, number: int) -> None:
+        for groups in self._producers.values():
+            held = groups.get(group)
+            if held is not None and partition in held and held[partition].number < number:
+                del held[partition]
+
+    def has_pending_commit(self, group: str, partition: TopicPartition) -> bool:
+        """Whether an open transaction has committed an offset of this partition."""
+        return any(partition in groups.get(group, ()) for groups in self._producers.values())
+
+    def of_group(self, group: str) -> set[TopicPartition]:
+        """The partitions with offsets in open transactions."""
+        return {tp for groups in self._producers.values() for tp in groups.get(group, ())}
+
+    def groups(self) -> set[str]:
+        return {group for groups in self._producers.values() for group in groups}
 
 
 def commit_records(group: str, offsets: Offsets) -> list[TableRecord]:
@@ -119,12 +189,12 @@ def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[TableRe
     return [(key, None) for key in offset_keys(group, partitions)]
 
 
-def refusal(
+def offset_error(
     partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int
 ) -> StrandlogError | None:
-    """Why this offset cannot be kept, whoever commits it; None when it can."""
+    """Why this offset is invalid for any committer; None if it is valid."""
     if not 0 <= value.offset <= MAX_OFFSET:
-        return DataError(f"{value.offset} is no offset of {partition}; offsets begin at 0")
+        return DataError(f"{value.offset} is not an offset of {partition}; offsets start at 0")
     if _is_plain(partition, value, metadata_max_bytes):
         return None
     size = len(value.metadata.encode("utf-8", "surrogatepass"))
@@ -142,7 +212,7 @@ def refusal(
 
 
 def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
-    """Whether it is clear without trying that an offset can be written, as it nearly always is."""
+    """Whether an offset is valid without trying to encode it, as nearly all are."""
     return (
         value.metadata.isascii()
         and len(value.metadata) <= metadata_max_bytes
@@ -153,10 +223,22 @@ def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_
     )
 
 
+def expiry_rule(group: Group) -> ExpiryRule | None:
+    """How the group's offsets expire, by the table above; None if they do not."""
+    if group.protocol_type is None:
+        return ExpiryRule()
+    if group.state is EMPTY:
+        return ExpiryRule(not_before_ms=group.state_since_ms)
+    topics = group.subscribed_topics()
+    if group.state is STABLE and group.protocol_type == CONSUMER_PROTOCOL_TYPE and topics:
+        return ExpiryRule(kept_topics=topics)
+    return None
+
+
 def expired_partitions(
     offsets: Offsets, rule: ExpiryRule | None, now_ms: int, retention_ms: int
 ) -> list[TopicPartition]:
-    """Which offsets nobody has needed for so long that they go; none without a rule."""
+    """The partitions whose offsets have expired; none without a rule."""
     if rule is None:
         return []
     return [

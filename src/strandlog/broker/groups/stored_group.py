@@ -1,30 +1,27 @@
-"""A group as others see it: as a record to keep, as a description, as a rule for its offsets.
+"""Converts a group to and from its stored record, and to the description that clients see.
 
-A persisted member has the metadata of the chosen protocol only; after a restart it offers just
-that one until it joins again, as in Kafka. Whatever was going on (a rebalance, promised ids) is
-not persisted: the group comes back as it was after its last completed rebalance, and members that
-were further on hear IllegalGenerationError or UnknownMemberError and join again.
+A stored member has only the metadata of the chosen protocol; after a restart it supports only that
+one until it joins again, as in Kafka. A rebalance in progress and pending members are not stored:
+the group returns to its last completed rebalance, and members of a later one get
+IllegalGenerationError or UnknownMemberError and join again.
 """
 
 from __future__ import annotations
 
-from strandlog.broker.groups.group import Group
-from strandlog.broker.groups.offsets import ExpiryRule
-from strandlog.broker.groups.rebalance import EMPTY, STABLE, RebalancingGroup
+from strandlog.broker.groups.group import STABLE, Group
+from strandlog.broker.groups.members import Member
 from strandlog.broker.groups.requests import (
     GroupDescription,
     GroupListing,
-    Member,
     MemberDescription,
     MemberProtocol,
 )
 from strandlog.errors import DataError
-from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandlog.protocol.group_records import GroupValue, MemberValue
 
 
-def group_value(group: RebalancingGroup) -> GroupValue:
-    """What is kept of the group."""
+def group_value(group: Group) -> GroupValue:
+    """The group's stored record."""
     members = tuple(
         MemberValue(
             member.member_id,
@@ -36,40 +33,40 @@ def group_value(group: RebalancingGroup) -> GroupValue:
             member.metadata_for(group.protocol_name),
             member.assignment,
         )
-        for member in group.roster
+        for member in group.members
     )
     return GroupValue(
         group.protocol_type or "",
         group.generation,
         group.protocol_name,
-        group.roster.leader_id,
+        group.members.leader_id,
         group.state_since_ms,
         members,
     )
 
 
 def restore_group(group: Group, value: GroupValue) -> None:
-    """Puts back what was kept; `DataError`, with the group untouched, when it makes no sense."""
+    """Restores a group from its record; `DataError`, with the group unchanged, if it is invalid."""
     ids = [member.member_id for member in value.members]
     instances = [m.group_instance_id for m in value.members if m.group_instance_id is not None]
     if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
-        raise DataError(f"group {group.group_id!r} was kept with the same member twice")
+        raise DataError(f"group {group.group_id!r} is stored with the same member twice")
     group.protocol_type = value.protocol_type or None
-    for kept in value.members:
+    for stored in value.members:
         member = Member(
-            kept.member_id,
-            kept.group_instance_id,
-            kept.client_id,
-            kept.client_host,
+            stored.member_id,
+            stored.group_instance_id,
+            stored.client_id,
+            stored.client_host,
             value.protocol_type,
-            (MemberProtocol(value.protocol_name or "", kept.subscription),),
-            kept.session_timeout_ms,
-            kept.rebalance_timeout_ms,
+            (MemberProtocol(value.protocol_name or "", stored.subscription),),
+            stored.session_timeout_ms,
+            stored.rebalance_timeout_ms,
         )
-        member.assign(kept.assignment)
-        group.roster.add(member)
-    if value.leader in group.roster:
-        group.roster.leader_id = value.leader
+        member.assign(stored.assignment)
+        group.members.add(member)
+    if value.leader in group.members:
+        group.members.leader_id = value.leader
     group.restore(value.generation, value.state_timestamp_ms, value.protocol_name)
 
 
@@ -78,7 +75,7 @@ def listing(group: Group) -> GroupListing:
 
 
 def description(group: Group) -> GroupDescription:
-    """As Kafka describes it: assignor, metadata and assignments are there in Stable only."""
+    """As in Kafka, assignor, metadata and assignments are present in Stable only."""
     is_stable = group.state is STABLE
     members = tuple(
         MemberDescription(
@@ -89,7 +86,7 @@ def description(group: Group) -> GroupDescription:
             member.metadata_for(group.protocol_name) if is_stable else b"",
             member.assignment if is_stable else b"",
         )
-        for member in group.roster
+        for member in group.members
     )
     return GroupDescription(
         group.group_id,
@@ -99,15 +96,3 @@ def description(group: Group) -> GroupDescription:
         group.generation,
         members,
     )
-
-
-def expiry_rule(group: Group) -> ExpiryRule | None:
-    """How the group's offsets grow old; None when they do not. The table is in offset_store.py."""
-    if group.protocol_type is None:
-        return ExpiryRule()
-    if group.state is EMPTY:
-        return ExpiryRule(not_before_ms=group.state_since_ms)
-    topics = group.subscribed_topics()
-    if group.state is STABLE and group.protocol_type == CONSUMER_PROTOCOL_TYPE and topics:
-        return ExpiryRule(kept_topics=topics)
-    return None

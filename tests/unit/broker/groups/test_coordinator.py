@@ -269,7 +269,7 @@ def test_offsets_in_use_are_not_deleted(bench: Bench) -> None:
 def test_a_deleted_topic_is_forgotten_by_every_group(bench: Bench) -> None:
     bench.commit({T0: 1, U0: 1})
     bench.commit({T1: 1}, group="h")
-    do_here(bench.coordinator.forgetting_topic("t"))
+    do_here(bench.coordinator.delete_topic_offsets("t"))
     assert [bench.committed(), bench.committed("h")] == [{U0: 1}, {}]
     bench.restart()
     assert [bench.committed(), bench.committed("h")] == [{U0: 1}, {}]

@@ -201,7 +201,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.committed[partition] = self.counter
         (member,) = [
             each
-            for each in self.bench.coordinator._groups["g"].roster
+            for each in self.bench.coordinator._groups["g"].members
             if each.member_id == client.member_id
         ]
         assert member.assigned is not None and partition in member.assigned

@@ -11,8 +11,8 @@ from tests.unit.broker.conftest import Bench
 
 from strandlog.broker.deferred import COMPLETED_AT_ONCE, Deferred
 from strandlog.broker.groups.coordinator import GROUPS_AT_ONCE
+from strandlog.broker.groups.members import MEMBER_BYTES
 from strandlog.broker.groups.requests import (
-    MEMBER_BYTES,
     CommitRequest,
     JoinRequest,
     JoinResult,

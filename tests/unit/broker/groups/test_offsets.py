@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from strandlog.broker.groups.offsets import (
+    CommittedOffsets,
     ExpiryRule,
-    OffsetStore,
     commit_records,
     expired_partitions,
-    refusal,
+    offset_error,
     tombstones,
 )
 from strandlog.errors import DataError, OffsetMetadataTooLargeError
@@ -20,20 +20,20 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 
 
 def test_offsets_are_kept_per_group() -> None:
-    store = OffsetStore()
+    store = CommittedOffsets()
     store.put("g", {T0: OffsetAndMetadata(1), U0: OffsetAndMetadata(2)})
     store.put("h", {T0: OffsetAndMetadata(9)})
     store.put("g", {T0: OffsetAndMetadata(3)})
     assert store.fetch("g", [T0, T1]) == {T0: OffsetAndMetadata(3), T1: None}
     assert store.fetch("nobody", [T0]) == {T0: None}
-    store.forget("h", [T0, T1])
-    store.forget("h", [T0])
+    store.delete("h", [T0, T1])
+    store.delete("h", [T0])
     assert store.groups() == ["g"]
     assert not store.has_offsets("h")
 
 
 def test_what_is_handed_out_cannot_change_the_store() -> None:
-    store = OffsetStore()
+    store = CommittedOffsets()
     store.put("g", {T0: OffsetAndMetadata(1)})
     store.of_group("g").clear()
     assert store.has_offsets("g")
@@ -48,8 +48,8 @@ def test_records_say_what_was_committed() -> None:
 
 
 def test_metadata_is_limited_in_bytes() -> None:
-    assert refusal(T0, OffsetAndMetadata(1, metadata="é" * 5), 10) is None
-    too_long = refusal(T0, OffsetAndMetadata(1, metadata="é" * 5), 9)
+    assert offset_error(T0, OffsetAndMetadata(1, metadata="é" * 5), 10) is None
+    too_long = offset_error(T0, OffsetAndMetadata(1, metadata="é" * 5), 9)
     assert isinstance(too_long, OffsetMetadataTooLargeError)
 
 
@@ -67,7 +67,7 @@ def test_metadata_is_limited_in_bytes() -> None:
 def test_what_could_not_be_read_back_is_refused(
     partition: TopicPartition, value: OffsetAndMetadata
 ) -> None:
-    assert isinstance(refusal(partition, value, 4096), DataError)
+    assert isinstance(offset_error(partition, value, 4096), DataError)
 
 
 @pytest.mark.parametrize(

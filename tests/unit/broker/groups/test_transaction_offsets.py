@@ -46,11 +46,11 @@ def check(bench: TransactionBench, expected: dict[TopicPartition, int], group: s
 def test_they_count_when_the_transaction_commits(bench: TransactionBench) -> None:
     producer = sent(bench, "a", 5)
     check(bench, {})
-    assert bench.broker.group_coordinator.is_unstable("g", T1)
-    assert not bench.broker.group_coordinator.is_unstable("g", T0)
-    assert not bench.broker.group_coordinator.is_unstable("h", T1)
+    assert bench.broker.group_coordinator.has_pending_commit("g", T1)
+    assert not bench.broker.group_coordinator.has_pending_commit("g", T0)
+    assert not bench.broker.group_coordinator.has_pending_commit("h", T1)
     end(bench, producer, "a")
-    assert not bench.broker.group_coordinator.is_unstable("g", T1)
+    assert not bench.broker.group_coordinator.has_pending_commit("g", T1)
     check(bench, {T1: 5})
 
 
@@ -58,7 +58,7 @@ def test_they_never_count_when_it_aborts(bench: TransactionBench) -> None:
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
     end(bench, producer, "a", commit=False)
-    assert not bench.broker.group_coordinator.is_unstable("g", T1)
+    assert not bench.broker.group_coordinator.has_pending_commit("g", T1)
     check(bench, {T1: 1})
 
 
@@ -67,7 +67,7 @@ def test_they_never_count_when_it_runs_into_its_time_out(bench: TransactionBench
     bench.advance(TIMEOUT_MS)
     bench.settle()
     assert bench.state("a") is S.COMPLETE_ABORT
-    assert not bench.broker.group_coordinator.is_unstable("g", T1)
+    assert not bench.broker.group_coordinator.has_pending_commit("g", T1)
     check(bench, {})
 
 
@@ -76,7 +76,7 @@ def test_those_of_an_open_transaction_survive_a_restart(bench: TransactionBench)
     producer = sent(bench, "a", 5)
     for again in (bench.after_kill(), bench.after_crash()):
         assert again.committed() == {T1: 1}
-        assert again.broker.group_coordinator.is_unstable("g", T1)
+        assert again.broker.group_coordinator.has_pending_commit("g", T1)
         end(again, producer, "a")
         check(again, {T1: 5})
 
@@ -160,7 +160,7 @@ def test_offsets_that_are_deleted_do_not_come_back_at_the_end(bench: Transaction
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
     bench.broker.group_coordinator.delete_offsets("g", [T1])
-    assert not bench.broker.group_coordinator.is_unstable("g", T1)
+    assert not bench.broker.group_coordinator.has_pending_commit("g", T1)
     end(bench, producer, "a")
     check(bench, {})
 

@@ -246,7 +246,7 @@ def test_retention_by_hand(desk: Desk) -> None:
 
 def test_offsets_from_outside_are_checked(desk: Desk) -> None:
     desk.log.create_topic("t")
-    with pytest.raises(DataError, match="-1 is no offset of t-0; offsets begin at 0"):
+    with pytest.raises(DataError, match="-1 is not an offset of t-0; offsets start at 0"):
         desk.log.commit_offsets("g", {TopicPartition("t", 0): -1})
     with pytest.raises(TopicNotFoundError):
         desk.log.commit_offsets("g", {TopicPartition("t", 1): 0})

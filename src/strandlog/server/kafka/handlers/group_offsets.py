@@ -174,7 +174,7 @@ def _hide_unstable(door: KafkaDoor, group: str, topics: list[dict[str, Any]]) ->
         name = topic["name"] or _name_by_id(door, topic["topic_id"])
         for row in topic["partitions"]:
             tp = TopicPartition(name, row["partition_index"])
-            if door.broker.group_coordinator.is_unstable(group, tp):
+            if door.broker.group_coordinator.has_pending_commit(group, tp):
                 row.update(_offset_row(tp.partition, None, UnstableOffsetError.kafka_code))
 
 

@@ -1,7 +1,7 @@
-"""Partitions of topics in four bytes each, for the assignments of large groups.
+"""A set of topic partitions with four bytes per partition, for the assignments of large groups.
 
-A set of `TopicPartition` takes forty times the bytes of the assignment that it was read from, and
-an assignment may have a million partitions. Here a topic has a sorted array of numbers.
+A `frozenset[TopicPartition]` takes forty times the memory of the encoded assignment, which may have
+a million partitions. Here each topic has a sorted array of partition numbers.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from strandlog.protocol.primitives import Reader
 TOPIC_MIN_BYTES = 6
 
 
-class PartitionIndex:
-    """An unchanging set of partitions."""
+class PartitionSet:
+    """An immutable set of partitions."""
 
     __slots__ = ("_topics",)
 
     def __init__(self, topics: dict[str, array[int]] | None = None) -> None:
-        """Numbers are sorted."""
+        """`topics` has the sorted partition numbers of each topic."""
         self._topics = topics or {}
 
     def __contains__(self, partition: TopicPartition) -> bool:
         numbers = self._topics.get(partition.topic)
         if numbers is None:
             return False
-        place = bisect_left(numbers, partition.partition)
-        return place < len(numbers) and numbers[place] == partition.partition
+        index = bisect_left(numbers, partition.partition)
+        return index < len(numbers) and numbers[index] == partition.partition
 
     def __len__(self) -> int:
         return sum(map(len, self._topics.values()))
 
     @classmethod
-    def read(cls, reader: Reader) -> PartitionIndex:
-        """Out of the array of topics that subscriptions and assignments have."""
+    def read(cls, reader: Reader) -> PartitionSet:
+        """Decodes the array of topics in a subscription or an assignment."""
         topics: dict[str, list[array[int]]] = {}
 
         def read_topic() -> None:
@@ -49,8 +49,8 @@ class PartitionIndex:
         return cls({topic: _sorted(parts) for topic, parts in topics.items()})
 
     @classmethod
-    def of_assignment(cls, data: bytes) -> PartitionIndex:
-        """The partitions of an assignment; `DataError` when it is of another protocol."""
+    def of_assignment(cls, data: bytes) -> PartitionSet:
+        """Decodes an assignment; `DataError` if it is not of the consumer protocol."""
         if not data:
             return cls()
         reader = Reader(data)
@@ -62,10 +62,10 @@ class PartitionIndex:
         return found
 
     @classmethod
-    def union(cls, indexes: Iterable[PartitionIndex]) -> PartitionIndex:
+    def union(cls, sets: Iterable[PartitionSet]) -> PartitionSet:
         topics: dict[str, list[array[int]]] = {}
-        for index in indexes:
-            for topic, numbers in index._topics.items():
+        for each in sets:
+            for topic, numbers in each._topics.items():
                 topics.setdefault(topic, []).append(numbers)
         return cls({topic: _sorted(parts) for topic, parts in topics.items()})
 

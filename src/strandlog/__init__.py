@@ -45,12 +45,12 @@ from strandlog.errors import (
 from strandlog.model import Record, RecordMetadata, SkippedOffsets, TopicPartition
 
 if TYPE_CHECKING:
+    from strandlog.client.api import PartitionInfo, TopicInfo
     from strandlog.client.consumer import Consumer
     from strandlog.client.embedded.log import Log
     from strandlog.client.embedded.producer import Producer
     from strandlog.client.readonly.log import FolderLog
     from strandlog.client.remote.log import RemoteLog
-    from strandlog.client.topic_info import PartitionInfo, TopicInfo
 
 __version__ = "0.1.0"
 
@@ -58,10 +58,10 @@ _IMPORTED_WHEN_USED = {
     "Consumer": "strandlog.client.consumer",
     "FolderLog": "strandlog.client.readonly.log",
     "Log": "strandlog.client.embedded.log",
-    "PartitionInfo": "strandlog.client.topic_info",
+    "PartitionInfo": "strandlog.client.api",
     "Producer": "strandlog.client.embedded.producer",
     "RemoteLog": "strandlog.client.remote.log",
-    "TopicInfo": "strandlog.client.topic_info",
+    "TopicInfo": "strandlog.client.api",
 }
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from tests.clients.apache_kafka import running_kafka
-from tests.server.wire_client.test_http_door import (  # noqa: F401 - collected here once more
-    test_a_broker_without_that_door_has_no_address,
+from tests.server.wire_client.test_http_address import (  # noqa: F401 - collected here once more
+    test_a_broker_without_http_listener_has_no_address,
 )
 from tests.server.wire_client.test_reading import (  # noqa: F401 - collected here once more
     test_a_batch_that_is_larger_than_a_piece_comes_whole,

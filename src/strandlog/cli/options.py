@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -26,8 +26,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 import strandlog
+from strandlog.cli import configuration
+from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair
 from strandlog.cli.output import message
 from strandlog.client.api import OpenLog, ReadableLog
+from strandlog.config.resolve import Configuration
 from strandlog.errors import UnknownLayoutError
 from strandlog.storage.paths import META_PROPERTIES
 
@@ -109,6 +112,23 @@ ClientSettings = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar=CONFIG_FILE_VARIABLE,
+        help="Read settings from a .toml or .properties file.",
+    ),
+]
+SetOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a setting; takes precedence over file and environment. Repeatable.",
+    ),
+]
 
 
 class Target(NamedTuple):
@@ -189,3 +209,16 @@ def ask(question: str, *, yes: bool, as_json: bool) -> None:
         reason = "--json is given" if as_json else "stdin is not a terminal"
         raise typer.BadParameter(f"{reason}, cannot ask for confirmation: add --yes")
     typer.confirm(question, abort=True, err=True)
+
+
+def checked_pairs(given: Sequence[str] | None) -> list[str]:
+    """The values of `--set`; a usage error for one that is not key=value."""
+    for text in given or ():
+        if not is_pair(text):
+            raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--set")
+    return list(given or ())
+
+
+def read_configuration(file: str | None, given: Sequence[str] | None) -> Configuration:
+    """The settings from file, environment and `--set`, resolved."""
+    return configuration.read_configuration(file, checked_pairs(given))

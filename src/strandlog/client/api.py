@@ -1,27 +1,47 @@
-"""The verbs that do not depend on where a log is: code that keeps to them works with all doors.
+"""Protocols that every log implements, and `TopicInfo`.
 
-    strandlog.open      Log          `OpenLog`      a folder, owned
-    strandlog.connect   RemoteLog    `OpenLog`      a broker, over the wire
-    strandlog.read      FolderLog    `ReadableLog`  a folder beside its owner: looking only
+    strandlog.open      Log            `OpenLog`       this process owns the data folder
+    strandlog.connect   RemoteLog      `OpenLog`       a broker, over the Kafka protocol
+    strandlog.read      ReadOnlyLog    `ReadableLog`   a folder that another process may own
 
-They are protocols: nobody inherits from them, the type checker compares.
+Code that only uses these methods works with all three. The classes do not inherit from the
+protocols; the type checker compares them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from strandlog.broker.groups.requests import GroupDescription
-from strandlog.client.choices import Acks, OffsetReset
-from strandlog.client.record_items import BatchItem, GivenHeaders
-from strandlog.client.topic_info import TopicInfo
+from strandlog.client.arguments import Acks, BatchItem, GivenHeaders, OffsetReset
 from strandlog.config.setting import Value
 from strandlog.model import OffsetAndMetadata, Record, RecordMetadata, TopicPartition
 
+UNKNOWN = -1  # size_bytes and segments of a remote log
 
-class Closable(Protocol):
+
+class PartitionInfo(NamedTuple):
+    """One partition. `size_bytes` and `segments` are `UNKNOWN` for a remote log."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    segments: int
+
+
+class TopicInfo(NamedTuple):
+    """One topic. `config` has the settings that differ from their defaults."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionInfo, ...]
+    config: dict[str, Value]
+
+
+class AnyClosable(Protocol):
     """Closes at the end of a `with` block."""
 
     def close(self) -> None: ...
@@ -36,16 +56,16 @@ class Closable(Protocol):
     ) -> None: ...
 
 
-class AnyProducer(Closable, Protocol):
-    """Sends records, and returns when they are as safe as its acks say."""
+class AnyProducer(AnyClosable, Protocol):
+    """Produces records; each call returns when they are acknowledged as `acks` says."""
 
     @property
     def is_atomic(self) -> bool:
-        """Whether a batch that is too large was kept out whole, so that its halves may be sent."""
+        """Whether `send_batch` writes nothing of a batch that is too large."""
 
     @property
     def batch_bytes(self) -> int:
-        """How much to hand to one `send_batch` when there is plenty."""
+        """A good number of bytes for one `send_batch` call."""
 
     def send(
         self,
@@ -65,7 +85,7 @@ class AnyProducer(Closable, Protocol):
     def flush(self) -> None: ...
 
 
-class AnyConsumer(Closable, Protocol):
+class AnyConsumer(AnyClosable, Protocol):
     """Reads records, alone or as a member of a group."""
 
     @property
@@ -93,8 +113,8 @@ class AnyConsumer(Closable, Protocol):
     def committed(self, topic: str, partition: int) -> int | None: ...
 
 
-class ReadableLog(Closable, Protocol):
-    """Something to look at."""
+class ReadableLog(AnyClosable, Protocol):
+    """A log that can be read."""
 
     def topics(self) -> list[str]: ...
 
@@ -119,7 +139,7 @@ class ReadableLog(Closable, Protocol):
 
 
 class OpenLog(ReadableLog, Protocol):
-    """Something to change."""
+    """A log that can be read and changed."""
 
     def create_topic(
         self,

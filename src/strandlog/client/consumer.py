@@ -31,20 +31,20 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from strandlog.broker.groups.assignors import ASSIGNORS
-from strandlog.client.arrow.rows import decode_rows
-from strandlog.client.arrow.table import schema, table_of
-from strandlog.client.choices import (
+from strandlog.client.arguments import (
     OffsetReset,
     OnUnreadable,
     check_auto_commit,
     check_on_unreadable,
     check_reset,
     checked_assignors,
+    checked_timestamp,
 )
+from strandlog.client.arrow.rows import decode_rows
+from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.cursor import NO_POSITION, Cursor
 from strandlog.client.embedded.membership import Membership
 from strandlog.client.lifecycle import Closing, OpenGuard
-from strandlog.client.record_items import checked_timestamp
 from strandlog.client.record_source import (
     ConsumerHost,
     Decode,

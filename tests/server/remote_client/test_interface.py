@@ -62,7 +62,7 @@ def test_the_same_program(log: OpenLog) -> None:
             ends = {tp: consumer.position(*tp) for tp in consumer.assignment}
             assert consumer.commit() == ends
             assert log.describe_group("g").state == "Stable"
-            with pytest.raises(TypeError, match="a timestamp is an int, in Unix milliseconds"):
+            with pytest.raises(TypeError, match="a timestamp must be an int"):
                 consumer.seek_to_time(datetime(2026, 11, 1, tzinfo=UTC))  # type: ignore[arg-type]
             consumer.seek_to_time(BASE_MS + 7)
             assert sorted(record.value or b"" for record in consumer.poll() + consumer.poll()) == [

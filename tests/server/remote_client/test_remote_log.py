@@ -14,8 +14,8 @@ from tests.support.broker_process import BrokerProcess
 
 import strandlog
 from strandlog import RemoteLog, TopicPartition, errors
+from strandlog.client.api import UNKNOWN
 from strandlog.client.remote.errors import confluent, error_of
-from strandlog.client.topic_info import UNKNOWN
 
 
 def test_a_topics_life(remote: RemoteLog) -> None:

@@ -12,15 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from strandlog import RemoteLog
-from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration
 from strandlog.cli.configuration import read_file
 from strandlog.cli.options import (
     Bootstrap,
     ClientSettings,
+    ConfigFile,
     DataDir,
     Json,
+    SetOptions,
     command_app,
     owned,
+    read_configuration,
     readable,
     target_of,
 )

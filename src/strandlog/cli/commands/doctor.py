@@ -17,7 +17,6 @@ from typing import Annotated
 
 import typer
 
-from strandlog.cli.config_sources import ConfigFile, SetOptions, read_configuration
 from strandlog.cli.doctor.folder import check_folder, newest_times_ms
 from strandlog.cli.doctor.machine import (
     check_clock,
@@ -29,7 +28,7 @@ from strandlog.cli.doctor.machine import (
 from strandlog.cli.doctor.network import check_bootstrap
 from strandlog.cli.doctor.result import Check, fail, ok, warn
 from strandlog.cli.file_limits import limits
-from strandlog.cli.options import Json, command_app
+from strandlog.cli.options import ConfigFile, Json, SetOptions, command_app, read_configuration
 from strandlog.cli.output import counted, message, print_json
 from strandlog.clock import SystemClock
 from strandlog.config.resolve import Configuration

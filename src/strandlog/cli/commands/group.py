@@ -6,14 +6,14 @@ the folder. Delete and a reset with `--yes` open the folder as its owner.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from strandlog import PartitionInfo, TopicNotFoundError, TopicPartition
-from strandlog.broker.groups.requests import NO_GENERATION
+from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, MemberDescription
 from strandlog.cli.formats.offset_argument import FORMS, StartOffset, parse_offset, seek
-from strandlog.cli.group_table import assigned_partitions, lag_rows
 from strandlog.cli.options import (
     Bootstrap,
     ClientSettings,
@@ -28,6 +28,9 @@ from strandlog.cli.options import (
 )
 from strandlog.cli.output import counted, message, number, print_json, print_table, text
 from strandlog.client.api import ReadableLog
+from strandlog.errors import DataError
+from strandlog.model import OffsetAndMetadata
+from strandlog.protocol.consumer_protocol import decode_assignment
 
 app = command_app("List, describe, reset and delete consumer groups.")
 
@@ -75,13 +78,13 @@ def describe(
     """Show the members of a group, and its offsets and lag by partition."""
     with readable(target_of(data, bootstrap, client)) as log:
         group = log.describe_group(name)
-        rows = lag_rows(log, group, log.committed_offsets(name))
+        rows = _lag_rows(log, group, log.committed_offsets(name))
     members = [
         {
             "member_id": member.member_id,
             "client_id": member.client_id,
             "host": member.client_host,
-            "partitions": [f"{tp.topic}:{tp.partition}" for tp in assigned_partitions(member)],
+            "partitions": [f"{tp.topic}:{tp.partition}" for tp in _assigned_partitions(member)],
         }
         for member in group.members
     ]
@@ -183,7 +186,7 @@ def delete(
 
 def _summary(log: ReadableLog, name: str) -> dict[str, Any]:
     group = log.describe_group(name)
-    rows = lag_rows(log, group, log.committed_offsets(name))
+    rows = _lag_rows(log, group, log.committed_offsets(name))
     return {
         "group": name,
         "state": group.state,
@@ -191,6 +194,47 @@ def _summary(log: ReadableLog, name: str) -> dict[str, Any]:
         "topics": sorted({row["topic"] for row in rows}),
         "lag": sum(row["lag"] or 0 for row in rows),
     }
+
+
+def _assigned_partitions(member: MemberDescription) -> list[TopicPartition]:
+    """The partitions of a member; none if the assignment has an unknown format."""
+    try:
+        return sorted(decode_assignment(member.assignment).partitions)
+    except DataError:
+        return []
+
+
+def _lag_rows(
+    log: ReadableLog, group: GroupDescription, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> list[dict[str, Any]]:
+    """Per partition: committed offset, end offset, lag and the member that reads it."""
+    owners = {
+        tp: member.member_id for member in group.members for tp in _assigned_partitions(member)
+    }
+    ends: dict[TopicPartition, int] = {}
+    partitions = sorted({*offsets, *owners})
+    for topic in {tp.topic for tp in partitions}:
+        try:
+            infos = log.describe_topic(topic).partitions
+        except TopicNotFoundError:
+            continue  # deleted since
+        ends.update({TopicPartition(topic, info.partition): info.end_offset for info in infos})
+    rows = []
+    for tp in partitions:
+        held, end = offsets.get(tp), ends.get(tp)
+        committed = held.offset if held else None
+        lag = None if committed is None or end is None else max(0, end - committed)
+        rows.append(
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": committed,
+                "end_offset": end,
+                "lag": lag,
+                "member_id": owners.get(tp),
+            }
+        )
+    return rows
 
 
 def _resets(log: ReadableLog, name: str, topics: list[str], start: StartOffset) -> list[Reset]:

@@ -31,8 +31,7 @@ from strandlog.cli.options import (
 )
 from strandlog.cli.output import counted, message, print_json, progress, size_text
 from strandlog.client.api import AnyProducer
-from strandlog.client.choices import Acks
-from strandlog.client.record_items import BatchItem
+from strandlog.client.arguments import Acks, BatchItem
 from strandlog.clock import SystemClock
 from strandlog.errors import DataError
 

@@ -15,8 +15,7 @@ from typing import Annotated
 
 import typer
 
-from strandlog.cli.config_sources import ConfigFile, SetOptions, checked_pairs
-from strandlog.cli.options import command_app
+from strandlog.cli.options import ConfigFile, SetOptions, checked_pairs, command_app
 from strandlog.cli.start_server import ServeArguments
 from strandlog.cli.start_server import serve as serve_folder
 from strandlog.config.tables.server import MAX_PORT

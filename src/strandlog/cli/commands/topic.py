@@ -34,7 +34,7 @@ from strandlog.cli.output import (
     size_text,
     text,
 )
-from strandlog.client.topic_info import UNKNOWN
+from strandlog.client.api import UNKNOWN
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 

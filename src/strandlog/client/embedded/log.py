@@ -24,7 +24,8 @@ from strandlog.broker.topics.topic import (
     check_topic_name,
     forbid_internal,
 )
-from strandlog.client.choices import Acks, OffsetReset, OnUnreadable
+from strandlog.client.api import PartitionInfo, TopicInfo
+from strandlog.client.arguments import Acks, OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.group_commit import GroupCommit
 from strandlog.client.embedded.membership import Membership
@@ -32,7 +33,6 @@ from strandlog.client.embedded.producer import Producer
 from strandlog.client.embedded.source import EmbeddedSource
 from strandlog.client.lifecycle import Closing, OpenGuard
 from strandlog.client.record_source import GroupWish
-from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings

@@ -18,19 +18,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strandlog.client.arrow.send import RoutedTable, SentTable
-from strandlog.client.arrow.table import items_of
-from strandlog.client.choices import Acks, check_acks, waits_for_disk
-from strandlog.client.embedded.sent_batch import SentBatch
-from strandlog.client.lifecycle import Closing, OpenGuard
-from strandlog.client.record_items import (
+from strandlog.client.arguments import (
+    Acks,
     BatchItem,
     GivenHeaders,
+    check_acks,
     check_bytes,
     checked_headers,
     checked_timestamp,
     fields_of,
+    waits_for_disk,
 )
+from strandlog.client.arrow.send import RoutedTable, SentTable
+from strandlog.client.arrow.table import items_of
+from strandlog.client.embedded.sent_batch import SentBatch
+from strandlog.client.lifecycle import Closing, OpenGuard
 from strandlog.errors import (
     ClosedError,
     MessageTooLargeError,

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.catalog import CATALOG_FILE, topic_from_document
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
-from strandlog.client.api import OpenLog
-from strandlog.client.choices import OffsetReset, OnUnreadable
+from strandlog.client.api import OpenLog, PartitionInfo, TopicInfo
+from strandlog.client.arguments import OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.membership import Membership
 from strandlog.client.lifecycle import Closing
@@ -36,7 +36,6 @@ from strandlog.client.record_source import (
     GroupWish,
     RecordSource,
 )
-from strandlog.client.topic_info import PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS

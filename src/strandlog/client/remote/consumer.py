@@ -23,15 +23,15 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from strandlog.client.arrow.table import schema, table_of
-from strandlog.client.choices import (
+from strandlog.client.arguments import (
     OffsetReset,
     check_auto_commit,
     check_reset,
     checked_assignors,
+    checked_timestamp,
 )
+from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.lifecycle import Closing
-from strandlog.client.record_items import checked_timestamp
 from strandlog.client.remote.errors import (
     AUTO_OFFSET_RESET,
     BAD_COMPRESSION,
@@ -42,7 +42,7 @@ from strandlog.client.remote.errors import (
     error_of,
     translated,
 )
-from strandlog.client.remote.offsets import RemoteOffsets
+from strandlog.client.remote.groups import RemoteOffsets
 from strandlog.client.remote.positions import NO_POSITION, Progress
 from strandlog.errors import (
     ClosedError,

@@ -1,8 +1,9 @@
-"""Groups over the wire, seen from outside: list, describe, offsets, delete."""
+"""Group administration and committed offsets over the wire."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, MemberDescription
@@ -18,7 +19,7 @@ from strandlog.protocol.consumer_protocol import (
 if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
-# librdkafka's names, and Kafka's words for them.
+# Group states: librdkafka's names and Kafka's.
 STATES = {
     "PREPARING_REBALANCING": "PreparingRebalance",
     "COMPLETING_REBALANCING": "CompletingRebalance",
@@ -31,7 +32,7 @@ STATES = {
 
 
 class RemoteGroups:
-    """The groups behind one broker."""
+    """Lists, describes and deletes the groups of a cluster."""
 
     def __init__(self, log: RemoteLog) -> None:
         self._log = log
@@ -81,10 +82,7 @@ class RemoteGroups:
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         if not offsets:
             return
-        make = confluent().TopicPartition
-        wanted = confluent().ConsumerGroupTopicPartitions(
-            group, [make(topic, partition, at) for (topic, partition), at in offsets.items()]
-        )
+        wanted = confluent().ConsumerGroupTopicPartitions(group, _with_offsets(offsets))
         with translated(group=group):
             futures = self._log.admin.alter_consumer_group_offsets(
                 [wanted], **self._log.request_options
@@ -100,8 +98,43 @@ class RemoteGroups:
         self._log.result(futures[group], group=group)
 
 
+class RemoteOffsets:
+    """Fetches and commits the offsets of one consumer's group, if it has one."""
+
+    def __init__(self, log: RemoteLog, client: Any, group: str | None) -> None:
+        self._log = log
+        self._client = client
+        self._group = group
+
+    def fetch(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Committed offsets; partitions without a commit are missing."""
+        if self._group is None:
+            return {}
+        make = confluent().TopicPartition
+        with translated(group=self._group, to=self._log.bootstrap):
+            found = self._client.committed([make(*tp) for tp in tps], self._log.timeout_ms / 1000)
+        self._check(found)
+        return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit and wait for the broker's response."""
+        with translated(group=self._group, to=self._log.bootstrap):
+            found = self._client.commit(offsets=_with_offsets(offsets), asynchronous=False)
+        self._check(found)
+
+    def commit_later(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit without waiting; if it fails, the records are delivered again."""
+        with contextlib.suppress(confluent().KafkaException):
+            self._client.commit(offsets=_with_offsets(offsets))
+
+    def _check(self, results: list[Any]) -> None:
+        for tp in results:
+            if tp.error is not None:
+                raise error_of(tp.error, topic=tp.topic, group=self._group)
+
+
 def _member(member: Any) -> MemberDescription:
-    """Its assignment in Kafka's bytes, as an embedded log shows it."""
+    """A member with its assignment in Kafka's encoding, as in an embedded log."""
     held = member.assignment.topic_partitions if member.assignment else []
     partitions = tuple(TopicPartition(tp.topic, tp.partition) for tp in held)
     return MemberDescription(
@@ -112,3 +145,8 @@ def _member(member: Any) -> MemberDescription:
         b"",
         encode_assignment(Assignment(partitions)),
     )
+
+
+def _with_offsets(offsets: Mapping[TopicPartition, int]) -> list[Any]:
+    make = confluent().TopicPartition
+    return [make(*tp, offset) for tp, offset in offsets.items()]

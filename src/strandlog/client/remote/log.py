@@ -21,14 +21,14 @@ from weakref import WeakSet
 
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
-from strandlog.client.choices import Acks, OffsetReset
+from strandlog.client.api import UNKNOWN, PartitionInfo, TopicInfo
+from strandlog.client.arguments import Acks, OffsetReset
 from strandlog.client.lifecycle import Closing
 from strandlog.client.remote.consumer import RemoteConsumer
 from strandlog.client.remote.errors import confluent, error_of, translated
 from strandlog.client.remote.groups import RemoteGroups
 from strandlog.client.remote.producer import RemoteProducer
 from strandlog.client.remote.settings import RemoteSetting, RemoteSettings, kafka_text
-from strandlog.client.topic_info import UNKNOWN, PartitionInfo, TopicInfo
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
 from strandlog.errors import ClosedError, TopicNotFoundError, UnreachableError

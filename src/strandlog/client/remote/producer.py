@@ -22,10 +22,17 @@ from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from strandlog.client.arguments import (
+    Acks,
+    BatchItem,
+    Fields,
+    GivenHeaders,
+    check_acks,
+    fields_of,
+    waits_for_disk,
+)
 from strandlog.client.arrow.table import items_of
-from strandlog.client.choices import Acks, check_acks, waits_for_disk
 from strandlog.client.lifecycle import Closing
-from strandlog.client.record_items import BatchItem, Fields, GivenHeaders, fields_of
 from strandlog.client.remote.errors import (
     MESSAGE_TOO_LARGE,
     confluent,

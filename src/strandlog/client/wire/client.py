@@ -35,6 +35,7 @@ from strandlog.client.wire.cluster import (
     Cluster,
     PassingError,
     TopicMetadata,
+    http_address,
     refusal,
 )
 from strandlog.client.wire.connection import Buffer
@@ -45,7 +46,6 @@ from strandlog.client.wire.coordinator import (
     TransactionDescription,
 )
 from strandlog.client.wire.fetch import RangeReading, RawFetch
-from strandlog.client.wire.http_door import http_address
 from strandlog.client.wire.offsets import EARLIEST, LATEST, list_offsets, offsets_at
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.produce import BatchSender, ProduceResult

@@ -29,7 +29,7 @@ from strandlog.errors import (
     error_for_kafka_code,
 )
 from strandlog.model import TopicPartition
-from strandlog.protocol.kafka.api import METADATA
+from strandlog.protocol.kafka.api import DESCRIBE_CONFIGS, METADATA
 from strandlog.protocol.kafka.schemas import kio
 
 Result = TypeVar("Result")
@@ -37,6 +37,9 @@ Result = TypeVar("Result")
 NO_LEADER = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
+RESOURCE_BROKER = 4
+DEFAULT_BROKER = ""  # the settings that apply to all brokers; a node id would have to be correct
+HTTP_PORT = "http.port"
 
 
 class TopicMetadata(NamedTuple):
@@ -254,6 +257,30 @@ class Cluster:
         for tp in partitions:
             found.setdefault(self.leader_of(tp), []).append(tp)
         return found
+
+
+def http_address(cluster: Cluster) -> str | None:
+    """`http://HOST:PORT` of a broker's HTTP listener; None if it has none.
+
+    strandlog reports the port among the broker settings (`http.port`; -1 if it is disabled). The
+    host is the address at which this client reached the broker, because the listener's own address
+    may be a wildcard, and the HTTP listener accepts IP addresses as Host. Apache Kafka has no such
+    setting.
+    """
+    connection = cluster.any_connection()
+    resource = {
+        "resource_type": RESOURCE_BROKER,
+        "resource_name": DEFAULT_BROKER,
+        "configuration_keys": [HTTP_PORT],
+    }
+    [response] = connection.send(DESCRIBE_CONFIGS.key, {"resources": [resource]}).parsed().results
+    if response.error_code:
+        raise refusal(response.error_code, "the settings of the broker", response.error_message)
+    port = next((row.value for row in response.configs if row.name == HTTP_PORT), None)
+    if port is None or not port.isdigit():
+        return None
+    host = connection.peer_host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _is_refused(cause: BaseException | None) -> bool:

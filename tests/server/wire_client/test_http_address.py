@@ -1,4 +1,4 @@
-"""Where a broker answers HTTP, as it tells over Kafka's protocol."""
+"""The address of a broker's HTTP listener, found over the Kafka protocol."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from tests.support.http_client import http_broker
 from strandlog.client.wire.client import WireClient
 
 
-def test_a_broker_without_that_door_has_no_address(client: WireClient) -> None:
+def test_a_broker_without_http_listener_has_no_address(client: WireClient) -> None:
     assert client.http_address() is None
 
 
-def test_the_address_leads_to_the_door_by_whatever_name_the_broker_was_reached(
-    tmp_path: Path,
-) -> None:
+def test_the_address_is_that_of_the_broker_under_any_name(tmp_path: Path) -> None:
     with http_broker(tmp_path / "data") as broker:
         port = int(broker.ready.split("http=127.0.0.1:")[1].split()[0])
         for name in ("127.0.0.1", "localhost"):
@@ -28,7 +26,7 @@ def test_the_address_leads_to_the_door_by_whatever_name_the_broker_was_reached(
 
 
 @pytest.mark.parametrize(("listen", "reach"), [("0.0.0.0", "127.0.0.1"), ("::1", "[::1]")])
-def test_neither_every_address_nor_an_advertised_name_is_told(
+def test_neither_the_wildcard_nor_the_advertised_name_is_returned(
     listen: str, reach: str, tmp_path: Path
 ) -> None:
     doors = ("--no-grpc", "--http-port", "0", "--host", listen, "--advertise", "far.example:9092")

@@ -1,0 +1,146 @@
+"""Validates what programs pass in: acks, offset reset, assignors, and the forms of a record.
+
+    value                                   bytes, or None for a tombstone
+    (key, value)                            either may be None
+    {"value": …, "key": …, "headers": …, "partition": …, "timestamp": …}      all but value optional
+
+Headers are a mapping or a sequence of (name, value) pairs, which may repeat a name. A wrong type
+raises `TypeError` with the expected type; nothing is encoded or converted implicitly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+from strandlog.errors import InvalidGroupError, InvalidSettingError, InvalidTimestampError
+from strandlog.model import Headers
+
+Acks = Literal["all", 0, 1, -1]
+OffsetReset = Literal["earliest", "latest", "none"]
+OnUnreadable = Literal["raise", "skip"]
+BatchItem = bytes | tuple[bytes | None, bytes | None] | Mapping[str, Any] | None
+GivenHeaders = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None
+
+MAX_TIMESTAMP_MS = 2**63 - 1
+_ITEM_FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp"})
+
+
+def check_acks(acks: Acks | str) -> None:
+    """Raise for invalid acks; numbers may be given as strings."""
+    if acks not in ("all", "0", "1", "-1", 0, 1, -1):
+        raise InvalidSettingError("acks", acks, 'expected one of 0, 1, "all"')
+
+
+def waits_for_disk(acks: Acks | str) -> bool:
+    """Whether a producer with these acks waits for the fsync."""
+    return acks in ("all", "-1", -1)
+
+
+def check_reset(auto_offset_reset: str) -> None:
+    """Raise for an unknown offset reset policy."""
+    allowed = get_args(OffsetReset)
+    if auto_offset_reset not in allowed:
+        raise InvalidSettingError(
+            "auto_offset_reset", auto_offset_reset, "expected one of " + ", ".join(allowed)
+        )
+
+
+def check_on_unreadable(on_unreadable: str) -> None:
+    """Raise for an unknown policy for unreadable batches."""
+    allowed = get_args(OnUnreadable)
+    if on_unreadable not in allowed:
+        raise InvalidSettingError(
+            "on_unreadable", on_unreadable, "expected one of " + ", ".join(allowed)
+        )
+
+
+def check_auto_commit(group: str | None, *, auto_commit: bool) -> None:
+    """Raise if auto_commit is set without a group."""
+    if auto_commit and group is None:
+        raise InvalidGroupError(group, "auto_commit requires a group")
+
+
+def checked_assignors(assignors: Iterable[str], known: Collection[str]) -> list[str]:
+    """The assignors as a list; raises for an unknown one."""
+    offered = [assignors] if isinstance(assignors, str) else list(assignors)
+    if not offered or not set(offered) <= set(known):
+        raise InvalidSettingError("assignors", assignors, "expected some of " + ", ".join(known))
+    return offered
+
+
+class Fields(NamedTuple):
+    """The fields of one record."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    partition: int | None
+    timestamp: int
+
+
+def fields_of(item: BatchItem, now_ms: int) -> Fields:
+    """The fields of a record given in any of the accepted forms."""
+    if isinstance(item, tuple):
+        if len(item) != 2:
+            raise TypeError("a record given as a tuple must be (key, value)")
+        key, value = item
+        given: Mapping[str, Any] = {}
+    elif isinstance(item, Mapping):
+        unknown = set(item) - _ITEM_FIELDS
+        if unknown or "value" not in item:
+            raise TypeError(
+                "a record given as a mapping must have a value and may have key, headers, "
+                f"partition and timestamp; got {', '.join(map(str, item))}"
+            )
+        key, value, given = item.get("key"), item["value"], item
+    else:
+        key, value, given = None, item, {}
+    check_bytes(value, key)
+    timestamp = given.get("timestamp")
+    return Fields(
+        key,
+        value,
+        checked_headers(given.get("headers")),
+        given.get("partition"),
+        now_ms if timestamp is None else checked_timestamp(timestamp),
+    )
+
+
+def check_bytes(value: object, key: object) -> None:
+    """Raise unless both are bytes or None."""
+    for name, part in (("value", value), ("key", key)):
+        if part is not None and not isinstance(part, bytes):
+            raise TypeError(
+                f"the {name} of a record must be bytes or None, not {type(part).__name__}; "
+                "encode it first"
+            )
+
+
+def checked_headers(headers: GivenHeaders) -> Headers:
+    """The headers as a tuple of pairs."""
+    if not headers:
+        return ()
+    try:
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        checked = tuple((name, value) for name, value in pairs)
+    except (TypeError, ValueError):
+        raise TypeError("headers must be a mapping or a sequence of (name, value) pairs") from None
+    for name, value in checked:
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise TypeError(
+                "the name of a header must be a str and its value bytes or None; got "
+                f"{name!r}: {value!r}"
+            )
+    return checked
+
+
+def checked_timestamp(timestamp: object) -> int:
+    """The timestamp; raises if it is not valid."""
+    if not isinstance(timestamp, int):
+        raise TypeError(f"a timestamp must be an int (Unix milliseconds), got {timestamp!r}")
+    if not 0 <= timestamp <= MAX_TIMESTAMP_MS:
+        raise InvalidTimestampError(
+            f"timestamp must be between 0 and {MAX_TIMESTAMP_MS} (Unix ms), got {timestamp}"
+        )
+    return timestamp

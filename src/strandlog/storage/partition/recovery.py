@@ -51,6 +51,12 @@ from strandlog.storage.partition.recovery_point import (
     RecoveryPoint,
     mended_recovery_point,
 )
+from strandlog.storage.partition.recovery_start import (
+    SegmentScan,
+    intact_end,
+    scan_segment,
+    trusted_start,
+)
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
     DAMAGED_SUFFIX,
@@ -73,7 +79,6 @@ from strandlog.storage.segment.manifest import (
     losses,
     read_manifest,
 )
-from strandlog.storage.segment.scan import SegmentScan, intact_end, scan_segment, trusted_start
 from strandlog.storage.segment.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment.segment_list import SegmentList
 from strandlog.storage.segment.swap import needs_tidying, tidy_after_crash

@@ -1,214 +1,381 @@
-"""Walks the part of one segment that a start does not trust.
+"""Scans log bytes and yields every intact batch and every damaged range.
 
-`trusted_start` finds where that part begins: at the snapshot point, found through the index. An
-index entry that the log contradicts makes the whole segment untrusted. `scan_segment` then walks to
-the end with checksums, noting each batch, and tells torn from damaged by the recovery point (see
-recovery.py).
+    scan             batches in order, and one `Damage` per bad range; continues behind it
+    scan_strict      the same, but raises `CorruptSegmentError` at the first damage
+    batches_of_read  the batches in the result of a read, whose last batch may be cut off
+
+The caller decides what damage means: recovery calls it a torn tail at or above the recovery point,
+and damage below it; a reader raises it; a rebuild skips it.
+
+A batch is checked against its neighbours before it is yielded, because the checksum does not cover
+the base offset, and because most scans check headers only. A batch begins at or after the end of
+the batch before it, and ends at or before the beginning of the batch after it. If two batches
+contradict each other, the checksum or the neighbour on the other side decides which one is wrong. A
+gap is a further reason to verify the checksum of the batch before it: a damaged length or record
+count looks like a gap.
+
+Two errors remain invisible. Next to a gap that compaction left, a base offset that moved within the
+gap looks valid. If two batches contradict each other and both have a gap on the other side, the
+first one is blamed.
+
+The bytes come from a `ByteSource`, a function from (position, length) to bytes, so the same scanner
+serves mapped files, files that are being written and files that another process may replace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from strandlog.errors import CorruptSegmentError
-from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.storage.segment.batch_walk import NEVER, next_intact, problem_with, view_source, walk
-from strandlog.storage.segment.offset_index import IndexEntry
-from strandlog.storage.segment.segment import Segment, SegmentIndexes
-from strandlog.storage.segment.time_index import TimeEntry
+from strandlog.errors import CorruptRecordError, CorruptSegmentError
+from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import (
+    CRC_START,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    read_header,
+)
+from strandlog.record.checksum import crc32c
+from strandlog.storage.files import Buffer, Files
+
+ByteSource = Callable[[int, int], Buffer]
+
+BUFFER_BYTES = 64 * 1024
+NEVER = 2**63  # as an offset: larger than any that a batch can have
+_new_tuple = tuple.__new__  # a third of the cost of calling the class
 
 
-class Damage(NamedTuple):
-    """Bytes of a log that no longer hold the records they once held."""
+class Batch(NamedTuple):
+    """An intact batch and where it begins."""
 
     position: int
-    end_position: int
-    start_offset: int
-    end_offset: int | None  # None when nothing intact follows in this segment
-    reason: str
+    header: BatchHeader
 
 
-@dataclass(slots=True)
-class SegmentScan:
-    """Where a walk ended and what it met."""
+class Damage:
+    """A range of bytes that holds no readable batch.
 
-    next_offset: int
-    walked_bytes: int = 0
-    torn_position: int | None = None
-    damage: list[Damage] = field(default_factory=list)
-
-
-def entry_is_true(view: memoryview, entry: IndexEntry) -> bool:
-    """Whether a batch begins at the position and ends with the offset that the entry says."""
-    room = len(view) - entry.position
-    if entry.position < 0 or room < HEADER_SIZE:
-        return False
-    header = read_header(view, entry.position)
-    return not problem_with(header, 0, room) and header.last_offset == entry.offset
-
-
-def trusted_start(
-    view: memoryview,
-    segment: Segment,
-    indexes: SegmentIndexes,
-    trusted_offset: int,
-    *,
-    is_last: bool,
-) -> tuple[int, int]:
-    """(position, next offset) where the untrusted part begins; the indexes are cut to match."""
-    if trusted_offset > segment.base_offset:
-        counts = _trusted_entries(view, segment, indexes, trusted_offset)
-        if counts is not None:
-            indexes.keep_first(*counts)
-            start = _walk_to(view, segment, indexes.offsets.last, trusted_offset, is_last=is_last)
-            if start is not None:
-                return start
-    indexes.keep_first(0, 0)
-    return 0, segment.base_offset
-
-
-def _trusted_entries(
-    view: memoryview, segment: Segment, indexes: SegmentIndexes, trusted_offset: int
-) -> tuple[int, int] | None:
-    """How many entries of each index are about what is trusted; None when they are in doubt.
-
-    What was written after the last sync may be anything. So the last entries that count are checked
-    against the log, and unless the time index ends there, all of it is looked at: the largest
-    timestamp must not be missed.
+    `end_position` and `end_offset` are found on first access, while the source is open: the search
+    for the next intact batch may look at every byte, and not every caller needs it. If no batch
+    follows, `end_position` is the end of the scan and `end_offset` is None.
     """
-    offsets, times = indexes.offsets, indexes.times
-    offset_count = offsets.count_up_to(trusted_offset - 1)
-    entry = offsets.entry_before(offset_count)
-    if entry is not None and not entry_is_true(view, entry):
-        return None
-    largest = times.last
-    time_count = times.size_bytes // times.layout.size
-    if largest is not None and largest.offset >= trusted_offset:
-        time_count = times.ascending_count_up_to(trusted_offset - 1)
-        largest = times.entry_before(time_count)
-    if largest is None or not _time_entry_is_true(view, segment, entry, largest):
-        return None
-    return offset_count, time_count
 
+    __slots__ = (
+        "_is_searched",
+        "_next_batch",
+        "_scan_end",
+        "_source",
+        "position",
+        "reason",
+        "start_offset",
+    )
 
-def _time_entry_is_true(
-    view: memoryview, segment: Segment, index_entry: IndexEntry | None, entry: TimeEntry
-) -> bool:
-    """Whether a batch ends with the offset of the entry and has its timestamp."""
-    start = index_entry.position if index_entry and index_entry.offset <= entry.offset else 0
-    try:
-        for _, header in walk(
-            view_source(view), start, len(view), path=segment.log_path, next_offset=0
-        ):
-            if header.last_offset >= entry.offset:
-                return (header.max_timestamp, header.last_offset) == entry
-    except CorruptSegmentError:
-        return False
-    return False
+    def __init__(
+        self, source: ByteSource, position: int, scan_end: int, start_offset: int, reason: str
+    ) -> None:
+        self._source = source
+        self._scan_end = scan_end
+        self._is_searched = False
+        self._next_batch: Batch | None = None
+        self.position = position
+        self.start_offset = start_offset
+        self.reason = reason
 
-
-def _walk_to(
-    view: memoryview,
-    segment: Segment,
-    entry: IndexEntry | None,
-    trusted_offset: int,
-    *,
-    is_last: bool,
-) -> tuple[int, int] | None:
-    """(position, next offset) of the trusted offset; None when the log has no such place."""
-    position, next_offset = 0, segment.base_offset
-    if entry is not None:
-        position, next_offset = entry.position, read_header(view, entry.position).base_offset
-    try:
-        for found, header in walk(
-            view_source(view),
-            position,
-            len(view),
-            path=segment.log_path,
-            next_offset=next_offset,
-            has_gaps=not is_last,
-        ):
-            if header.base_offset >= trusted_offset:
-                position = found
-                break
-            position, next_offset = found + header.size_bytes, header.next_offset
-    except CorruptSegmentError as problem:
-        if problem.offset is None or problem.offset + 1 < trusted_offset:
-            return None
-    # The points lie between two batches. Only compaction leaves a gap, never in the last segment.
-    if next_offset > trusted_offset or (is_last and next_offset < trusted_offset):
-        return None
-    return position, next_offset
-
-
-def scan_segment(
-    view: memoryview,
-    segment: Segment,
-    start: tuple[int, int],
-    recovery_point: int,
-    on_batch: Callable[[int, BatchHeader], None],
-    *,
-    end_offset: int | None = None,
-) -> SegmentScan:
-    """Walk from `start` to the end of the segment or to its torn tail.
-
-    `end_offset` is where the next segment begins; the last one has none, and no gaps either.
-    """
-    position, next_offset = start
-    scan = SegmentScan(next_offset)
-    source = view_source(view)
-    while True:
-        try:
-            for found, header in walk(
-                source,
-                position,
-                len(view),
-                path=segment.log_path,
-                next_offset=scan.next_offset,
-                crc_from_offset=0,
-                end_offset=NEVER if end_offset is None else end_offset,
-                has_gaps=end_offset is not None,
-            ):
-                on_batch(found, header)
-                scan.walked_bytes += header.size_bytes
-                scan.next_offset = header.next_offset
-        except CorruptSegmentError as problem:
-            if scan.next_offset >= recovery_point:
-                scan.torn_position = problem.position
-                return scan
-            intact = next_intact(source, problem.position, len(view), scan.next_offset)
-            end = intact[0] if intact else len(view)
-            damaged_to = intact[1].base_offset if intact else None
-            scan.damage.append(
-                Damage(problem.position, end, scan.next_offset, damaged_to, problem.reason)
+    @property
+    def next_batch(self) -> Batch | None:
+        """The first intact batch behind the damage."""
+        if not self._is_searched:
+            self._next_batch = find_next_intact(
+                self._source, self.position, self._scan_end, self.start_offset
             )
-            if intact is None:
-                return scan
-            position, scan.next_offset = end, intact[1].base_offset
-            continue
-        return scan
+            self._is_searched = True
+        return self._next_batch
+
+    @property
+    def end_position(self) -> int:
+        return self._scan_end if self.next_batch is None else self.next_batch.position
+
+    @property
+    def end_offset(self) -> int | None:
+        return None if self.next_batch is None else self.next_batch.header.base_offset
+
+    def error(self, path: str) -> CorruptSegmentError:
+        return CorruptSegmentError(path, self.position, self.reason, self.start_offset - 1)
 
 
-def intact_end(view: memoryview, position: int, next_offset: int) -> int | None:
-    """The offset after the last intact batch behind a position, or None when there is none."""
-    end: int | None = None
-    source = view_source(view)
-    while (found := next_intact(source, position, len(view), next_offset)) is not None:
-        position, first = found
+def view_source(view: memoryview) -> ByteSource:
+    """The bytes of a mapped file."""
+    return lambda position, length: view[position : position + length]
+
+
+def padded_source(files: Files, path: str) -> ByteSource:
+    """The bytes of a file that was truncated or may be gone. Missing bytes read as zeros, which are
+    no batch."""
+
+    def read(position: int, length: int) -> bytes:
         try:
-            for _, header in walk(
-                source,
-                position,
-                len(view),
-                path="",
-                next_offset=first.base_offset,
-                crc_from_offset=0,
-            ):
-                end = header.next_offset
-        except CorruptSegmentError as problem:
-            position, next_offset = problem.position, end or next_offset
+            data = files.read_at(path, position, length)
+        except FileNotFoundError:
+            data = b""
+        return data.ljust(length, b"\0")
+
+    return read
+
+
+def buffered(source: ByteSource) -> ByteSource:
+    """Reads 64 KiB at a time, for scans over many small batches."""
+    start, buffer = 0, memoryview(b"")
+
+    def read(position: int, length: int) -> Buffer:
+        nonlocal start, buffer
+        if length > BUFFER_BYTES:
+            return source(position, length)
+        if position < start or position + length > start + len(buffer):
+            start, buffer = position, memoryview(source(position, BUFFER_BYTES))
+        return buffer[position - start : position - start + length]
+
+    return read
+
+
+def scan(
+    source: ByteSource,
+    position: int,
+    end_position: int,
+    *,
+    next_offset: int,
+    crc_from_offset: int = NEVER,
+    end_offset: int = NEVER,
+    has_gaps: bool = True,
+) -> Iterator[Batch | Damage]:
+    """Batches and damage in [position, end_position), with offsets in [next_offset, end_offset).
+
+    Batches that reach `crc_from_offset` are verified whole, all others by their headers. Without
+    gaps, each batch must begin exactly where the previous one ended.
+    """
+    next_header: BatchHeader | None = None
+    while position < end_position:
+        header = next_header or _header_at(source, position, end_position)
+        reason, next_header = "", None
+        if header is None:
+            reason = f"{end_position - position} bytes are left, a header has {HEADER_SIZE}"
         else:
-            break
-    return end
+            reason = header_error(header, next_offset, end_position - position)
+            if not reason and not has_gaps and header.base_offset != next_offset:
+                reason = f"base offset {header.base_offset} does not follow {next_offset - 1}"
+        if header is not None and not reason:
+            next_header = _likely_header(source, position + header.size_bytes, end_position)
+            batch: Batch = _new_tuple(Batch, (position, header))
+            checks_crc = header.last_offset >= crc_from_offset
+            is_last = position + header.size_bytes == end_position and end_offset == NEVER
+            limit = end_offset if next_header is None else next_header.base_offset
+            if header.next_offset != limit and not is_last:
+                checks_crc = True
+                reason = _neighbour_error(header, next_offset, next_header, limit)
+            if checks_crc and not crc_matches(source, batch):
+                reason = "checksum does not match"
+            if not reason:
+                yield batch
+                position += header.size_bytes
+                next_offset = header.next_offset
+                continue
+        damage = Damage(source, position, end_position, next_offset, reason)
+        yield damage
+        following = damage.next_batch
+        if following is None:
+            return
+        position, next_header = following
+        next_offset = next_header.base_offset
+
+
+def scan_strict(
+    source: ByteSource,
+    position: int,
+    end_position: int,
+    *,
+    path: str,
+    next_offset: int,
+    crc_from_offset: int = NEVER,
+    end_offset: int = NEVER,
+    has_gaps: bool = True,
+) -> Iterator[Batch]:
+    """`scan`, but raises `CorruptSegmentError` at the first damage."""
+    for item in scan(
+        source,
+        position,
+        end_position,
+        next_offset=next_offset,
+        crc_from_offset=crc_from_offset,
+        end_offset=end_offset,
+        has_gaps=has_gaps,
+    ):
+        if isinstance(item, Damage):
+            raise item.error(path)
+        yield item
+
+
+def header_error(header: BatchHeader, next_offset: int, room: int) -> str:
+    """Why this is not the header of a batch at or after `next_offset` with at most `room` bytes;
+    "" if it is."""
+    if header.magic != MAGIC:
+        return f"magic byte is {header.magic}, not {MAGIC}"
+    if header.size_bytes < HEADER_SIZE:
+        return f"batch length {header.batch_length} is too small"
+    if header.base_offset < next_offset:
+        return f"base offset {header.base_offset} is below {next_offset}"
+    if header.last_offset_delta < 0:
+        return f"last offset delta is {header.last_offset_delta}"
+    if header.size_bytes > room:
+        return f"batch of {header.size_bytes} bytes ends after the log, {room} bytes are left"
+    return ""
+
+
+def _neighbour_error(
+    header: BatchHeader, next_offset: int, next_header: BatchHeader | None, limit: int
+) -> str:
+    """Why a batch with a valid checksum does not fit between its neighbours; "" if it does."""
+    follows_directly = header.base_offset == next_offset and next_header is not None
+    if header.next_offset <= limit or follows_directly:
+        return ""  # a gap follows, or the next batch is the wrong one
+    return f"base offset {header.base_offset} does not fit before {limit}"
+
+
+def crc_matches(source: ByteSource, batch: Batch) -> bool:
+    """Whether the checksum of a batch is right."""
+    position, header = batch
+    return crc32c(source(position + CRC_START, header.size_bytes - CRC_START)) == header.crc
+
+
+def find_next_intact(
+    source: ByteSource, position: int, end_position: int, next_offset: int
+) -> Batch | None:
+    """The first whole, intact batch behind damage at `position`.
+
+    Usually the damaged batch still tells where it ends, and an intact batch begins there. Otherwise
+    every byte that could begin a batch is tried. A record value may itself contain batches (a log
+    of logs), which are not ours. A batch of this log is followed by more batches up to the end of
+    the file, or up to where the damaged batch claims to end.
+    """
+    damaged = _header_at(source, position, end_position)
+    if damaged and not HEADER_SIZE <= damaged.size_bytes <= end_position - position:
+        damaged = None
+    claimed_end = position + damaged.size_bytes if damaged else -1
+    if damaged and claimed_end < end_position:
+        next_header = _likely_header(source, claimed_end, end_position)
+        if (
+            next_header
+            and next_header.base_offset == damaged.next_offset
+            and not header_error(next_header, next_offset, end_position - claimed_end)
+            and crc_matches(source, Batch(claimed_end, next_header))
+        ):
+            return Batch(claimed_end, next_header)
+    unconnected: Batch | None = None
+    seen: set[int] = set()
+    for candidate in _candidates(source, position + 1, end_position, next_offset):
+        if candidate.position in seen or not crc_matches(source, candidate):
+            continue
+        if candidate.position == claimed_end or _connects_to(
+            source, candidate, end_position, claimed_end, seen
+        ):
+            return candidate
+        unconnected = unconnected or candidate
+    return None if claimed_end == end_position else unconnected
+
+
+def _header_at(source: ByteSource, position: int, end_position: int) -> BatchHeader | None:
+    """The header at a position, whatever it says; None if fewer bytes are left."""
+    if position < 0 or end_position - position < HEADER_SIZE:
+        return None
+    raw = source(position, HEADER_SIZE)
+    return read_header(raw) if len(raw) >= HEADER_SIZE else None  # the file may have shrunk
+
+
+def _likely_header(source: ByteSource, position: int, end_position: int) -> BatchHeader | None:
+    """The header at a position if it looks like one."""
+    header = _header_at(source, position, end_position)
+    if header is None or header.magic != MAGIC:
+        return None
+    return header if HEADER_SIZE <= header.size_bytes <= end_position - position else None
+
+
+def _candidates(
+    source: ByteSource, start: int, end_position: int, next_offset: int
+) -> Iterator[Batch]:
+    """Every position that could begin a batch, by its header alone."""
+    while start + HEADER_SIZE <= end_position:
+        window = bytes(source(start + MAGIC_POSITION, BUFFER_BYTES))
+        found = window.find(MAGIC)
+        while found >= 0 and start + found + HEADER_SIZE <= end_position:
+            candidate = start + found
+            header = _header_at(source, candidate, end_position)
+            if header and not header_error(header, next_offset, end_position - candidate):
+                yield Batch(candidate, header)
+            found = window.find(MAGIC, found + 1)
+        if not window:
+            return  # the file has shrunk
+        start += len(window)
+
+
+def _connects_to(
+    source: ByteSource, batch: Batch, end_position: int, claimed_end: int, seen: set[int]
+) -> bool:
+    """Whether batches follow each other from here to one of the two ends; adds their positions to
+    `seen`."""
+    position, header = batch
+    while True:
+        seen.add(position)
+        position += header.size_bytes
+        if position in (end_position, claimed_end):
+            return True
+        next_header = _likely_header(source, position, end_position)
+        if next_header is None or header_error(
+            next_header, header.next_offset, end_position - position
+        ):
+            return False
+        header = next_header
+
+
+def batches_of_read(
+    data: Buffer, *, path: str, offset: int, end_offset: int
+) -> Iterator[BatchView]:
+    """The whole batches in the result of a read at `offset`, each verified before it is yielded.
+
+    `end_offset` is where the log ended for that read. Bytes behind it are ignored: another process
+    may be writing there. The read itself has checked the position of the first batch
+    (read_plan.py); a batch after a gap whose next neighbour is not in `data` is left to the next
+    read. Damage behind the first batch is raised without `resume_offset`: the read that begins with
+    it finds that offset.
+    """
+    position, size, next_offset = 0, len(data), offset
+    while position + HEADER_SIZE <= size and next_offset < end_offset:
+        batch = BatchView(data, position)
+        header = batch.header
+        if header.base_offset >= end_offset and position:
+            return  # after a gap; if it is damage, the next read begins with it and reports it
+        if position + header.size_bytes > size and header.size_bytes >= HEADER_SIZE and position:
+            return  # the read ended inside this batch
+        try:
+            batch.check()
+        except CorruptRecordError as error:
+            raise CorruptSegmentError(path, position, str(error), next_offset - 1) from error
+        if position and header.base_offset > next_offset:
+            next_header = _header_in(data, position + header.size_bytes)
+            if next_header is None:
+                return  # a gap or damage: the next read begins with this batch
+            fits = header.next_offset <= next_header.base_offset
+        else:
+            fits = header.base_offset == next_offset or not position
+        if not fits or not next_offset < header.next_offset <= end_offset:
+            reason = f"base offset {header.base_offset} does not fit between its neighbours"
+            raise CorruptSegmentError(path, position, reason, next_offset - 1)
+        yield batch
+        position += header.size_bytes
+        next_offset = header.next_offset
+
+
+def _header_in(data: Buffer, position: int) -> BatchHeader | None:
+    if position + HEADER_SIZE > len(data):
+        return None
+    header = read_header(data, position)
+    return header if header.magic == MAGIC else None

@@ -27,7 +27,7 @@ from strandlog.storage.cleaning.cleaning import compact_now
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 from strandlog.storage.segment.transaction_index import AbortedRanges
 from strandlog.testing import FakeClock
 
@@ -83,7 +83,7 @@ def readable(log: PartitionLog) -> Iterator[Record | CorruptSegmentError]:
             data = read(log, offset, 1 << 20)
             if not data:
                 return
-            for each in checked_batches(
+            for each in batches_of_read(
                 data, path=str(log.tp), offset=offset, end_offset=log.high_watermark
             ):
                 if not each.header.is_control:
@@ -109,7 +109,7 @@ def visible(log: PartitionLog) -> set[int]:
             data = read(log, offset, 1 << 20, committed=True)
             if not data:
                 break
-            for each in checked_batches(
+            for each in batches_of_read(
                 data, path=str(log.tp), offset=offset, end_offset=end_offset
             ):
                 header = each.header

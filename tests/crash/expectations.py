@@ -27,8 +27,7 @@ from strandlog.record.control import ControlType, read_control
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import find_timestamp, read
-from strandlog.storage.segment.batch_reader import checked_batches
-from strandlog.storage.segment.batch_walk import NEVER
+from strandlog.storage.segment.scan import NEVER, batches_of_read
 from strandlog.storage.segment.transaction_index import AbortedTransaction
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -257,7 +256,7 @@ def told_transactions(log: PartitionLog) -> tuple[dict[int, int], list[AbortedTr
         data = read(log, offset, 400, unflushed=True)
         if not data:
             break
-        for view in checked_batches(data, path=log.folder, offset=offset, end_offset=NEVER):
+        for view in batches_of_read(data, path=log.folder, offset=offset, end_offset=NEVER):
             header = view.header
             offset = header.next_offset
             if header.is_control:

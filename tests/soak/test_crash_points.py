@@ -16,7 +16,7 @@ from strandlog.errors import StorageError
 from strandlog.storage.partition import recovery
 from strandlog.storage.partition.flush_plan import FlushPlan
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.segment import batch_walk
+from strandlog.storage.segment import scan
 from strandlog.storage.segment.transaction_index import AbortedTransactions
 from strandlog.testing import SimulatedFiles
 from strandlog.testing.disk.handles import SimulatedLogFile
@@ -65,7 +65,7 @@ SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
         FlushPlan, "execute", forgets_the_first(FlushPlan.execute)
     ),
     "a torn tail is not recognised": lambda patch: patch.setattr(
-        batch_walk, "is_intact", lambda *_: True
+        scan, "crc_matches", lambda *_: True
     ),
     # By the name of a segment and by the recovery point; one of them alone would do.
     "the next offset is not remembered": lambda patch: (

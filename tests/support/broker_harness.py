@@ -24,7 +24,7 @@ from strandlog.protocol.transaction_records import TransactionState
 from strandlog.server.core import ServerCore
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 from strandlog.testing import CrashChoice, FakeClock, SimulatedFiles
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -229,7 +229,7 @@ class TransactionBench:
     def marker_count(self, tp: TopicPartition) -> int:
         """How many markers a partition has, on disk or not."""
         data = read(self.log(tp), 0, 1_000_000, unflushed=True)
-        views = checked_batches(data, path="", offset=0, end_offset=self.log(tp).log_end_offset)
+        views = batches_of_read(data, path="", offset=0, end_offset=self.log(tp).log_end_offset)
         return sum(view.header.is_control for view in views)
 
     def known_offsets_partitions(self) -> list[TopicPartition]:
@@ -245,7 +245,7 @@ def committed_values(log: PartitionLog) -> list[bytes | None]:
         data = read(log, offset, 2_000, committed=True)
         if not data:
             break
-        for view in checked_batches(data, path="", offset=offset, end_offset=log.log_end_offset):
+        for view in batches_of_read(data, path="", offset=offset, end_offset=log.log_end_offset):
             header = view.header
             offset = header.next_offset
             is_aborted = header.is_transactional and any(

@@ -16,7 +16,7 @@ from strandlog.storage.files import Files
 from strandlog.storage.folder.log_dir import LogDir, LogDirOptions
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 from strandlog.testing import FakeClock
 
 TP = TopicPartition("events", 0)
@@ -119,7 +119,7 @@ def iter_records(
         if not data:
             return
         before = offset
-        for view in checked_batches(data, path=log.folder, offset=offset, end_offset=end_offset):
+        for view in batches_of_read(data, path=log.folder, offset=offset, end_offset=end_offset):
             if not view.header.is_control and view.header.record_count:
                 yield from view.records(*log.tp, max(offset, log.log_start_offset))
             offset = view.header.next_offset

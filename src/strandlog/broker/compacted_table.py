@@ -31,8 +31,7 @@ from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView
 from strandlog.record.builder import build_batch
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import aborted_in, read
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.partition.read import aborted_in, read_batches
 from strandlog.storage.segment.transaction_index import AbortedRanges
 from strandlog.storage.work import Steps, do_here
 
@@ -245,14 +244,14 @@ def _split(records: Sequence[TableRecord], limit_bytes: int) -> Iterator[Sequenc
 def _replay(log: PartitionLog, problems: list[str]) -> Iterator[tuple[bytes | None, bytes | None]]:
     aborted = AbortedRanges(aborted_in(log, log.log_start_offset, log.log_end_offset))
     open_from = log.producers.open_transactions()
-    for offset, batch in _batches(log, log.log_start_offset, problems):
+    for batch in _batches(log, log.log_start_offset, problems):
         header = batch.header
         if header.is_transactional and (
             aborted.covers(header.producer_id, header.base_offset)
             or header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
         ):
             continue
-        for record in batch.records(*log.tp, from_offset=offset):
+        for record in batch.records(*log.tp, from_offset=log.log_start_offset):
             yield record.key, record.value
 
 
@@ -265,14 +264,15 @@ def _replay_open(
     aborted = AbortedRanges(aborted_in(log, log.log_start_offset, log.log_end_offset))
     found: list[tuple[int, Record]] = []
     last_counting: dict[bytes | None, int] = {}
-    for offset, batch in _batches(log, min(open_from.values()), problems):
+    start = min(open_from.values())
+    for batch in _batches(log, start, problems):
         header = batch.header
         is_open = header.is_transactional and (
             header.base_offset >= open_from.get(header.producer_id, log.log_end_offset)
         )
         if not is_open and aborted.covers(header.producer_id, header.base_offset):
             continue
-        for record in batch.records(*log.tp, from_offset=offset):
+        for record in batch.records(*log.tp, from_offset=start):
             if is_open:
                 found.append((header.producer_id, record))
             else:
@@ -282,26 +282,10 @@ def _replay_open(
             yield producer_id, record.key, record.value
 
 
-def _batches(
-    log: PartitionLog, offset: int, problems: list[str]
-) -> Iterator[tuple[int, BatchView]]:
-    """Yields (offset to read from, batch) for every batch with records at or after an offset."""
-    while offset < log.log_end_offset:
-        read_from = offset
-        try:
-            data = read(log, offset, REPLAY_BYTES, unflushed=True)
-            if not data:
-                return
-            for batch in checked_batches(
-                data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
-            ):
-                if not batch.header.is_control:
-                    yield offset, batch
-                offset = batch.header.next_offset
-        except CorruptSegmentError as damage:
-            if offset > read_from:
-                continue  # only a read that starts at the damage knows where it ends
-            problems.append(f"records of {log.tp.topic} were lost: {damage}")
-            if damage.resume_offset is None or damage.resume_offset <= offset:
-                return
-            offset = damage.resume_offset
+def _batches(log: PartitionLog, offset: int, problems: list[str]) -> Iterator[BatchView]:
+    """Every batch with records at or after an offset; damage is reported and skipped."""
+    for item in read_batches(log, offset, REPLAY_BYTES):
+        if isinstance(item, CorruptSegmentError):
+            problems.append(f"records of {log.tp.topic} were lost: {item}")
+        elif not item.header.is_control:
+            yield item

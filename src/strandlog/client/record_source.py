@@ -15,7 +15,7 @@ from strandlog.errors import CorruptSegmentError, DataError, UndecodableBatchErr
 from strandlog.model import Record, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import BatchHeader
 from strandlog.storage.files import Buffer
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 
 if TYPE_CHECKING:
     from strandlog.client.embedded.membership import Membership
@@ -111,7 +111,7 @@ def decode_records(
     records: list[Record] = []
     next_offset = offset
     try:
-        for batch in checked_batches(data, path=path, offset=offset, end_offset=end_offset):
+        for batch in batches_of_read(data, path=path, offset=offset, end_offset=end_offset):
             header = batch.header
             if not header.is_control and header.record_count:
                 try:

@@ -31,7 +31,7 @@ from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import find_timestamp, read
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 from strandlog.testing import FakeClock, SimulatedFiles
 
 SETTINGS = small_settings(segment_bytes=700, index_interval_bytes=120)
@@ -126,7 +126,7 @@ def read_by_following(log: PartitionLog) -> tuple[list[Record], list[CorruptSegm
             data = read(log, offset, 300)
             if not data:
                 break
-            for view in checked_batches(
+            for view in batches_of_read(
                 data, path=log.folder, offset=offset, end_offset=log.high_watermark
             ):
                 found += view.records(*TP, offset)
@@ -145,7 +145,7 @@ def read_directly(log: PartitionLog, offset: int) -> list[Record]:
     """The batch of one offset; nothing when it is damaged."""
     try:
         data = read(log, offset, 1)
-        views = checked_batches(data, path="", offset=offset, end_offset=log.high_watermark)
+        views = batches_of_read(data, path="", offset=offset, end_offset=log.high_watermark)
         return [record for view in views for record in view.records(*TP)]
     except CorruptSegmentError:
         return []

@@ -29,14 +29,13 @@ from strandlog.storage.paths import (
     parse_partition_dir,
 )
 from strandlog.storage.readonly.dump import (
-    Batch,
-    Hole,
     batch_records,
     codec_name,
     read_index,
     read_time_index,
-    survey,
+    scan_file,
 )
+from strandlog.storage.segment.scan import Batch, Damage
 
 SHOWN_CHARACTERS = 100
 
@@ -75,9 +74,9 @@ def _items(files: Files, path: str, *, records: bool) -> Iterator[Item]:
 
 def _log_items(files: Files, path: str, *, records: bool) -> Iterator[Item]:
     tp = parse_partition_dir(path.rpartition("/")[0].rpartition("/")[2]) or TopicPartition("", 0)
-    for item in survey(files, path):
-        if isinstance(item, Hole):
-            yield {"kind": "damage", **item._asdict()}
+    for item in scan_file(files, path):
+        if isinstance(item, Damage):
+            yield _damage_item(item)
             continue
         yield _batch_item(item)
         if records:
@@ -85,6 +84,17 @@ def _log_items(files: Files, path: str, *, records: bool) -> Iterator[Item]:
                 yield from map(_record_item, batch_records(files, path, item, tp))
             except DataError as error:
                 yield {"kind": "damage", "position": item.position, "reason": str(error)}
+
+
+def _damage_item(damage: Damage) -> Item:
+    return {
+        "kind": "damage",
+        "position": damage.position,
+        "end_position": damage.end_position,
+        "offset": damage.start_offset,
+        "end_offset": damage.end_offset,
+        "reason": damage.reason,
+    }
 
 
 def _batch_item(batch: Batch) -> Item:

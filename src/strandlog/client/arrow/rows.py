@@ -15,7 +15,7 @@ from strandlog.model import Record, TopicPartition
 from strandlog.record.arrow.columns import COLUMNS, decode_columns
 from strandlog.record.batch_header import BatchHeader
 from strandlog.storage.files import Buffer
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 
 _COLUMNS: Final = tuple(name for name in COLUMNS if name != "timestampType")
 
@@ -68,7 +68,7 @@ def decode_rows(
     size = 0
     headers: list[BatchHeader] = []
     try:
-        for batch in checked_batches(data, path=path, offset=offset, end_offset=end_offset):
+        for batch in batches_of_read(data, path=path, offset=offset, end_offset=end_offset):
             size = batch.position + batch.size_bytes
             headers.append(batch.header)
     except CorruptSegmentError:

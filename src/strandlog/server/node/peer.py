@@ -39,7 +39,7 @@ from strandlog.record.builder import build_single
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
 from strandlog.storage.paths import LOG_SUFFIX, segment_stem
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 
 POLL_BYTES = 1024 * 1024
 KAFKA_GROUP = "maelstrom"
@@ -216,7 +216,7 @@ def _records(log: PartitionLog, offset: int, max_bytes: int) -> list[Record]:
         return []
     data = read(log, offset, max_bytes)
     records: list[Record] = []
-    for batch in checked_batches(
+    for batch in batches_of_read(
         data, path=log.folder, offset=offset, end_offset=log.log_end_offset
     ):
         if not batch.header.is_control:

@@ -37,7 +37,7 @@ from strandlog.storage.cleaning.policy import groups
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, CLEANED_SUFFIX, SIDE_SUFFIXES
-from strandlog.storage.segment.batch_walk import view_source, walk
+from strandlog.storage.segment.scan import scan_strict, view_source
 from strandlog.storage.segment.segment import Segment, SegmentIndexes
 from strandlog.storage.segment.swap import SWAPPED_SUFFIXES, commit_swap, finish_swap
 from strandlog.storage.segment.transaction_index import AbortedRanges, AbortedTransaction, packed
@@ -120,7 +120,7 @@ class CompactionPlan:
             raise StorageError(f"{segment.log_path} was removed while it was compacted") from None
         try:
             view = mapped.view
-            for position, header in walk(
+            for position, header in scan_strict(
                 view_source(view),
                 0,
                 len(view),

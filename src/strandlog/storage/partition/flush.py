@@ -27,7 +27,7 @@ from strandlog.storage.partition.flush_plan import FlushPlan
 from strandlog.storage.partition.producer_state import IndexMark, snapshot_name
 from strandlog.storage.partition.recovery_point import RecoveryPoint, write_recovery_point
 from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFFIX, join
-from strandlog.storage.segment.batch_walk import view_source, walk
+from strandlog.storage.segment.scan import scan_strict, view_source
 from strandlog.storage.segment.segment import Segment, stem_of
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class Flusher:
             base, position = self._flushed_place
             start = position if segment.base_offset == base else 0
             data = file.read(start, segment.size_bytes - start)
-            for _ in walk(
+            for _ in scan_strict(
                 view_source(memoryview(data)),
                 0,
                 segment.size_bytes - start,

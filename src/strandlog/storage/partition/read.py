@@ -22,6 +22,7 @@ time. That costs once per byte and start, and nothing for records that were appe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import is_
 
 from strandlog.errors import CorruptSegmentError, DataError
@@ -32,10 +33,9 @@ from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.record_checks import is_quick
 from strandlog.storage.segment import time_index
-from strandlog.storage.segment.batch_reader import checked_batches
-from strandlog.storage.segment.batch_walk import Source, next_intact, walk, windowed
 from strandlog.storage.segment.locate import locate_batch, source_and_entry
 from strandlog.storage.segment.read_plan import EMPTY, ReadPlan
+from strandlog.storage.segment.scan import Damage, batches_of_read, buffered, scan
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
 from strandlog.storage.segment.transaction_index import AbortedTransaction
@@ -158,6 +158,31 @@ def read_intact(
     return EMPTY
 
 
+def read_batches(
+    log: PartitionLog, offset: int, read_bytes: int
+) -> Iterator[BatchView | CorruptSegmentError]:
+    """Every batch from an offset to the log end offset, for the log's owner, and an error in the
+    place of each damaged range. Reads `read_bytes` at a time."""
+    while offset < log.log_end_offset:
+        start = offset
+        try:
+            data = read(log, offset, read_bytes, unflushed=True)
+            if not data:
+                return
+            for batch in batches_of_read(
+                data, path=str(log.tp), offset=offset, end_offset=log.log_end_offset
+            ):
+                yield batch
+                offset = batch.header.next_offset
+        except CorruptSegmentError as damage:
+            if offset > start:
+                continue  # only a read that begins with the damage finds its end
+            yield damage
+            if damage.resume_offset is None or damage.resume_offset <= offset:
+                return
+            offset = damage.resume_offset
+
+
 def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckBudget) -> Buffer:
     """The bytes up to the first damage. Whole batches only, where they had to be checked."""
     base, inherited_end = log.inherited_place
@@ -170,7 +195,7 @@ def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckB
         return data
     size = 0
     try:
-        for batch in checked_batches(
+        for batch in batches_of_read(
             data, path=plan.path, offset=plan.offset, end_offset=plan.end_offset
         ):
             size += batch.header.size_bytes
@@ -332,21 +357,16 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
     start = _plan_in_whole(log, segment, first).locate()
     if start is None:
         return largest
-    source = windowed(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
     end_position = _end_position(log.visible_place, segment)
-    try:
-        for _, header in walk(
-            source,
-            start[0],
-            end_position,
-            path=segment.log_path,
-            next_offset=0,
-            end_offset=_end_offset(log, segment),
-        ):
-            if header.max_timestamp > largest.timestamp:
-                largest = TimeEntry(header.max_timestamp, header.last_offset)
-    except CorruptSegmentError as damage:
-        report(log, str(damage))
+    for item in scan(
+        source, start.position, end_position, next_offset=0, end_offset=_end_offset(log, segment)
+    ):
+        if isinstance(item, Damage):
+            report(log, str(item.error(segment.log_path)))
+            break
+        if item.header.max_timestamp > largest.timestamp:
+            largest = TimeEntry(item.header.max_timestamp, item.header.last_offset)
     return largest
 
 
@@ -398,55 +418,36 @@ class _SegmentGoneError(Exception):
 def _find_in(
     log: PartitionLog, segment: Segment, timestamp_ms: int
 ) -> Steps[TimestampOffset | None]:
-    """The first record at or after a time in one segment. Damage is reported and passed over: it
-    hides its own records, not those behind it."""
-    source = windowed(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
-    end_position = _end_position(log.visible_place, segment)
-    place: tuple[int, int] | None = _time_start(log, segment, timestamp_ms)
-    while place is not None:
-        try:
-            return (
-                yield from _search_times(log, segment, source, place, end_position, timestamp_ms)
-            )
-        except CorruptSegmentError as damage:
-            report(log, str(damage))
-            after = place[1] if damage.offset is None else damage.offset + 1
-            found = next_intact(source, damage.position, end_position, after)
-            place = (found[0], found[1].base_offset) if found else None
-    return None
-
-
-def _search_times(
-    log: PartitionLog,
-    segment: Segment,
-    source: Source,
-    place: tuple[int, int],
-    end_position: int,
-    timestamp_ms: int,
-) -> Steps[TimestampOffset | None]:
-    """The same from a (position, offset) on, up to the first damage."""
-    for position, header in walk(
+    """The first record at or after a time in one segment. Damage, and batches that cannot be
+    decoded, are reported and skipped: they hide their own records, not those behind them."""
+    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    start_position, start_offset = _time_start(log, segment, timestamp_ms)
+    for item in scan(
         source,
-        place[0],
-        end_position,
-        path=segment.log_path,
-        next_offset=place[1],
+        start_position,
+        _end_position(log.visible_place, segment),
+        next_offset=start_offset,
         crc_from_offset=log.log_start_offset,  # a damaged timestamp would hide the batch
         end_offset=_end_offset(log, segment),
     ):
+        if isinstance(item, Damage):
+            report(log, str(item.error(segment.log_path)))
+            continue
+        position, header = item
         if header.max_timestamp < timestamp_ms or header.last_offset < log.log_start_offset:
             continue
         batch = BatchView(source(position, header.size_bytes))
         try:
-            batch.check()
             found = yield from _searching(log, batch, timestamp_ms, log.log_start_offset)
-            if found is None and segment not in log.segments.all():
-                raise _SegmentGoneError
         except DataError as error:
             before = header.base_offset - 1
-            raise CorruptSegmentError(segment.log_path, position, str(error), before) from error
+            damage = CorruptSegmentError(segment.log_path, position, str(error), before)
+            report(log, str(damage))
+            continue
         if found is not None:
             return found
+        if segment not in log.segments.all():
+            raise _SegmentGoneError
     return None
 
 
@@ -483,24 +484,23 @@ def _first_to_reach(
             return None
         if found is None:
             return None
-        start = (found[0], 0)
-    source = windowed(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
-    try:
-        for position, header in walk(
-            source,
-            start[0],
-            segment.size_bytes,
-            path=segment.log_path,
-            next_offset=start[1],
-            end_offset=_end_offset(log, segment),
-        ):
-            if header.last_offset >= entry.offset:
-                names_it = (header.max_timestamp, header.last_offset) == entry
-                return (position, header.base_offset) if names_it else None
-            if header.max_timestamp >= entry.timestamp:
-                return None
-    except CorruptSegmentError:
-        return None
+        start = (found.position, 0)
+    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    for item in scan(
+        source,
+        start[0],
+        segment.size_bytes,
+        next_offset=start[1],
+        end_offset=_end_offset(log, segment),
+    ):
+        if isinstance(item, Damage):
+            return None
+        position, header = item
+        if header.last_offset >= entry.offset:
+            names_it = (header.max_timestamp, header.last_offset) == entry
+            return (position, header.base_offset) if names_it else None
+        if header.max_timestamp >= entry.timestamp:
+            return None
     return None
 
 

@@ -51,12 +51,7 @@ from strandlog.storage.partition.recovery_point import (
     RecoveryPoint,
     mended_recovery_point,
 )
-from strandlog.storage.partition.recovery_start import (
-    SegmentScan,
-    intact_end,
-    scan_segment,
-    trusted_start,
-)
+from strandlog.storage.partition.recovery_start import ScanStart, trusted_start
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
     DAMAGED_SUFFIX,
@@ -69,7 +64,6 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.segment.batch_walk import NEVER
 from strandlog.storage.segment.index_rebuild import rebuild_aborted
 from strandlog.storage.segment.manifest import (
     NOTHING,
@@ -79,6 +73,7 @@ from strandlog.storage.segment.manifest import (
     losses,
     read_manifest,
 )
+from strandlog.storage.segment.scan import NEVER, Batch, Damage, scan, view_source
 from strandlog.storage.segment.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment.segment_list import SegmentList
 from strandlog.storage.segment.swap import needs_tidying, tidy_after_crash
@@ -129,6 +124,16 @@ class Recovered:
     manifest: SegmentManifest
     unclaimed: list[Segment]  # sealed segments that the manifest does not know
     aborted_was_rebuilt: bool
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """Where the scan of a segment ended, and the damage that it met."""
+
+    next_offset: int
+    scanned_bytes: int = 0
+    torn_position: int | None = None
+    damage: list[Damage] = field(default_factory=list)
 
 
 def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
@@ -312,15 +317,15 @@ class Recovery:
             active.size_bytes = segment.size_bytes
             is_last = number + 1 == len(untrusted)
             end_offset = None if is_last else untrusted[number + 1].base_offset
-            scan = self._scan_one(segment, active, (trusted_offset, next_offset), end_offset)
-            next_offset = scan.next_offset
-            if scan.torn_position is not None:
-                next_offset = self._cut(segment, untrusted[number + 1 :], scan)
+            found = self._scan_one(segment, active, (trusted_offset, next_offset), end_offset)
+            next_offset = found.next_offset
+            if found.torn_position is not None:
+                next_offset = self._cut(segment, untrusted[number + 1 :], found)
                 active.size_bytes = segment.size_bytes
                 break
             if end_offset is not None:
                 sealed.append(self._seal(active, end_offset))
-        ends_here = not scan.damage and next_offset == scan.next_offset
+        ends_here = not found.damage and next_offset == found.next_offset
         return self._finish(SegmentList(sealed, active), next_offset, ends_here=ends_here)
 
     def _scan_one(
@@ -330,42 +335,67 @@ class Recovery:
         offsets: tuple[int, int],
         end_offset: int | None,
     ) -> SegmentScan:
-        """Walk what is not trusted of one segment; its indexes and the producer state follow."""
+        """Scan the untrusted part of one segment; its indexes and the producer state follow."""
         trusted_offset, next_offset = offsets
         mapped = self._files.map(segment.log_path)
         view = mapped.view
         try:
-            position, found_offset = trusted_start(
+            start = trusted_start(
                 view, segment, active.indexes, trusted_offset, is_last=end_offset is None
             )
-            start = (position, max(found_offset, next_offset))
-
+            start = start._replace(next_offset=max(start.next_offset, next_offset))
             if len(view) >= HEADER_SIZE:
                 active.first_timestamp = read_header(view).max_timestamp
-
-            def on_batch(position: int, header: BatchHeader) -> None:
-                active.indexes.note_header(position, header)
-                if header.producer_id >= 0 and header.base_offset >= self._producers_from:
-                    self._note_producer(header, view, position)
-
-            scan = scan_segment(
-                view, segment, start, self._point.offset, on_batch, end_offset=end_offset
-            )
+            found = self._scan_from(start, view, active, end_offset)
             if (
-                scan.torn_position is None
+                found.torn_position is None
                 and end_offset is not None
-                and self._loss_from <= scan.next_offset < end_offset
+                and self._loss_from <= found.next_offset < end_offset
             ):
-                scan.torn_position = len(view)  # its end did not reach the disk, the next one did
-            self._report.walked_bytes += scan.walked_bytes
-            self._needs_flush |= scan.walked_bytes > 0
-            self._keep_damage_aside(segment, scan, view)
-            if self._point.is_suspect and scan.next_offset > self._point.offset:
+                found.torn_position = len(view)  # its end did not reach the disk, the next one did
+            self._report.walked_bytes += found.scanned_bytes
+            self._needs_flush |= found.scanned_bytes > 0
+            self._keep_damage_aside(segment, found, view)
+            if self._point.is_suspect and found.next_offset > self._point.offset:
                 # As a new file: some of it may be durable after all, and must not be written over.
                 self._files.replace(segment.log_path, view)
         finally:
             mapped.close()
-        return scan
+        return found
+
+    def _scan_from(
+        self, start: ScanStart, view: memoryview, active: ActiveSegment, end_offset: int | None
+    ) -> SegmentScan:
+        """Scan to the end of a segment or to its torn tail. `end_offset` is where the next segment
+        begins; the last segment has none, and no gaps either."""
+        found = SegmentScan(start.next_offset)
+        for item in scan(
+            view_source(view),
+            start.position,
+            len(view),
+            next_offset=start.next_offset,
+            crc_from_offset=0,
+            end_offset=NEVER if end_offset is None else end_offset,
+            has_gaps=end_offset is not None,
+        ):
+            if isinstance(item, Batch):
+                self._note_batch(item, view, active)
+                found.scanned_bytes += item.header.size_bytes
+                found.next_offset = item.header.next_offset
+            elif found.next_offset >= self._point.offset:
+                found.torn_position = item.position
+                break
+            else:
+                found.damage.append(item)
+                if item.end_offset is not None:
+                    found.next_offset = item.end_offset
+        return found
+
+    def _note_batch(self, batch: Batch, view: memoryview, active: ActiveSegment) -> None:
+        position, header = batch
+        active.indexes.note_header(position, header)
+        if header.producer_id >= 0 and header.base_offset >= self._producers_from:
+            self._note_producer(header, view, position)
 
     def _note_producer(self, header: BatchHeader, view: memoryview, position: int) -> None:
         if not header.is_control:
@@ -380,8 +410,8 @@ class Recovery:
         if aborted is not None:
             self._aborted.add(aborted)
 
-    def _keep_damage_aside(self, segment: Segment, scan: SegmentScan, view: memoryview) -> None:
-        for damage in scan.damage:
+    def _keep_damage_aside(self, segment: Segment, found: SegmentScan, view: memoryview) -> None:
+        for damage in found.damage:
             data = view[damage.position : damage.end_position]
             path = self._keep_aside(segment, damage.position, data)
             until = f"to {damage.end_offset - 1}" if damage.end_offset is not None else "on"
@@ -405,15 +435,15 @@ class Recovery:
         self._files.sync_dir(self._folder)
         return sealed
 
-    def _cut(self, segment: Segment, later: list[Segment], scan: SegmentScan) -> int:
+    def _cut(self, segment: Segment, later: list[Segment], found: SegmentScan) -> int:
         """Cut the segment at the tear and take the later ones out. Returns the next offset."""
-        torn_position = scan.torn_position
+        torn_position = found.torn_position
         assert torn_position is not None
-        next_offset = scan.next_offset
+        next_offset = found.next_offset
         mapped = self._files.map(segment.log_path)
         try:
             self._report.torn_bytes += len(mapped.view) - torn_position
-            end = intact_end(mapped.view, torn_position, next_offset)
+            end = _end_of_intact(mapped.view, torn_position, next_offset)
             if end is not None:
                 path = self._keep_aside(segment, torn_position, mapped.view[torn_position:])
                 self._say_set_aside(next_offset, end, path)
@@ -434,7 +464,7 @@ class Recovery:
         self._report.torn_bytes += segment.size_bytes
         mapped = self._files.map(segment.log_path)
         try:
-            end = intact_end(mapped.view, -1, segment.base_offset)
+            end = _end_of_intact(mapped.view, 0, segment.base_offset)
         finally:
             mapped.close()
         for suffix in SIDE_SUFFIXES:
@@ -491,3 +521,14 @@ class Recovery:
             self._files.remove(stem_of(self._folder, offset) + SNAPSHOT_SUFFIX)
             self._snapshots.discard(offset)
         self._needs_flush = True
+
+
+def _end_of_intact(view: memoryview, position: int, next_offset: int) -> int | None:
+    """The offset after the last intact batch from a position on; None if there is none."""
+    end_offset: int | None = None
+    for item in scan(
+        view_source(view), position, len(view), next_offset=next_offset, crc_from_offset=0
+    ):
+        if isinstance(item, Batch):
+            end_offset = item.header.next_offset
+    return end_offset

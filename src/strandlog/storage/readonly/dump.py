@@ -1,6 +1,6 @@
 """Looks at the files of a data folder without trusting any of them. Writes nothing, prints nothing.
 
-    survey              one log file: its whole batches, and holes where there should be some
+    scan_file           one log file: its whole batches, and the damage between them
     look_at_partition   what a partition holds; all its files held against each other
     verify_state        the small state files that a folder's partitions share
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Literal, NamedTuple
 
-from strandlog.errors import CorruptSegmentError, CorruptStateError, DataError, UnknownLayoutError
+from strandlog.errors import CorruptStateError, DataError, UnknownLayoutError
 from strandlog.model import Record, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import CODEC_MASK, BatchHeader
@@ -42,9 +42,9 @@ from strandlog.storage.partition.recovery import segment_offsets
 from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
 from strandlog.storage.segment import offset_index, time_index
-from strandlog.storage.segment.batch_walk import NEVER, next_intact, walk, windowed
 from strandlog.storage.segment.manifest import losses, read_manifest
 from strandlog.storage.segment.offset_index import IndexEntry
+from strandlog.storage.segment.scan import NEVER, Batch, Damage, buffered, padded_source, scan
 from strandlog.storage.segment.segment import stem_of
 from strandlog.storage.segment.time_index import TimeEntry
 
@@ -74,23 +74,6 @@ class Finding(NamedTuple):
 def codec_name(header: BatchHeader) -> str:
     """What a batch is packed with, also when nobody knows that codec."""
     return _CODECS.get(header.attributes & CODEC_MASK, "unknown")
-
-
-class Batch(NamedTuple):
-    """A whole batch in a log file."""
-
-    position: int
-    header: BatchHeader
-
-
-class Hole(NamedTuple):
-    """Bytes of a log file that are no batch; `end_offset` is None when no batch follows."""
-
-    position: int
-    end_position: int
-    offset: int
-    end_offset: int | None
-    reason: str
 
 
 @dataclass(slots=True)
@@ -150,26 +133,12 @@ def partition_folders(files: Files, path: str) -> list[str]:
 # -- one log file -----------------------------------------------------------------------------
 
 
-def survey(files: Files, path: str, *, checks_crc: bool = True) -> Iterator[Batch | Hole]:
-    """The batches of a log file in order, and the holes between them."""
-    size = files.size(path)
-    # When an owner cuts the file meanwhile, the rest reads as zeros, which are no batch.
-    source = windowed(lambda start, length: files.read_at(path, start, length).ljust(length, b"\0"))
-    position, next_offset = 0, _base_of(path)
+def scan_file(files: Files, path: str, *, checks_crc: bool = True) -> Iterator[Batch | Damage]:
+    """The batches of a log file in order, and the damage between them."""
     crc_from = 0 if checks_crc else NEVER
-    while position < size:
-        try:
-            for found, header in walk(
-                source, position, size, path=path, next_offset=next_offset, crc_from_offset=crc_from
-            ):
-                yield Batch(found, header)
-                position, next_offset = found + header.size_bytes, header.next_offset
-        except CorruptSegmentError as damage:
-            intact = next_intact(source, position, size, next_offset)
-            end_position = intact[0] if intact else size
-            end_offset = intact[1].base_offset if intact else None
-            yield Hole(position, end_position, next_offset, end_offset, damage.reason)
-            position = end_position
+    # If the writer cuts the file meanwhile, the rest reads as zeros, which are no batch.
+    source, size = buffered(padded_source(files, path)), files.size(path)
+    return scan(source, 0, size, next_offset=_base_of(path), crc_from_offset=crc_from)
 
 
 def batch_records(files: Files, path: str, batch: Batch, tp: TopicPartition) -> list[Record]:
@@ -344,9 +313,9 @@ class _Look:
         report, stem = self._report, stem_of(self._folder, base)
         path = stem + paths.LOG_SUFFIX
         positions, times = _entry_checks(self._files, stem if self._verifies else None)
-        for item in survey(self._files, path, checks_crc=self._verifies):
-            if isinstance(item, Hole):
-                self._note_hole(path, item, is_last=is_last)
+        for item in scan_file(self._files, path, checks_crc=self._verifies):
+            if isinstance(item, Damage):
+                self._note_damage(path, item, is_last=is_last)
                 positions.skip_below(item.end_offset)
                 times.skip_below(item.end_offset)
                 continue
@@ -376,18 +345,20 @@ class _Look:
             found = Finding("damage", path, text, batch.position, header.base_offset)
             self._report.findings.append(found)
 
-    def _note_hole(self, path: str, hole: Hole, *, is_last: bool) -> None:
-        size = hole.end_position - hole.position
+    def _note_damage(self, path: str, damage: Damage, *, is_last: bool) -> None:
+        size = damage.end_position - damage.position
         self._on_bytes(size)
         kind: Kind = "damage"
-        if hole.end_offset is not None:
-            meaning = f"offsets {hole.offset} to {hole.end_offset - 1} cannot be read"
-        elif not is_last or hole.offset < self._promised:
-            meaning = f"offsets from {hole.offset} on cannot be read"
+        if damage.end_offset is not None:
+            meaning = f"offsets {damage.start_offset} to {damage.end_offset - 1} cannot be read"
+        elif not is_last or damage.start_offset < self._promised:
+            meaning = f"offsets from {damage.start_offset} on cannot be read"
         else:
             kind, meaning = "tail", "growing or torn, nobody was promised what follows"
-        text = f"{hole.reason}: {size} bytes, {meaning}"
-        self._report.findings.append(Finding(kind, path, text, hole.position, hole.offset))
+        text = f"{damage.reason}: {size} bytes, {meaning}"
+        self._report.findings.append(
+            Finding(kind, path, text, damage.position, damage.start_offset)
+        )
 
     def _check_end(self) -> None:
         end_offset = self._report.end_offset

@@ -17,8 +17,8 @@ from strandlog.storage.partition.producer_state import IndexMark, ProducerState,
 from strandlog.storage.partition.recovery import segment_offsets
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX
 from strandlog.storage.readonly.view import PartitionView
-from strandlog.storage.segment.batch_walk import NEVER
 from strandlog.storage.segment.manifest import read_manifest
+from strandlog.storage.segment.scan import NEVER
 from strandlog.storage.segment.segment import stem_of
 from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,

@@ -10,7 +10,6 @@ A guest writes nothing: an index that is missing or wrong is made anew in memory
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TypeVar
@@ -24,7 +23,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.record.batch import BatchView
-from strandlog.record.batch_header import BatchHeader, read_header
+from strandlog.record.batch_header import read_header
 from strandlog.storage import paths
 from strandlog.storage.files import DIRECTORY, Buffer, Files
 from strandlog.storage.folder.checkpoint import read_offsets
@@ -33,13 +32,21 @@ from strandlog.storage.partition.recovery import segment_offsets
 from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
 from strandlog.storage.readonly.even_pieces import Stretch, even_cuts, stretch_of
-from strandlog.storage.segment.batch_walk import NEVER, Source, walk, windowed
 from strandlog.storage.segment.cache import DEFAULT_CAPACITY, SegmentCache, SegmentMaps
 from strandlog.storage.segment.manifest import Loss, losses, read_manifest
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.offset_index import search as search_offset
 from strandlog.storage.segment.read_plan import EMPTY, ReadPlan
+from strandlog.storage.segment.scan import (
+    NEVER,
+    Batch,
+    ByteSource,
+    Damage,
+    buffered,
+    scan,
+    scan_strict,
+)
 from strandlog.storage.segment.segment import Segment, stem_of
 
 LOOKS_BEFORE_GIVING_UP = 8
@@ -109,11 +116,8 @@ class PartitionView:
         stem, position, end = self._walked
         if stem != last.stem or position > last.size_bytes:
             position, end = 0, last.base_offset
-        try:
-            for found, header in self._walk(last, position, end):
-                position, end = found + header.size_bytes, header.next_offset
-        except CorruptSegmentError:
-            pass  # the owner is in the middle of a write, or died there
+        for found, header in self._whole_batches(last, position, end):
+            position, end = found + header.size_bytes, header.next_offset
         self._walked = (last.stem, position, end)
         return end
 
@@ -200,7 +204,7 @@ class PartitionView:
 
     def _source_and_entry(
         self, segment: Segment, offset: int, *, is_last: bool
-    ) -> tuple[Source, IndexEntry | None]:
+    ) -> tuple[ByteSource, IndexEntry | None]:
         if not is_last:
             maps = self._maps(segment)
             return maps.source, maps.lookup(segment, offset)
@@ -248,7 +252,7 @@ class PartitionView:
         last = search_offset(saved, segment.base_offset, end_offset)
         position = 0 if last is None else last.position
         found = bytearray()
-        for at, header in self._whole_batches(segment, position):
+        for at, header in self._whole_batches(segment, position, segment.base_offset):
             if header.base_offset >= end_offset:
                 break
             if at > position:
@@ -264,7 +268,7 @@ class PartitionView:
             raise SegmentReplacedError(segment.log_path)
         return maps
 
-    def _reader(self, segment: Segment) -> Source:
+    def _reader(self, segment: Segment) -> ByteSource:
         path, files, size_bytes = segment.log_path, self._files, segment.size_bytes
 
         def read(position: int, length: int) -> bytes:
@@ -275,20 +279,8 @@ class PartitionView:
 
         return read
 
-    def _walk(
-        self, segment: Segment, position: int, next_offset: int
-    ) -> Iterator[tuple[int, BatchHeader]]:
-        return walk(
-            windowed(self._reader(segment)),
-            position,
-            segment.size_bytes,
-            path=segment.log_path,
-            next_offset=next_offset,
-        )
-
-    def headers(self, segment: Segment, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the batches of a segment from about an offset on, up to where the
-        owner is writing."""
+    def headers(self, segment: Segment, from_offset: int) -> Iterator[Batch]:
+        """The batches of a segment from about an offset on, up to where the owner is writing."""
         is_last = segment is self._segments[-1]
         if not is_last and segment.end_offset <= from_offset:
             return
@@ -298,14 +290,26 @@ class PartitionView:
             if entry is not None:
                 position = entry.position
         if is_last:
-            yield from self._whole_batches(segment, position)
+            yield from self._whole_batches(segment, position, segment.base_offset)
         else:
-            yield from self._walk(segment, position, segment.base_offset)
+            yield from self._batches(segment, position)
 
-    def _whole_batches(self, segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    def _batches(self, segment: Segment, position: int) -> Iterator[Batch]:
+        return scan_strict(
+            buffered(self._reader(segment)),
+            position,
+            segment.size_bytes,
+            path=segment.log_path,
+            next_offset=segment.base_offset,
+        )
+
+    def _whole_batches(self, segment: Segment, position: int, next_offset: int) -> Iterator[Batch]:
         """Of the last segment, up to where the owner is writing, or died."""
-        with contextlib.suppress(CorruptSegmentError):
-            yield from self._walk(segment, position, segment.base_offset)
+        source = buffered(self._reader(segment))
+        for item in scan(source, position, segment.size_bytes, next_offset=next_offset):
+            if isinstance(item, Damage):
+                return
+            yield item
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time. Walks the headers of every segment."""
@@ -314,7 +318,7 @@ class PartitionView:
 
     def _find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         for segment in self._segments:
-            for position, header in self._walk(segment, 0, segment.base_offset):
+            for position, header in self._batches(segment, 0):
                 if header.base_offset >= self._end_offset:
                     return None
                 if header.max_timestamp < timestamp_ms:

@@ -22,11 +22,11 @@ from collections.abc import Callable
 from strandlog.errors import CorruptSegmentError
 from strandlog.storage.files import Files, MappedFile
 from strandlog.storage.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from strandlog.storage.segment.batch_walk import Source, padded_source, view_source
 from strandlog.storage.segment.index_rebuild import INTERVAL_BYTES, rebuilt_indexes
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.offset_index import search as search_offset
+from strandlog.storage.segment.scan import ByteSource, padded_source, view_source
 from strandlog.storage.segment.segment import Segment
 from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
 
@@ -44,7 +44,7 @@ class SegmentMaps:
         log = files.map(segment.log_path)
         self._mapped: list[MappedFile] = [log]
         self.log = log.view
-        self.source: Source = view_source(log.view)
+        self.source: ByteSource = view_source(log.view)
         if len(log.view) < segment.size_bytes:
             self.source = padded_source(files, segment.log_path)
         self.index = self._map_entries(files, segment.stem + INDEX_SUFFIX)

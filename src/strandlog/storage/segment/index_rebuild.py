@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
-from strandlog.storage.segment.batch_walk import Source, next_intact, view_source, walk
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
+from strandlog.storage.segment.scan import Batch, ByteSource, scan, view_source
 from strandlog.storage.segment.segment import Segment
 from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
@@ -75,33 +74,21 @@ def rebuild_aborted(
     aborted.note_saved(max(segments[-1].base_offset, last + 1))
 
 
-def _readable(
-    source: Source, segment: Segment, size_bytes: int
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Every intact batch; damage is passed over."""
-    position, next_offset = 0, segment.base_offset
-    while position < size_bytes:
-        try:
-            for found_at, header in walk(
-                source,
-                position,
-                size_bytes,
-                path=segment.log_path,
-                next_offset=next_offset,
-                crc_from_offset=0,
-                end_offset=segment.end_offset,
-            ):
-                yield found_at, header
-                next_offset = header.next_offset
-            return
-        except CorruptSegmentError as damage:
-            found = next_intact(source, damage.position, size_bytes, next_offset)
-            if found is None:
-                return
-            position = found[0]
+def _readable(source: ByteSource, segment: Segment, size_bytes: int) -> Iterator[Batch]:
+    """Every intact batch; damage is skipped."""
+    for item in scan(
+        source,
+        0,
+        size_bytes,
+        next_offset=segment.base_offset,
+        crc_from_offset=0,
+        end_offset=segment.end_offset,
+    ):
+        if isinstance(item, Batch):
+            yield item
 
 
-def rebuilt_indexes(source: Source, segment: Segment, size_bytes: int) -> RebuiltIndexes:
+def rebuilt_indexes(source: ByteSource, segment: Segment, size_bytes: int) -> RebuiltIndexes:
     """Walk the whole log once."""
     index, times = bytearray(), bytearray()
     largest, noted = NO_TIME_ENTRY, NO_TIME_ENTRY

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from strandlog.storage.segment.batch_walk import Source
 from strandlog.storage.segment.cache import SegmentCache
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.read_plan import ReadPlan
+from strandlog.storage.segment.scan import ByteSource
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 
 
 def source_and_entry(
     cache: SegmentCache, segment: Segment, offset: int
-) -> tuple[Source, IndexEntry | None]:
+) -> tuple[ByteSource, IndexEntry | None]:
     """The bytes of a segment, and the last index entry at or below an offset."""
     if isinstance(segment, ActiveSegment):
         return segment.file.read, segment.indexes.offsets.lookup(offset)
@@ -26,4 +26,4 @@ def locate_batch(cache: SegmentCache, segment: Segment, offset: int) -> int | No
         source, segment.log_path, segment.base_offset, entry, segment.size_bytes, offset, 0
     )
     found = plan.locate()
-    return None if found is None else found[0]
+    return None if found is None else found.position

@@ -14,19 +14,19 @@ reading goes on (`resume_offset`); it hides the damaged batch and no other.
 
 from __future__ import annotations
 
-from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage.files import Buffer
-from strandlog.storage.segment.batch_walk import (
-    NEVER,
-    Source,
-    is_intact,
-    next_intact,
-    problem_with,
-    walk,
-    windowed,
-)
 from strandlog.storage.segment.offset_index import IndexEntry
+from strandlog.storage.segment.scan import (
+    NEVER,
+    Batch,
+    ByteSource,
+    Damage,
+    buffered,
+    crc_matches,
+    header_error,
+    scan,
+)
 
 EMPTY = memoryview(b"")
 
@@ -50,7 +50,7 @@ class ReadPlan:
 
     def __init__(
         self,
-        source: Source,
+        source: ByteSource,
         path: str,
         base_offset: int,
         entry: IndexEntry | None,
@@ -75,76 +75,75 @@ class ReadPlan:
         self.position = 0  # where the bytes begin, once it was executed
 
     def execute(self) -> Buffer:
-        """The bytes; empty when this segment has no batch at or after the offset."""
+        """The bytes; empty if this segment has no batch at or after the offset."""
         found = self.locate()
         if found is None:
             return EMPTY
-        position, size = found
-        self.position = position
-        length = min(max(size, self.max_bytes), self.end_position - position)
+        self.position = position = found.position
+        length = min(max(found.header.size_bytes, self.max_bytes), self.end_position - position)
         return self._source(position, length)
 
-    def locate(self) -> tuple[int, int] | None:
-        """(position, size) of the first batch that ends at or after the offset."""
-        entry = self._entry
+    def locate(self) -> Batch | None:
+        """The first batch that ends at or after the offset."""
+        entry, source = self._entry, buffered(self._source)
         if entry is not None:
-            base_offset = self._base_of(entry)
-            if base_offset is not None:
-                return self._walk(entry.position, base_offset)
+            header = indexed_header(self._source, entry, self.end_position)
+            if header is not None:
+                return self._find(source, entry.position, header.base_offset)
             self.index_is_wrong = True
-        return self._walk(0, self.base_offset)
+        return self._find(source, 0, self.base_offset)
 
-    def _base_of(self, entry: IndexEntry) -> int | None:
-        """The base offset of the entry's batch, if one begins there and ends with its offset."""
-        room = self.end_position - entry.position
-        if room < HEADER_SIZE or entry.position < 0:
-            return None
-        header = read_header(self._source(entry.position, HEADER_SIZE))
-        is_true = not problem_with(header, 0, room) and header.last_offset == entry.offset
-        return header.base_offset if is_true else None
-
-    def _walk(self, position: int, next_offset: int) -> tuple[int, int] | None:
-        source = windowed(self._source)
-        while True:
-            try:
-                return self._search(source, position, next_offset)
-            except CorruptSegmentError as damage:
-                found = next_intact(source, damage.position, self.end_position, _after(damage))
-                if found is None or found[1].base_offset > self.offset:
-                    damage.resume_offset = self._resume_offset(found)
-                    raise
-                position, next_offset = found[0], found[1].base_offset
-
-    def _resume_offset(self, found: tuple[int, BatchHeader] | None) -> int | None:
-        if found is not None:
-            return found[1].base_offset
-        return self.end_offset if self.end_offset < NEVER else None
-
-    def _search(self, source: Source, position: int, next_offset: int) -> tuple[int, int] | None:
-        previous: tuple[int, BatchHeader] | None = None
-        for found, header in walk(
+    def _find(self, source: ByteSource, position: int, next_offset: int) -> Batch | None:
+        last: Batch | None = None
+        for item in scan(
             source,
             position,
             self.end_position,
-            path=self.path,
             next_offset=next_offset,
+            crc_from_offset=self.offset,
             end_offset=self.end_offset,
             has_gaps=self._has_gaps,
         ):
-            if header.last_offset >= self.offset:
-                self._check(source, found, header)
-                return found, header.size_bytes
-            previous = found, header
-        if previous is not None:
-            self._check(source, *previous)
+            if isinstance(item, Damage):
+                self._batch_after(item)
+            elif item.header.last_offset >= self.offset:
+                return item
+            else:
+                last = item
+        if last is None or crc_matches(source, last):
+            return None
+        # Its length may be wrong: then it hides batches that are in the log.
+        damage = Damage(
+            source,
+            last.position,
+            self.end_position,
+            last.header.base_offset,
+            "checksum does not match",
+        )
+        following = self._batch_after(damage)
+        return self._find(source, following.position, following.header.base_offset)
+
+    def _batch_after(self, damage: Damage) -> Batch:
+        """The intact batch behind damage; raises unless it begins at or before the offset."""
+        following = damage.next_batch
+        if following is not None and following.header.base_offset <= self.offset:
+            return following
+        error = damage.error(self.path)
+        if following is not None:
+            error.resume_offset = following.header.base_offset
+        elif self.end_offset < NEVER:
+            error.resume_offset = self.end_offset
+        raise error
+
+
+def indexed_header(source: ByteSource, entry: IndexEntry, end_position: int) -> BatchHeader | None:
+    """The header of the batch that an index entry names; None if the log contradicts the entry."""
+    room = end_position - entry.position
+    if room < HEADER_SIZE or entry.position < 0:
         return None
-
-    def _check(self, source: Source, position: int, header: BatchHeader) -> None:
-        if not is_intact(source, position, header):
-            reason = "checksum does not match"
-            raise CorruptSegmentError(self.path, position, reason, header.base_offset - 1)
-
-
-def _after(damage: CorruptSegmentError) -> int:
-    """The lowest offset that may follow damage."""
-    return 0 if damage.offset is None else damage.offset + 1
+    raw = source(entry.position, HEADER_SIZE)
+    if len(raw) < HEADER_SIZE:
+        return None
+    header = read_header(raw)
+    is_right = not header_error(header, 0, room) and header.last_offset == entry.offset
+    return header if is_right else None

@@ -91,6 +91,7 @@ class Damage:
                 self._source, self.position, self._scan_end, self.start_offset
             )
             self._is_searched = True
+            del self._source  # or a mapped file would stay open as long as this object
         return self._next_batch
 
     @property

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from strandlog.errors import CorruptSegmentError
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import TEMP_SUFFIX, Files
 from strandlog.storage.paths import (
@@ -31,7 +30,7 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.segment.batch_walk import view_source, walk
+from strandlog.storage.segment.scan import Damage, scan, view_source
 from strandlog.storage.segment.segment import Segment, stem_of
 
 # The log comes last: its name is what makes a swap count, and what ends it.
@@ -137,18 +136,11 @@ def _end_offset(files: Files, path: str) -> int | None:
     mapped = files.map(path)
     end_offset = 0
     try:
-        batches = walk(
-            view_source(mapped.view),
-            0,
-            len(mapped.view),
-            path=path,
-            next_offset=0,
-            crc_from_offset=0,
-        )
-        for _, header in batches:
-            end_offset = header.next_offset
-    except CorruptSegmentError:
-        return None
+        source, size_bytes = view_source(mapped.view), len(mapped.view)
+        for item in scan(source, 0, size_bytes, next_offset=0, crc_from_offset=0):
+            if isinstance(item, Damage):
+                return None
+            end_offset = item.header.next_offset
     finally:
         mapped.close()
     return end_offset

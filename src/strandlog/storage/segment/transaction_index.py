@@ -36,8 +36,8 @@ from strandlog.record.control import ControlType, read_control
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import UNKNOWN_TIME, IndexMark, ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
-from strandlog.storage.segment.batch_walk import NEVER
 from strandlog.storage.segment.manifest import Claim
+from strandlog.storage.segment.scan import NEVER
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0

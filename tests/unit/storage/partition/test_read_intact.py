@@ -12,7 +12,7 @@ from strandlog.record.batch import BatchView
 from strandlog.storage.partition import read as partition_reads
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import CheckBudget, read, read_intact
-from strandlog.storage.segment import batch_reader
+from strandlog.storage.segment import scan
 from strandlog.testing import SimulatedFiles
 
 COUNT = 40
@@ -86,11 +86,11 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
 
     def counted(*args: object, **kwargs: object) -> object:
-        for view in batch_reader.checked_batches(*args, **kwargs):  # type: ignore[arg-type]
+        for view in scan.batches_of_read(*args, **kwargs):  # type: ignore[arg-type]
             seen.append(view.header.base_offset)
             yield view
 
-    monkeypatch.setattr(partition_reads, "checked_batches", counted)
+    monkeypatch.setattr(partition_reads, "batches_of_read", counted)
     return seen
 
 

@@ -21,7 +21,7 @@ from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 from strandlog.storage.segment.transaction_index import ENTRY, AbortedTransaction
 from strandlog.testing import SimulatedFiles
 
@@ -48,7 +48,7 @@ def committed(log: PartitionLog) -> list[bytes | None]:
         if not data:
             break
         aborted = aborted_in(log, offset, log.last_stable_offset)
-        for view in checked_batches(data, path="", offset=offset, end_offset=log.log_end_offset):
+        for view in batches_of_read(data, path="", offset=offset, end_offset=log.log_end_offset):
             header = view.header
             offset = header.next_offset
             is_aborted = header.is_transactional and any(

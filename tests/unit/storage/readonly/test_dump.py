@@ -13,17 +13,16 @@ from strandlog.model import TopicPartition
 from strandlog.record.batch_header import LEADER_EPOCH_POSITION, MAGIC_POSITION
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.readonly.dump import (
-    Batch,
-    Hole,
     batch_records,
     look_at_partition,
     partition_folders,
     read_index,
     read_time_index,
-    survey,
+    scan_file,
     verify_state,
 )
 from strandlog.storage.segment.manifest import SegmentManifest, read_manifest
+from strandlog.storage.segment.scan import Batch, Damage
 
 FILES = DiskFiles()
 
@@ -100,7 +99,7 @@ def test_a_flipped_bit_is_found_wherever_a_checksum_or_a_neighbour_can_tell(tmp_
     _fill(tmp_path, batches=3)
     (path,) = _logs(tmp_path)
     intact = path.read_bytes()
-    batches = [item for item in survey(FILES, str(path)) if isinstance(item, Batch)]
+    batches = [item for item in scan_file(FILES, str(path)) if isinstance(item, Batch)]
     # No checksum covers offset and epoch, and nothing follows the last batch to contradict them.
     blind = {*range(8), *range(LEADER_EPOCH_POSITION, MAGIC_POSITION)}
     blind = {batches[-1].position + byte for byte in blind}
@@ -119,7 +118,7 @@ def test_damage_is_named_by_position_and_offset_and_the_rest_is_still_counted(
 ) -> None:
     _fill(tmp_path)
     path = _logs(tmp_path)[0]
-    batches = [item for item in survey(FILES, str(path)) if isinstance(item, Batch)]
+    batches = [item for item in scan_file(FILES, str(path)) if isinstance(item, Batch)]
     hurt = batches[1]
     _flip(path, hurt.position + 80)
     report = look_at_partition(FILES, _folder(tmp_path))
@@ -159,7 +158,7 @@ def test_an_unfinished_last_batch_is_no_damage_at_any_cut(tmp_path: Path) -> Non
     folder = _folder(tmp_path / "dead")
     ends = {
         item.position + item.header.size_bytes
-        for item in survey(FILES, str(path))
+        for item in scan_file(FILES, str(path))
         if isinstance(item, Batch)
     }
     assert look_at_partition(FILES, folder).findings == []
@@ -173,7 +172,7 @@ def test_what_was_promised_and_is_cut_off_is_damage(tmp_path: Path) -> None:
     _fill(tmp_path)
     path = _logs(tmp_path)[-1]
     data = path.read_bytes()
-    batches = [item for item in survey(FILES, str(path)) if isinstance(item, Batch)]
+    batches = [item for item in scan_file(FILES, str(path)) if isinstance(item, Batch)]
     for size in (batches[-1].position, batches[-1].position + 10):
         path.write_bytes(data[:size])
         report = look_at_partition(FILES, _folder(tmp_path))
@@ -289,15 +288,15 @@ def test_a_file_that_gets_shorter_while_it_is_read_ends_in_a_hole(tmp_path: Path
         def size(self, path: str) -> int:
             return size
 
-    last = list(survey(Shrinking(), str(path)))[-1]
-    assert isinstance(last, Hole)
+    last = list(scan_file(Shrinking(), str(path)))[-1]
+    assert isinstance(last, Damage)
     assert last.end_offset is None
 
 
 def test_records_and_entries_can_be_dumped(tmp_path: Path) -> None:
     _fill(tmp_path)
     path = _logs(tmp_path)[0]
-    items = list(survey(FILES, str(path)))
+    items = list(scan_file(FILES, str(path)))
     assert all(isinstance(item, Batch) for item in items)
     batch = items[1]
     assert isinstance(batch, Batch)

@@ -10,9 +10,9 @@ from tests.support.log_builders import batch, fill, new_log, offsets
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError
 from strandlog.record.batch_header import read_header, stamp
 from strandlog.storage.partition.read import read
-from strandlog.storage.segment.batch_walk import NEVER, view_source
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.read_plan import ReadPlan
+from strandlog.storage.segment.scan import NEVER, view_source
 from strandlog.testing import SimulatedFiles
 
 Layout = list[tuple[int, int]]  # base offset and number of records of each batch

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.log_builders import batch
+from tests.support.log_builders import batch
 
-from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header, stamp
-from strandlog.storage.segment.batch_walk import next_intact, walk
-from strandlog.storage.segment.scan import NEVER, Batch, Damage, buffered, scan, view_source
+from strandlog.storage.segment.scan import Batch, Damage, scan, view_source
 
 
 def at(base_offset: int, count: int = 1, filler: bytes = b"") -> bytes:
@@ -56,63 +54,6 @@ def damaged_logs(draw: st.DrawFn) -> tuple[bytes, int, bool]:
     return bytes(log), end_offset, has_gaps
 
 
-Found = list[tuple[object, ...]]
-
-
-def old_walk(data: bytes, crc_from: int, end_offset: int, has_gaps: bool) -> Found:
-    source, found, position, next_offset = view_source(memoryview(data)), Found(), 0, 0
-    while position < len(data):
-        try:
-            for at_position, header in walk(
-                source,
-                position,
-                len(data),
-                path="",
-                next_offset=next_offset,
-                crc_from_offset=crc_from,
-                end_offset=end_offset,
-                has_gaps=has_gaps,
-            ):
-                found.append((at_position, header))
-                next_offset = header.next_offset
-            break
-        except CorruptSegmentError as error:
-            intact = next_intact(source, error.position, len(data), next_offset)
-            end = intact[0] if intact else len(data)
-            found.append((error.position, end, next_offset, error.reason))
-            if intact is None:
-                break
-            position, next_offset = end, intact[1].base_offset
-    return found
-
-
-def new_scan(data: bytes, crc_from: int, end_offset: int, has_gaps: bool) -> Found:
-    return [
-        (item.position, item.end_position, item.start_offset, item.reason)
-        if isinstance(item, Damage)
-        else (item.position, item.header)
-        for item in scan(
-            buffered(view_source(memoryview(data))),
-            0,
-            len(data),
-            next_offset=0,
-            crc_from_offset=crc_from,
-            end_offset=end_offset,
-            has_gaps=has_gaps,
-        )
-    ]
-
-
-@given(damaged_logs(), st.booleans(), st.booleans())
-def test_the_scanner_finds_what_the_old_walk_found(
-    log: tuple[bytes, int, bool], checks_crc: bool, knows_end: bool
-) -> None:
-    data, end, has_gaps = log
-    crc_from, end_offset = 0 if checks_crc else NEVER, end if knows_end else NEVER
-    expected = old_walk(data, crc_from, end_offset, has_gaps)
-    assert new_scan(data, crc_from, end_offset, has_gaps) == expected
-
-
 @given(damaged_logs())
 def test_a_scan_with_checksums_covers_every_byte_and_yields_only_intact_batches(
     log: tuple[bytes, int, bool],
@@ -140,3 +81,11 @@ def test_an_undamaged_log_has_no_damage(log: tuple[bytes, int, bool]) -> None:
     assert all(isinstance(item, Batch) for item in items)
     if items and isinstance(items[-1], Batch):
         assert items[-1].header.next_offset == end_offset
+
+
+def test_the_search_behind_damage_ends_where_the_file_has_shrunk() -> None:
+    data = at(0) + at(1)
+    source = view_source(memoryview(data[:70]))
+    (damage,) = scan(source, len(at(0)), len(data), next_offset=1)
+    assert isinstance(damage, Damage)
+    assert damage.end_offset is None

@@ -7,7 +7,7 @@ from tests.support.log_builders import batch
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header, stamp
-from strandlog.storage.segment.batch_reader import checked_batches
+from strandlog.storage.segment.scan import batches_of_read
 
 
 def at(base_offset: int, count: int = 1) -> bytes:
@@ -17,7 +17,7 @@ def at(base_offset: int, count: int = 1) -> bytes:
 
 
 def bases(data: bytes, *, offset: int = 0, end_offset: int = 100) -> list[int]:
-    batches = checked_batches(data, path="p", offset=offset, end_offset=end_offset)
+    batches = batches_of_read(data, path="p", offset=offset, end_offset=end_offset)
     return [view.header.base_offset for view in batches]
 
 
@@ -61,7 +61,7 @@ def test_every_flipped_bit_is_found_where_it_is(number: int) -> None:
         data[start + bit // 8] ^= 1 << bit % 8
         got: list[int] = []
         try:
-            for view in checked_batches(bytes(data), path="p", offset=0, end_offset=5):
+            for view in batches_of_read(bytes(data), path="p", offset=0, end_offset=5):
                 got.append(view.header.base_offset)
         except CorruptSegmentError as damage:
             assert damage.path == "p"

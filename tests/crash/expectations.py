@@ -16,17 +16,18 @@ For each partition, with B the state before the operation that was cut off and A
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tests.crash.workload import EXTRA, SETTINGS, TABLE, History, PartitionState, Recording
 from tests.support.log_builders import START_MS, all_records, batch, open_dir
 
 from strandlog.model import Record
+from strandlog.record.batch import BatchView
 from strandlog.record.control import ControlType, read_control
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp, read
+from strandlog.storage.partition.read import find_timestamp, read, read_batches
 from strandlog.storage.segment.scan import NEVER, batches_of_read
 from strandlog.storage.segment.transaction_index import AbortedTransaction
 from strandlog.testing import FakeClock, SimulatedFiles
@@ -211,15 +212,13 @@ class PartitionCheck:
         )
 
     def _check_times(self) -> None:
-        for wanted in {
-            record.timestamp + shift for record in self.records[::5] for shift in (0, 1)
-        }:
-            expected = next((r for r in self.records if r.timestamp >= wanted), None)
+        """A lookup by time finds the first record or transaction marker, as Kafka's does."""
+        records = [(record.offset, record.timestamp) for record in self.records]
+        times = sorted([*records, *marker_times(self.log)])
+        for wanted in {timestamp + shift for _, timestamp in records[::5] for shift in (0, 1)}:
+            expected = next(((ms, offset) for offset, ms in times if ms >= wanted), None)
             found = find_timestamp(self.log, wanted)
-            ensure(
-                found == (expected and (expected.timestamp, expected.offset)),
-                f"the first record at {wanted} is {expected and expected.offset}, found {found}",
-            )
+            ensure(found == expected, f"the first record at {wanted} is {expected}, found {found}")
 
     def _check_keys(self, history: History) -> None:
         start = self.log.log_start_offset
@@ -268,6 +267,14 @@ def told_transactions(log: PartitionLog) -> tuple[dict[int, int], list[AbortedTr
             elif header.is_transactional:
                 open_from.setdefault(header.producer_id, header.base_offset)
     return open_from, aborted
+
+
+def marker_times(log: PartitionLog) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp) of each transaction marker."""
+    for item in read_batches(log, log.log_start_offset, 400):
+        ensure(isinstance(item, BatchView), str(item))
+        if isinstance(item, BatchView) and item.header.is_control:
+            yield item.header.base_offset, item.header.max_timestamp
 
 
 def last_values(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> dict[bytes, bytes]:

@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from strandlog.client.consumer import Consumer
     from strandlog.client.embedded.log import Log
     from strandlog.client.embedded.producer import Producer
-    from strandlog.client.readonly.log import FolderLog
+    from strandlog.client.readonly.log import ReadOnlyLog
     from strandlog.client.remote.log import RemoteLog
 
 __version__ = "0.1.0"
 
 _IMPORTED_WHEN_USED = {
     "Consumer": "strandlog.client.consumer",
-    "FolderLog": "strandlog.client.readonly.log",
+    "ReadOnlyLog": "strandlog.client.readonly.log",
     "Log": "strandlog.client.embedded.log",
     "PartitionInfo": "strandlog.client.api",
     "Producer": "strandlog.client.embedded.producer",
@@ -87,11 +87,11 @@ def open(  # noqa: A001 - strandlog.open reads as what it does
     return Log(path, settings)
 
 
-def read(path: str | os.PathLike[str]) -> FolderLog:
+def read(path: str | os.PathLike[str]) -> ReadOnlyLog:
     """Open a data folder read-only, beside its owner if it has one. Any number may do so."""
-    from strandlog.client.readonly.log import FolderLog  # noqa: PLC0415 - see above
+    from strandlog.client.readonly.log import ReadOnlyLog  # noqa: PLC0415 - see above
 
-    return FolderLog(path)
+    return ReadOnlyLog(path)
 
 
 def connect(bootstrap: str, *, timeout_ms: int = 15_000, **client_config: object) -> RemoteLog:
@@ -111,7 +111,7 @@ __all__ = [
     "read",
     "connect",
     "Log",
-    "FolderLog",
+    "ReadOnlyLog",
     "RemoteLog",
     "Producer",
     "Consumer",

@@ -43,7 +43,7 @@ class Desk:
 
     def upkeep(self) -> Log:
         """Go on with the same log."""
-        self.log.upkeep()
+        self.log.run_maintenance()
         return self.log
 
     def advance(self, ms: int) -> None:
@@ -51,7 +51,7 @@ class Desk:
         while ms > 0:
             step = min(ms, 1000)
             self.clock.advance(step)
-            self.log.upkeep()
+            self.log.run_maintenance()
             ms -= step
 
     def send(self, topic: str, *values: bytes, partition: int | None = None) -> None:

@@ -44,11 +44,11 @@ from strandlog.client.arrow.rows import decode_rows
 from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.cursor import NO_POSITION, Cursor
 from strandlog.client.embedded.membership import Membership
-from strandlog.client.lifecycle import Closing, OpenGuard
+from strandlog.client.lifecycle import Closable, OpenLock
 from strandlog.client.record_source import (
     ConsumerHost,
     Decode,
-    GroupWish,
+    GroupSubscription,
     RecordSource,
     decode_records,
 )
@@ -75,7 +75,7 @@ WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
 logger = logging.getLogger(__name__)
 
 
-class Consumer(Closing):
+class Consumer(Closable):
     """Made by `Log.consumer`. Belongs to one thread at a time; several may run side by side."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Consumer(Closing):
         self._membership: Membership | None = None
         self._simple_group: str | None = None
         self._is_closed = False
-        self._guard = OpenGuard(log.condition, lambda: self._is_closed or log.is_closed, "consumer")
+        self._guard = OpenLock(log.condition, lambda: self._is_closed or log.is_closed, "consumer")
         with self._guard:
             for topic in self._topics:
                 self._source.partition_count(topic)
@@ -116,7 +116,7 @@ class Consumer(Closing):
         if group is None:
             self._take_over(self._all_partitions())
         elif self._topics:
-            wish = GroupWish(
+            wish = GroupSubscription(
                 group,
                 self._topics,
                 assignors,

@@ -1,4 +1,4 @@
-"""What every open thing of the client layer has in common: it is closed, best by `with`."""
+"""Closing with `with`, and the lock that refuses calls on a closed object."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Self
 from strandlog.errors import ClosedError
 
 
-class Closing:
-    """Closes at the end of a `with` block, whatever happened in it."""
+class Closable:
+    """Base of logs, producers and consumers: closes at the end of a `with` block."""
 
     def close(self) -> None:
-        """Let go; idempotent."""
-        raise AssertionError("every open thing says how it is closed")
+        """Release all resources; idempotent."""
+        raise AssertionError("subclasses implement close()")
 
     def __enter__(self) -> Self:
         return self
@@ -29,12 +29,13 @@ class Closing:
         self.close()
 
 
-class OpenGuard:
-    """The lock around an open thing: `with guard:` holds it and finds the thing open, or raises.
+class OpenLock:
+    """A lock that is acquired only while its object is open; raises `ClosedError` otherwise.
 
-    Only checking first and locking then would let a thread that waited for the lock go on with a
-    log that another one has closed meanwhile, and write into a folder that may have a new owner.
-    Only waiting for the lock first would hang in a forked process, where nobody is left to unlock.
+    It checks before and after it waits. Without the second check, a thread that waited for the lock
+    could use a log that another thread closed meanwhile, and write into a folder that may have a
+    new owner. Without the first check, a forked process would wait forever for a lock that was held
+    by a thread of its parent.
     """
 
     __slots__ = ("_condition", "_is_closed", "_what")

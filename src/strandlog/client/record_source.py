@@ -52,7 +52,7 @@ class RecordSource(Protocol):
         """The first record at or after a time."""
 
 
-class GroupWish(NamedTuple):
+class GroupSubscription(NamedTuple):
     """What a consumer wants of a group, and what it must be told and asked."""
 
     group: str
@@ -82,7 +82,7 @@ class ConsumerHost(Protocol):
     def wait(self, timeout_ms: int) -> None:
         """Let go of the lock until something was appended, or for so long."""
 
-    def join_group(self, wish: GroupWish) -> Membership:
+    def join_group(self, wish: GroupSubscription) -> Membership:
         """Become a member of a group."""
 
     def leave_group(self, membership: Membership) -> None:

@@ -18,8 +18,8 @@ import strandlog
 from strandlog import (
     ClosedError,
     Consumer,
-    FolderLog,
     InvalidGroupError,
+    ReadOnlyLog,
     Record,
     TopicNotFoundError,
     TopicPartition,
@@ -197,14 +197,14 @@ def test_a_guest_sees_topics_come_grow_and_go(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def folder(desk: Desk) -> Iterator[FolderLog]:
+def folder(desk: Desk) -> Iterator[ReadOnlyLog]:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(6))
-    with FolderLog("data", clock=desk.clock, files=desk.disk) as made:
+    with ReadOnlyLog("data", clock=desk.clock, files=desk.disk) as made:
         yield made
 
 
-def test_a_guest_reads_moves_and_describes(desk: Desk, folder: FolderLog) -> None:
+def test_a_guest_reads_moves_and_describes(desk: Desk, folder: ReadOnlyLog) -> None:
     consumer = folder.consumer(["t"])
     assert sorted(record.value or b"" for record in drain(consumer)) == numbered(6)
     consumer.seek("t", 0, 1)
@@ -226,7 +226,7 @@ def test_a_guest_of_a_folder_without_sync(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(3))
     desk.advance(1_000)  # only the first sync tells guests that they need not wait for one
-    with FolderLog("data", clock=desk.clock, files=desk.disk) as folder:
+    with ReadOnlyLog("data", clock=desk.clock, files=desk.disk) as folder:
         consumer = folder.consumer(["t"])
         assert [record.value for record in consumer.poll()] == numbered(3)
         desk.send("t", b"more")
@@ -235,7 +235,7 @@ def test_a_guest_of_a_folder_without_sync(desk: Desk) -> None:
 
 @pytest.mark.parametrize("verb", ["producer", "create_topic", "delete_topic"])
 def test_a_guest_that_wants_to_write_is_told_that_it_only_looks(
-    folder: FolderLog, verb: str
+    folder: ReadOnlyLog, verb: str
 ) -> None:
     with pytest.raises(AttributeError, match=rf"strandlog\.read has no {verb}: it only looks"):
         getattr(folder, verb)
@@ -243,7 +243,7 @@ def test_a_guest_that_wants_to_write_is_told_that_it_only_looks(
         folder.no_such_verb  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_guest_has_no_groups(folder: FolderLog) -> None:
+def test_a_guest_has_no_groups(folder: ReadOnlyLog) -> None:
     message = "^a log opened with strandlog.read has no groups, so no 'g': it only looks"
     with pytest.raises(InvalidGroupError, match=message):
         folder.consumer(["t"], group="g")
@@ -253,13 +253,13 @@ def test_a_guest_has_no_groups(folder: FolderLog) -> None:
     assert consumer.committed("t", 0) is None
 
 
-def test_a_guest_sees_nothing_of_the_logs_own_topics(desk: Desk, folder: FolderLog) -> None:
+def test_a_guest_sees_nothing_of_the_logs_own_topics(desk: Desk, folder: ReadOnlyLog) -> None:
     with desk.log.consumer(["t"], group="g") as consumer:
         consumer.commit()
     assert folder.topics() == ["t"]
 
 
-def test_a_guest_writes_nothing(desk: Desk, folder: FolderLog) -> None:
+def test_a_guest_writes_nothing(desk: Desk, folder: ReadOnlyLog) -> None:
     desk.log.close()
     steps = len(desk.disk.trace)
     before = desk.disk.contents()
@@ -270,7 +270,7 @@ def test_a_guest_writes_nothing(desk: Desk, folder: FolderLog) -> None:
     assert desk.disk.contents() == before and len(desk.disk.trace) == steps
 
 
-def test_a_closed_guest_says_so(folder: FolderLog) -> None:
+def test_a_closed_guest_says_so(folder: ReadOnlyLog) -> None:
     consumer = folder.consumer(["t"])
     folder.close()
     folder.close()
@@ -292,8 +292,8 @@ class Watch:
         self.looks = 0
         desk.disk.watch(lambda _: self.look())
 
-    def _guest(self) -> FolderLog:
-        return FolderLog("data", clock=self._desk.clock, files=self._desk.disk)
+    def _guest(self) -> ReadOnlyLog:
+        return ReadOnlyLog("data", clock=self._desk.clock, files=self._desk.disk)
 
     def look(self) -> None:
         self.looks += 1
@@ -317,7 +317,7 @@ class Watch:
         self._check(self.seen)
 
 
-def test_a_guest_whose_place_is_taken_away_again_and_again(desk: Desk, folder: FolderLog) -> None:
+def test_a_guest_whose_place_is_taken_away_again_and_again(desk: Desk, folder: ReadOnlyLog) -> None:
     """Retention may be quicker than a guest that looks where the log begins."""
     consumer = folder.consumer(["t"])
     real = folder.source.offset_range
@@ -378,7 +378,7 @@ def test_a_guest_of_an_owner_that_died_during_compaction_skips_nothing(desk: Des
             desk.disk = desk.disk.after_kill()
         else:
             break
-        with FolderLog("data", clock=desk.clock, files=desk.disk) as guest:
+        with ReadOnlyLog("data", clock=desk.clock, files=desk.disk) as guest:
             offsets = [record.offset for record in drain(guest.consumer(["t"]))]
         own = [offset for offset in offsets if not offset % 3]
         assert own == list(range(0, offsets[-1] + 1 if offsets else 0, 3))

@@ -144,7 +144,7 @@ def test_topics_come_and_go_beside_senders(tmp_path: Path) -> None:
             for _ in range(15):
                 log.compact("t")
                 log.enforce_retention("t")
-                log.upkeep()
+                log.run_maintenance()
 
         crew = Crew()
         crew.start(churn)

@@ -185,7 +185,7 @@ class LogMachine(RuleBasedStateMachine):
         self.desk.clock.advance(ms)
         for member in self.members:
             member.may_be_stale = True  # several of these in a row are longer than the interval
-        self.desk.log.upkeep()
+        self.desk.log.run_maintenance()
 
     @rule()
     def reopen(self) -> None:

@@ -23,7 +23,7 @@ PUBLIC_NAMES = [
     "read",
     "connect",
     "Log",
-    "FolderLog",
+    "ReadOnlyLog",
     "RemoteLog",
     "Producer",
     "Consumer",
@@ -66,11 +66,11 @@ def test_the_verbs_of_the_interface_are_there() -> None:
     verbs: dict[type, str] = {
         strandlog.Log: "create_topic topics describe_topic alter_topic delete_topic compact "
         "enforce_retention delete_records producer consumer groups describe_group "
-        "committed_offsets commit_offsets delete_group problems upkeep flush close",
+        "committed_offsets commit_offsets delete_group problems run_maintenance flush close",
         strandlog.Producer: "send send_batch send_arrow flush close",
         strandlog.Consumer: "poll poll_arrow commit committed position seek seek_all "
         "seek_to_time assign assignment group close",
-        strandlog.FolderLog: "topics describe_topic describe_topics topic_settings groups "
+        strandlog.ReadOnlyLog: "topics describe_topic describe_topics topic_settings groups "
         "describe_group committed_offsets consumer close",
         strandlog.RemoteLog: "create_topic topics describe_topic alter_topic delete_topic "
         "delete_records producer consumer groups describe_group committed_offsets "
@@ -103,7 +103,7 @@ def test_public_things_say_what_they_are() -> None:
         if inspect.isclass(thing) and issubclass(thing, Exception):
             continue  # the tree in errors.py says it for all of them
         assert inspect.getdoc(thing), name
-        if thing in (strandlog.Log, strandlog.Producer, strandlog.Consumer, strandlog.FolderLog):
+        if thing in (strandlog.Log, strandlog.Producer, strandlog.Consumer, strandlog.ReadOnlyLog):
             silent = [
                 verb
                 for verb, value in vars(thing).items()
@@ -186,7 +186,7 @@ PRIVATE_EXCEPTIONS = {
     "UnusualError": "switches to the slower parser",
     "BrokenJsonError": "goes into _corrupt as the reason",
     "MisfitError": "goes into _corrupt as the reason",
-    "PassingError": "makes the wire client try again",
+    "RetriableBrokerError": "makes the wire client try again",
     "PowerCut": "ends a simulated process; nothing may catch it",
 }
 

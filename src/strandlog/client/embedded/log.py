@@ -5,7 +5,7 @@
 The broker underneath is synchronous and belongs to one thread at a time; `condition` is the lock
 around it, which a waiting poll and a waiting sync let go of. Chores (lazy flush, retention,
 compaction, file removal) are done on the way through sends and polls when they are due; a program
-that does neither for long calls `upkeep()`.
+that does neither for long calls `run_maintenance()`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from strandlog.client.embedded.group_commit import GroupCommit
 from strandlog.client.embedded.membership import Membership
 from strandlog.client.embedded.producer import Producer
 from strandlog.client.embedded.source import EmbeddedSource
-from strandlog.client.lifecycle import Closing, OpenGuard
-from strandlog.client.record_source import GroupWish
+from strandlog.client.lifecycle import Closable, OpenLock
+from strandlog.client.record_source import GroupSubscription
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
@@ -61,7 +61,7 @@ def _check_works(log: PartitionLog) -> None:
         raise StorageError(str(log.failure))
 
 
-class Log(Closing):
+class Log(Closable):
     """An open log. Made by `strandlog.open`; safe to share between threads, not by processes.
 
     In a forked process it is closed: the folder stays with the parent.
@@ -93,7 +93,7 @@ class Log(Closing):
         )
         self.source = EmbeddedSource(self.broker, self.group_commit)
         self.is_closed = False
-        self._guard = OpenGuard(self.condition, lambda: self.is_closed, "log")
+        self._guard = OpenLock(self.condition, lambda: self.is_closed, "log")
         self._memberships: list[Membership] = []
         self._consumers: WeakSet[Consumer] = WeakSet()
         self._next_due_ms = self.broker.next_due_ms()
@@ -294,12 +294,12 @@ class Log(Closing):
     def problems(self) -> list[str]:
         """What opening found wrong (torn tails, damage, strays), and what was done about it.
 
-        And what the chores could not do since; see `upkeep`.
+        And what the chores could not do since; see `run_maintenance`.
         """
         with self.condition:
             return self.broker.problems
 
-    def upkeep(self) -> None:
+    def run_maintenance(self) -> None:
         """Do the chores that are due. Sends and polls do this too."""
         with self._guard:
             self.tick()
@@ -383,7 +383,7 @@ class Log(Closing):
     def memberships(self, group: str) -> list[Membership]:
         return [member for member in self._memberships if member.group == group]
 
-    def join_group(self, wish: GroupWish) -> Membership:
+    def join_group(self, wish: GroupSubscription) -> Membership:
         membership = Membership(self, wish)
         self._memberships.append(membership)
         return membership

@@ -35,7 +35,7 @@ from strandlog.broker.groups.requests import (
     SyncRequest,
     SyncResult,
 )
-from strandlog.client.record_source import GroupWish
+from strandlog.client.record_source import GroupSubscription
 from strandlog.errors import (
     IllegalGenerationError,
     MemberIdRequiredError,
@@ -64,7 +64,7 @@ MAX_ROUNDS = 10  # of letting all members of this process go on; a rebalance tak
 class Membership:
     """One consumer's place in a group."""
 
-    def __init__(self, log: Log, wish: GroupWish) -> None:
+    def __init__(self, log: Log, wish: GroupSubscription) -> None:
         self.group = wish.group
         self.assignment: list[TopicPartition] = []
         self._log = log

@@ -32,7 +32,7 @@ from strandlog.client.arguments import (
 from strandlog.client.arrow.send import RoutedTable, SentTable
 from strandlog.client.arrow.table import items_of
 from strandlog.client.embedded.sent_batch import SentBatch
-from strandlog.client.lifecycle import Closing, OpenGuard
+from strandlog.client.lifecycle import Closable, OpenLock
 from strandlog.errors import (
     ClosedError,
     MessageTooLargeError,
@@ -69,7 +69,7 @@ class _Columns(NamedTuple):
     timestamps: list[int]
 
 
-class Producer(Closing):
+class Producer(Closable):
     """Made by `Log.producer`. May be shared by threads."""
 
     is_atomic = True
@@ -89,7 +89,7 @@ class Producer(Closing):
         self._hash: KeyHash = key_hash(partitioner)
         self._codec = None if compression is None else codec_named(compression)
         self._is_closed = False
-        self._guard = OpenGuard(log.condition, lambda: self._is_closed or log.is_closed, "producer")
+        self._guard = OpenLock(log.condition, lambda: self._is_closed or log.is_closed, "producer")
 
     # -- one record ----------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Producer(Closing):
         log = self._log
         if self._is_closed or log.is_closed:
             raise ClosedError("producer")
-        with log.lock:  # as `OpenGuard` does, but this is called often
+        with log.lock:  # as `OpenLock` does, but this is called often
             if self._is_closed or log.is_closed:
                 raise ClosedError("producer")
             logs = log.logs_for_append(topic)

@@ -38,7 +38,7 @@ class _Group:
     offsets: Offsets = field(default_factory=dict)
 
 
-class FolderGroups:
+class ReadOnlyGroups:
     """The groups of a folder. Each look reads only what was written since the one before."""
 
     def __init__(self, open_consumer: Callable[[Iterable[str]], Consumer]) -> None:

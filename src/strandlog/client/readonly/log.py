@@ -27,13 +27,13 @@ from strandlog.client.api import OpenLog, PartitionInfo, TopicInfo
 from strandlog.client.arguments import OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.membership import Membership
-from strandlog.client.lifecycle import Closing
-from strandlog.client.readonly.groups import FolderGroups
+from strandlog.client.lifecycle import Closable
+from strandlog.client.readonly.groups import ReadOnlyGroups
 from strandlog.client.record_source import (
     FETCH_BYTES,
     Decode,
     Fetched,
-    GroupWish,
+    GroupSubscription,
     RecordSource,
 )
 from strandlog.clock import Clock, SystemClock
@@ -78,7 +78,7 @@ class RawFetched(NamedTuple):
     next_offset: int
 
 
-class FolderSource:
+class ReadOnlySource:
     """`RecordSource` over the files of a folder."""
 
     def __init__(self, folder: FolderView, files: Files) -> None:
@@ -215,7 +215,7 @@ def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> 
     return decode(data, view.tp, offset, view.end_offset, view.folder, limit_bytes)
 
 
-class FolderLog(Closing):
+class ReadOnlyLog(Closable):
     """A log opened beside its owner. Made by `strandlog.read`."""
 
     def __init__(
@@ -231,8 +231,8 @@ class FolderLog(Closing):
         self.condition = Condition(RLock())
         self.is_closed = False
         self._folder = FolderView(self._files, self.path)
-        self._source = FolderSource(self._folder, self._files)
-        self._groups = FolderGroups(self.consumer)
+        self._source = ReadOnlySource(self._folder, self._files)
+        self._groups = ReadOnlyGroups(self.consumer)
 
     if not TYPE_CHECKING:  # a checker is to know that there are no such verbs
 
@@ -334,7 +334,7 @@ class FolderLog(Closing):
         """Nobody tells a guest about new records: it looks again after a while."""
         self.condition.wait(timeout_ms / 1000)
 
-    def join_group(self, wish: GroupWish) -> Membership:
+    def join_group(self, wish: GroupSubscription) -> Membership:
         _refuse(wish.group)
 
     def leave_group(self, membership: Membership) -> None:

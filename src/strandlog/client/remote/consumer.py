@@ -31,7 +31,7 @@ from strandlog.client.arguments import (
     checked_timestamp,
 )
 from strandlog.client.arrow.table import schema, table_of
-from strandlog.client.lifecycle import Closing
+from strandlog.client.lifecycle import Closable
 from strandlog.client.remote.errors import (
     AUTO_OFFSET_RESET,
     BAD_COMPRESSION,
@@ -68,7 +68,7 @@ COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
 
 
-class RemoteConsumer(Closing):
+class RemoteConsumer(Closable):
     """Made by `RemoteLog.consumer`. Belongs to one thread at a time."""
 
     def __init__(

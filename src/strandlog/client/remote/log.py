@@ -1,15 +1,14 @@
-"""A log behind a broker, over Kafka's wire: the verbs of the embedded log, for any cluster.
+"""A log behind a broker, through librdkafka; works with any Kafka cluster.
 
     with strandlog.connect("127.0.0.1:9092") as log: ...
 
-librdkafka (the extra `client`) does the talking. Settings of it go through as they are, by its own
-names or with underscores for the dots: `connect("host:9093", security_protocol="ssl")`.
+It has the methods of the embedded log except those that need the files (`compact`,
+`enforce_retention`, `run_maintenance`); sizes and segment counts are `UNKNOWN`. It needs the extra
+`client`. librdkafka settings are passed on under their own names or with underscores for dots:
+`connect("host:9093", security_protocol="ssl")`.
 
-Every request has `timeout_ms`; what it cannot reach in that time is an `UnreachableError`. Opening
-asks for the cluster once, so that a wrong address is told at once and not by the first verb.
-
-What only the owner of the files can do (`compact`, `enforce_retention`, `upkeep`) is not here, and
-nobody tells sizes and segments over the wire (`UNKNOWN`).
+Every request has the time-out `timeout_ms` and raises `UnreachableError` after it. Opening requests
+the metadata once, so that a wrong address fails at once and not in the first call.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.client.api import UNKNOWN, PartitionInfo, TopicInfo
 from strandlog.client.arguments import Acks, OffsetReset
-from strandlog.client.lifecycle import Closing
+from strandlog.client.lifecycle import Closable
 from strandlog.client.remote.consumer import RemoteConsumer
 from strandlog.client.remote.errors import confluent, error_of, translated
 from strandlog.client.remote.groups import RemoteGroups
@@ -57,7 +56,7 @@ def client_config(bootstrap: str, given: Mapping[str, object]) -> dict[str, obje
     }
 
 
-class RemoteLog(Closing):
+class RemoteLog(Closable):
     """A log over the wire. Made by `strandlog.connect`; may be shared by threads."""
 
     def __init__(

@@ -32,7 +32,7 @@ from strandlog.client.arguments import (
     waits_for_disk,
 )
 from strandlog.client.arrow.table import items_of
-from strandlog.client.lifecycle import Closing
+from strandlog.client.lifecycle import Closable
 from strandlog.client.remote.errors import (
     MESSAGE_TOO_LARGE,
     confluent,
@@ -114,7 +114,7 @@ def _metadata(message: Any) -> RecordMetadata:
     )
 
 
-class RemoteProducer(Closing):
+class RemoteProducer(Closable):
     """Made by `RemoteLog.producer`. May be shared by threads."""
 
     is_atomic = False

@@ -33,19 +33,19 @@ from strandlog.client.wire.cluster import (
     NO_LEADER,
     UNKNOWN_TOPIC_OR_PARTITION,
     Cluster,
-    PassingError,
+    RetriableBrokerError,
     TopicMetadata,
+    broker_error,
     http_address,
-    refusal,
 )
 from strandlog.client.wire.connection import Buffer
 from strandlog.client.wire.coordinator import (
     GROUP,
     TRANSACTION,
-    Coordinating,
+    CoordinatorClient,
     TransactionDescription,
 )
-from strandlog.client.wire.fetch import RangeReading, RawFetch
+from strandlog.client.wire.fetch import RangeFetcher, RawFetch
 from strandlog.client.wire.offsets import EARLIEST, LATEST, list_offsets, offsets_at
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.produce import BatchSender, ProduceResult
@@ -80,7 +80,7 @@ class WireClient:
         self.options = WireOptions.parse(bootstrap, options or {})
         self._clock = clock or SystemClock()
         self._open_cluster: Cluster | None = Cluster(self.options, self._clock)
-        self._coordinating = Coordinating(self._open_cluster)
+        self._coordinating = CoordinatorClient(self._open_cluster)
 
     def __enter__(self) -> Self:
         return self
@@ -110,14 +110,14 @@ class WireClient:
 
     def http_address(self) -> str | None:
         """Where the broker answers HTTP, if it is one of ours and does."""
-        return self._cluster.attempts(lambda: http_address(self._cluster))
+        return self._cluster.retry(lambda: http_address(self._cluster))
 
     # -- topics ----------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
         """What the cluster says of all topics, or of those of some names that there are."""
         wanted = None if names is None else list(names)
-        return self._cluster.attempts(lambda: self._cluster.read_metadata(wanted))
+        return self._cluster.retry(lambda: self._cluster.read_metadata(wanted))
 
     def topic_to_write(self, name: str) -> TopicMetadata:
         """A topic that is about to be written: the broker makes it if it makes topics by itself.
@@ -132,11 +132,13 @@ class WireClient:
         def attempt() -> TopicMetadata:
             made = self._cluster.read_metadata([name], may_create=True).get(name)
             if made is None or not made.leaders or NO_LEADER in made.leaders:
-                raise PassingError(f"topic {name!r} is not there yet", UNKNOWN_TOPIC_OR_PARTITION)
+                raise RetriableBrokerError(
+                    f"topic {name!r} is not there yet", UNKNOWN_TOPIC_OR_PARTITION
+                )
             return made
 
         try:
-            return self._cluster.attempts(attempt, TOPIC_IS_MADE_WITHIN_MS)
+            return self._cluster.retry(attempt, TOPIC_IS_MADE_WITHIN_MS)
         except TopicNotFoundError:
             raise TopicNotFoundError(name) from None
 
@@ -181,15 +183,17 @@ class WireClient:
             [made] = connection.send(CREATE_TOPICS, body).parsed().topics
             if made.error_code:
                 text = getattr(made, "error_message", None)
-                raise refusal(made.error_code, f"creating topic {name!r}", text)
+                raise broker_error(made.error_code, f"creating topic {name!r}", text)
 
         def is_led() -> None:
             found = cluster.read_metadata([name]).get(name)
             if found is None or not found.leaders or -1 in found.leaders:
-                raise PassingError(f"topic {name!r} has no leaders yet", LEADER_NOT_AVAILABLE)
+                raise RetriableBrokerError(
+                    f"topic {name!r} has no leaders yet", LEADER_NOT_AVAILABLE
+                )
 
-        cluster.attempts(create)
-        cluster.attempts(is_led)
+        cluster.retry(create)
+        cluster.retry(is_led)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -233,7 +237,7 @@ class WireClient:
             given(max_wait_ms, "fetch.max.wait.ms"),
             given(min_bytes, "fetch.min.bytes"),
         )
-        return RangeReading(self._cluster, self._clock).fetch(tp, ask)
+        return RangeFetcher(self._cluster, self._clock).fetch(tp, ask)
 
     def read_range(
         self,
@@ -243,7 +247,7 @@ class WireClient:
         isolation: IsolationLevel | None = None,
     ) -> Generator[RawFetch, None, None]:
         """The batches of [start, end), piece by piece; see reading.py for what a piece holds."""
-        reading = RangeReading(self._cluster, self._clock)
+        reading = RangeFetcher(self._cluster, self._clock)
         return reading.read_range(tp, start, end, self._isolation(isolation))
 
     def _isolation(self, given: IsolationLevel | None) -> IsolationLevel:
@@ -288,7 +292,7 @@ class WireClient:
         """The node that coordinates a group or a transactional id."""
         assert bool(group) != bool(transactional_id), "one of the two"
         kind, key = (GROUP, group) if group else (TRANSACTION, transactional_id)
-        return self._cluster.attempts(lambda: self._coordinating.find(kind, key))
+        return self._cluster.retry(lambda: self._coordinating.find(kind, key))
 
     def init_producer_id(
         self,
@@ -337,7 +341,7 @@ class WireClient:
         return self._coordinator.committed_offsets(group, partitions)
 
     @property
-    def _coordinator(self) -> Coordinating:
+    def _coordinator(self) -> CoordinatorClient:
         if self._open_cluster is None:
             raise ClosedError("client")
         return self._coordinating

@@ -1,11 +1,12 @@
-"""Who is who in the cluster: brokers, topics, leaders; and the connections to them.
+"""Brokers, leaders and connections of a cluster, with retries; finds the broker's HTTP address.
 
-What Metadata said is believed until it is too old or somebody says otherwise (`forget_topic`). A
-broker that could not be reached is left alone for a while, which grows with each failure. The
-addresses of `bootstrap` are asked as long as no broker is known, and when none can be reached.
+Metadata of a topic is cached until it expires (metadata.max.age.ms) or a response contradicts it
+(`forget_topic`). After a failed connection the broker is not contacted for a back-off time that
+doubles with each failure. The `bootstrap` addresses are used while no broker is known, and when
+none of the known brokers can be reached.
 
-`attempts` is the one way to try again: errors that pass are tried again until a deadline, with
-growing pauses; then the last one is raised.
+`retry` is the only retry loop: it repeats retriable errors with growing pauses until a deadline,
+then raises the last error.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ HTTP_PORT = "http.port"
 
 
 class TopicMetadata(NamedTuple):
-    """What the cluster says of a topic. Cached: `leaders` are node ids by partition, or -1."""
+    """Cached metadata of a topic. `leaders` are node ids by partition, or -1."""
 
     name: str
     topic_id: UUID | None  # None from brokers before Kafka 2.8
@@ -56,18 +57,18 @@ class TopicMetadata(NamedTuple):
         return len(self.leaders)
 
 
-class PassingError(UnreachableError):
-    """A broker's refusal that may pass: try again, after a look at the metadata."""
+class RetriableBrokerError(UnreachableError):
+    """A retriable error code of a broker: refresh the metadata and retry."""
 
 
-def refusal(code: int, about: str, text: str | None = None) -> StrandlogError:
-    """The error for a code of Kafka's; a `PassingError` when another attempt may succeed."""
+def broker_error(code: int, about: str, text: str | None = None) -> StrandlogError:
+    """The error for a Kafka error code; a `RetriableBrokerError` if Kafka calls it retriable."""
     codes = kio("schema.errors").ErrorCode
     known = code in {each.value for each in codes}
     name = codes(code).name.upper() if known else f"code {code}"
     message = f"{about}: {text or name}"
     if known and codes(code).retriable:
-        return PassingError(message, code)
+        return RetriableBrokerError(message, code)
     return error_for_kafka_code(code, message)
 
 
@@ -83,12 +84,12 @@ class Cluster:
         self._nodes: dict[int, Address] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._connections: dict[Address, WireConnection] = {}
-        self._failures: dict[Address, tuple[int, int]] = {}  # (how many, not before this time)
+        self._failures: dict[Address, tuple[int, int]] = {}  # (failures, do not connect before)
 
-    # -- trying again ----------------------------------------------------------------------------
+    # -- retries --------------------------------------------------------------------------------
 
-    def attempts(self, attempt: Callable[[], Result], timeout_ms: int | None = None) -> Result:
-        """What `attempt` gives, at last. `PassingError` and `UnreachableError` are tried again."""
+    def retry(self, attempt: Callable[[], Result], timeout_ms: int | None = None) -> Result:
+        """Call `attempt` until it succeeds; retries `UnreachableError` and its subclasses."""
         if timeout_ms is None:
             timeout_ms = self.options.number("default.api.timeout.ms")
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
@@ -99,7 +100,7 @@ class Cluster:
                 if self._clock.monotonic_ms() + seconds * 1000 >= deadline_ms:
                     raise _final(error, timeout_ms) from error
             pause(seconds)
-        raise AssertionError("pauses never end")
+        raise AssertionError("_pauses is infinite")
 
     def _pauses(self) -> Iterator[float]:
         seconds = self.options.seconds("retry.backoff.ms")
@@ -110,25 +111,25 @@ class Cluster:
     # -- connections -----------------------------------------------------------------------------
 
     def connection_to(self, node_id: int) -> WireConnection:
-        """The connection to a broker, made if need be."""
+        """The connection to a broker; opens it if needed."""
         if node_id not in self._nodes:
             self.read_metadata(())
         address = self._nodes.get(node_id)
         if address is None:
-            raise UnreachableError(f"broker {node_id} is not in the cluster now")
+            raise UnreachableError(f"broker {node_id} is not in the cluster's metadata")
         return self._connection(address)
 
-    def know_node(self, node_id: int, address: Address) -> None:
-        """Somebody said where a broker is."""
+    def set_address(self, node_id: int, address: Address) -> None:
+        """Store the address of a broker, from a response other than Metadata."""
         self._nodes[node_id] = address
 
     def node_ids(self) -> list[int]:
-        """All brokers, as they say now."""
+        """The brokers in fresh metadata."""
         self.read_metadata(())
         return sorted(self._nodes)
 
     def any_connection(self) -> WireConnection:
-        """A connection to some broker: one that is open, else one that can be opened."""
+        """An open connection to any broker; opens one if there is none."""
         for connection in self._connections.values():
             if connection.is_open:
                 return connection
@@ -143,8 +144,10 @@ class Cluster:
         raise UnreachableError("; ".join(reasons)) from last
 
     def check_reachable(self) -> None:
-        """Raise at once when no bootstrap address has a listener, or a host that exists. What may
-        pass, such as an address that does not answer, is left to `attempts`."""
+        """Raise at once if every bootstrap address refuses the connection or has an unknown host.
+
+        Other failures, such as a time-out, may be temporary and are left to `retry`.
+        """
         reasons: list[str] = []
         for address in dict.fromkeys(self.options.bootstrap):
             try:
@@ -170,8 +173,8 @@ class Cluster:
             connection = WireConnection(address, self.options, self._tls)
         except UnreachableError:
             first_ms = self.options.number("reconnect.backoff.ms")
-            most_ms = self.options.number("reconnect.backoff.max.ms")
-            wait_ms = min(first_ms << min(count, 20), most_ms)
+            max_ms = self.options.number("reconnect.backoff.max.ms")
+            wait_ms = min(first_ms << min(count, 20), max_ms)
             self._failures[address] = (count + 1, self._clock.monotonic_ms() + wait_ms)
             raise
         self._failures.pop(address, None)
@@ -189,24 +192,24 @@ class Cluster:
     def read_metadata(
         self, topics: Iterable[str] | None, *, may_create: bool = False
     ) -> dict[str, TopicMetadata]:
-        """Ask a broker; None is for all topics, nothing for the brokers alone.
+        """Request metadata: None for all topics, an empty iterable for the brokers only.
 
-        With `may_create` a broker that makes topics by itself (auto.create.topics.enable) does so.
+        With `may_create`, a broker with auto.create.topics.enable creates missing topics.
         """
         wanted = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
         connection = self.any_connection()
         body = {"topics": wanted, "allow_auto_topic_creation": may_create}
-        answer = connection.send(METADATA.key, body).parsed()
-        self._nodes = {node.node_id: Address(node.host, node.port) for node in answer.brokers}
-        self.controller_id = answer.controller_id
+        response = connection.send(METADATA.key, body).parsed()
+        self._nodes = {node.node_id: Address(node.host, node.port) for node in response.brokers}
+        self.controller_id = response.controller_id
         found: dict[str, TopicMetadata] = {}
         now_ms = self._clock.monotonic_ms()
-        for topic in answer.topics:
+        for topic in response.topics:
             self._topics.pop(topic.name, None)
             if topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             if topic.error_code not in {0, LEADER_NOT_AVAILABLE}:
-                raise refusal(topic.error_code, f"topic {topic.name!r}")
+                raise broker_error(topic.error_code, f"topic {topic.name!r}")
             rows = {row.partition_index: row for row in topic.partitions}
             found[topic.name] = TopicMetadata(
                 topic.name,
@@ -222,7 +225,7 @@ class Cluster:
         return found
 
     def topic(self, name: str) -> TopicMetadata:
-        """What is known of a topic, or what a broker says; `TopicNotFoundError`."""
+        """Metadata of a topic, cached or fresh; raises `TopicNotFoundError`."""
         known = self._topics.get(name)
         max_age_ms = self.options.number("metadata.max.age.ms")
         if known is not None and self._clock.monotonic_ms() - known.read_ms <= max_age_ms:
@@ -233,11 +236,11 @@ class Cluster:
         return found
 
     def forget_topic(self, name: str) -> None:
-        """Somebody said that what we know is wrong."""
+        """Drop the cached metadata of a topic because a response contradicts it."""
         self._topics.pop(name, None)
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """The node that leads a partition; a `PassingError` while there is none."""
+        """The leader of a partition; raises `RetriableBrokerError` while there is none."""
         topic = self.topic(tp.topic)
         if not 0 <= tp.partition < topic.partition_count:
             self.forget_topic(tp.topic)
@@ -248,11 +251,11 @@ class Cluster:
         leader = topic.leaders[tp.partition]
         if leader == NO_LEADER:
             self.forget_topic(tp.topic)
-            raise PassingError(f"{tp} has no leader now", LEADER_NOT_AVAILABLE)
+            raise RetriableBrokerError(f"{tp} has no leader", LEADER_NOT_AVAILABLE)
         return leader
 
     def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Partitions by the node that leads them."""
+        """Partitions by the node id of their leader."""
         found: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             found.setdefault(self.leader_of(tp), []).append(tp)
@@ -275,7 +278,9 @@ def http_address(cluster: Cluster) -> str | None:
     }
     [response] = connection.send(DESCRIBE_CONFIGS.key, {"resources": [resource]}).parsed().results
     if response.error_code:
-        raise refusal(response.error_code, "the settings of the broker", response.error_message)
+        raise broker_error(
+            response.error_code, "the settings of the broker", response.error_message
+        )
     port = next((row.value for row in response.configs if row.name == HTTP_PORT), None)
     if port is None or not port.isdigit():
         return None
@@ -290,9 +295,9 @@ def _is_refused(cause: BaseException | None) -> bool:
 
 
 def _final(error: UnreachableError, timeout_ms: int) -> StrandlogError:
-    """The error after the last attempt."""
-    text = f"{error} (tried for {timeout_ms} ms)"
-    if isinstance(error, PassingError):
+    """The error to raise after the last attempt."""
+    text = f"{error} (retried for {timeout_ms} ms)"
+    if isinstance(error, RetriableBrokerError):
         known = error_for_kafka_code(error.code, text)
         if not isinstance(known, RemoteError):
             return known

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from strandlog.client.wire.cluster import Cluster, PassingError, refusal
+from strandlog.client.wire.cluster import Cluster, RetriableBrokerError, broker_error
 from strandlog.client.wire.connection import WireConnection
 from strandlog.config.tables.server import Address
 from strandlog.errors import StrandlogError, UnreachableError
@@ -50,7 +50,7 @@ class TransactionDescription(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class Coordinating:
+class CoordinatorClient:
     """The verbs that a coordinator answers."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -65,8 +65,10 @@ class Coordinating:
         body = {"key": key, "key_type": kind}
         answer = self._cluster.any_connection().send(FIND_COORDINATOR, body).parsed()
         if answer.error_code:
-            raise refusal(answer.error_code, f"the coordinator of {key!r}", answer.error_message)
-        self._cluster.know_node(answer.node_id, Address(answer.host, answer.port))
+            raise broker_error(
+                answer.error_code, f"the coordinator of {key!r}", answer.error_message
+            )
+        self._cluster.set_address(answer.node_id, Address(answer.host, answer.port))
         self._known[kind, key] = answer.node_id
         return int(answer.node_id)
 
@@ -81,7 +83,7 @@ class Coordinating:
                     self._known.pop((kind, key), None)
                 raise
 
-        return self._cluster.attempts(attempt)
+        return self._cluster.retry(attempt)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -103,11 +105,11 @@ class Coordinating:
         def ask(connection: WireConnection) -> ProducerIdentity:
             answer = connection.send(INIT_PRODUCER_ID, body).parsed()
             if answer.error_code:
-                raise refusal(answer.error_code, f"a producer id for {transactional_id!r}")
+                raise broker_error(answer.error_code, f"a producer id for {transactional_id!r}")
             return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
         if transactional_id is None:
-            return self._cluster.attempts(lambda: ask(self._cluster.any_connection()))
+            return self._cluster.retry(lambda: ask(self._cluster.any_connection()))
         return self._ask(TRANSACTION, transactional_id, ask)
 
     def add_partitions_to_txn(
@@ -139,7 +141,7 @@ class Coordinating:
             # Those that were only not attempted say nothing of the reason.
             failures.sort(key=lambda failure: failure[0] == OPERATION_NOT_ATTEMPTED)
             for code, tp in failures:
-                raise refusal(code, f"adding {tp} to transaction {transactional_id!r}")
+                raise broker_error(code, f"adding {tp} to transaction {transactional_id!r}")
 
         self._ask(TRANSACTION, transactional_id, ask)
 
@@ -156,7 +158,7 @@ class Coordinating:
             answer = connection.send(END_TXN, body).parsed()
             if answer.error_code:
                 verb = "committing" if commit else "aborting"
-                raise refusal(answer.error_code, f"{verb} transaction {transactional_id!r}")
+                raise broker_error(answer.error_code, f"{verb} transaction {transactional_id!r}")
 
         self._ask(TRANSACTION, transactional_id, ask)
 
@@ -170,8 +172,8 @@ class Coordinating:
                 body = {"transactional_ids": [name]}
                 [state] = connection.send(DESCRIBE_TRANSACTIONS, body).parsed().transaction_states
                 if state.error_code:
-                    error = refusal(state.error_code, f"transaction {name!r}")
-                    if isinstance(error, PassingError):
+                    error = broker_error(state.error_code, f"transaction {name!r}")
+                    if isinstance(error, RetriableBrokerError):
                         raise error
                     return error
                 return _described(state)
@@ -190,12 +192,12 @@ class Coordinating:
                 connection = self._cluster.connection_to(node_id)
                 answer = connection.send(LIST_TRANSACTIONS, body).parsed()
                 if answer.error_code:
-                    raise refusal(answer.error_code, f"the transactions of broker {node_id}")
+                    raise broker_error(answer.error_code, f"the transactions of broker {node_id}")
                 for row in answer.transaction_states:
                     found[row.transactional_id] = row.transaction_state
             return found
 
-        return self._cluster.attempts(ask)
+        return self._cluster.retry(ask)
 
     # -- groups ----------------------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class Coordinating:
                 for row in topic.partitions:
                     if row.error_code:
                         tp = TopicPartition(topic.name, row.partition_index)
-                        raise refusal(row.error_code, f"committing {tp} in group {group!r}")
+                        raise broker_error(row.error_code, f"committing {tp} in group {group!r}")
 
         if topics:
             self._ask(GROUP, group, ask)
@@ -245,13 +247,13 @@ class Coordinating:
         def ask(connection: WireConnection) -> dict[TopicPartition, OffsetAndMetadata]:
             answer = connection.send(OFFSET_FETCH, body).parsed()
             if answer.error_code:
-                raise refusal(answer.error_code, f"the offsets of group {group!r}")
+                raise broker_error(answer.error_code, f"the offsets of group {group!r}")
             found: dict[TopicPartition, OffsetAndMetadata] = {}
             for topic in answer.topics:
                 for row in topic.partitions:
                     tp = TopicPartition(topic.name, row.partition_index)
                     if row.error_code:
-                        raise refusal(row.error_code, f"the offset of {tp} in group {group!r}")
+                        raise broker_error(row.error_code, f"the offset of {tp} in group {group!r}")
                     if row.committed_offset >= 0:
                         epoch = getattr(row, "committed_leader_epoch", -1)
                         found[tp] = OffsetAndMetadata(

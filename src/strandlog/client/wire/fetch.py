@@ -21,7 +21,7 @@ import struct
 from collections.abc import Generator
 from typing import NamedTuple
 
-from strandlog.client.wire.cluster import Cluster, PassingError, refusal
+from strandlog.client.wire.cluster import Cluster, RetriableBrokerError, broker_error
 from strandlog.client.wire.connection import Reply
 from strandlog.client.wire.offsets import offset_range
 from strandlog.clock import Clock, pause
@@ -58,7 +58,7 @@ class RawFetch(NamedTuple):
     log_start_offset: int
 
 
-class RangeReading:
+class RangeFetcher:
     """The reading side of a client."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
@@ -67,7 +67,7 @@ class RangeReading:
 
     def fetch(self, tp: TopicPartition, ask: FetchAsk) -> RawFetch:
         """One answer, maybe an empty one. `OffsetOutOfRangeError` has the range."""
-        return self._cluster.attempts(lambda: self._take(tp, ask, self._send(tp, ask)))
+        return self._cluster.retry(lambda: self._take(tp, ask, self._send(tp, ask)))
 
     def read_range(
         self, tp: TopicPartition, start: int, end: int, isolation: IsolationLevel
@@ -129,19 +129,19 @@ class RangeReading:
             raise
         answer = parse_fetch_response(reply.version, frame, position)
         if answer.error_code:
-            raise refusal(answer.error_code, f"reading {tp}")
+            raise broker_error(answer.error_code, f"reading {tp}")
         if not answer.partitions:
             if not answer.throttle_ms:
-                raise PassingError(f"reading {tp}: an answer without {tp}", -1)
+                raise RetriableBrokerError(f"reading {tp}: an answer without {tp}", -1)
             pause(answer.throttle_ms / 1000)
-            raise PassingError(f"reading {tp}: throttled for {answer.throttle_ms} ms", -1)
+            raise RetriableBrokerError(f"reading {tp}: throttled for {answer.throttle_ms} ms", -1)
         [found] = answer.partitions
         if found.error_code == OFFSET_OUT_OF_RANGE:
             first, end = offset_range(self._cluster, tp, IsolationLevel(ask.isolation))
             raise OffsetOutOfRangeError(*tp, ask.offset, first, end)
         if found.error_code:
             self._cluster.forget_topic(tp.topic)
-            raise refusal(found.error_code, f"reading {tp} at offset {ask.offset}")
+            raise broker_error(found.error_code, f"reading {tp} at offset {ask.offset}")
         size, next_offset = whole_batches(found.records, ask.offset)
         return RawFetch(
             tp,

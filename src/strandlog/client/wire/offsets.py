@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from strandlog.client.wire.cluster import Cluster, refusal
+from strandlog.client.wire.cluster import Cluster, broker_error
 from strandlog.errors import StrandlogError, UnreachableError
 from strandlog.model import IsolationLevel, TimestampOffset, TopicPartition
 
@@ -33,7 +33,7 @@ def list_offsets(
                 cluster.forget_topic(tp.topic)
             raise
 
-    cluster.attempts(attempt)
+    cluster.retry(attempt)
     return {tp: found[tp] for tp in times}
 
 
@@ -61,7 +61,7 @@ def _ask(
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
                 if row.error_code:
-                    failure = refusal(row.error_code, f"the offsets of {tp}")
+                    failure = broker_error(row.error_code, f"the offsets of {tp}")
                 else:
                     found[tp] = TimestampOffset(row.timestamp, row.offset)
     if failure is not None:

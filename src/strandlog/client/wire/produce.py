@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from strandlog.client.wire.cluster import Cluster, PassingError, refusal
+from strandlog.client.wire.cluster import Cluster, RetriableBrokerError, broker_error
 from strandlog.client.wire.connection import Buffer, Reply
 from strandlog.clock import Clock, pause
 from strandlog.errors import CorruptRecordError, StrandlogError, UnreachableError
@@ -223,15 +223,15 @@ class BatchSender:
 
     def _error_of(self, lane: _Lane, answer: ProduceAnswer | None) -> StrandlogError | None:
         if answer is None:
-            return PassingError(f"writing to {lane.tp}: an answer without it", -1)
+            return RetriableBrokerError(f"writing to {lane.tp}: an answer without it", -1)
         code = answer.error_code
         if code in {0, DUPLICATE_SEQUENCE}:
             return None
         text = f"writing to {lane.tp}"
         if lane.refused:
             # Those before it are sent again first: then its number fits, or it is to blame itself.
-            return PassingError(text, code)
-        found = refusal(code, text, answer.error_message)
+            return RetriableBrokerError(text, code)
+        found = broker_error(code, text, answer.error_message)
         if code == CORRUPT_MESSAGE:
             return CorruptRecordError(f"{found}; the batch is damaged: build it again")
         return found

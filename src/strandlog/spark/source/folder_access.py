@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from strandlog.client.readonly.log import FolderSource
+from strandlog.client.readonly.log import ReadOnlySource
 from strandlog.clock import SystemClock, pause
 from strandlog.errors import (
     InvalidSettingError,
@@ -35,7 +35,7 @@ class FolderAccess:
         files = DiskFiles()
         path = os.path.abspath(options["path"])
         self._folder = FolderView(files, path)
-        self._source = FolderSource(self._folder, files)
+        self._source = ReadOnlySource(self._folder, files)
 
     def partitions(self) -> list[TopicPartition]:
         return chosen(self._options, self._folder.partitions())

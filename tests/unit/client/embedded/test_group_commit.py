@@ -133,7 +133,7 @@ def test_a_partition_is_not_synced_twice_at_a_time(desk: Desk) -> None:
         slow.wait_until_begun()
         assert consumer.poll() == [], "the reader leaves the partition to the one who syncs it"
         desk.clock.advance(2_000)
-        desk.log.upkeep()
+        desk.log.run_maintenance()
         slow.release()
         leader.finish()
     assert isinstance(leader.error, StorageError)

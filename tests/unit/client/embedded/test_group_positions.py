@@ -214,7 +214,7 @@ def test_old_offsets_expire_and_used_ones_do_not(desk: Desk) -> None:
     stays.commit()
     for _ in range(8):
         desk.clock.advance(600_000)
-        desk.log.upkeep()
+        desk.log.run_maintenance()
         desk.clock.advance(1)
         stays.poll()
     assert desk.log.committed_offsets("gone") == {}

@@ -329,7 +329,7 @@ def test_a_closed_log_says_so(desk: Desk) -> None:
         log.producer,
         log.consumer,
         log.flush,
-        log.upkeep,
+        log.run_maintenance,
         lambda: log.create_topic("u"),
         lambda: log.describe_group("g"),
         lambda: log.committed_offsets("g"),

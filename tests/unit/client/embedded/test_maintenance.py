@@ -37,7 +37,7 @@ def do(desk: Desk, way: str) -> None:
         case "poll":
             desk.log.consumer(["other"]).poll()
         case "upkeep":
-            desk.log.upkeep()
+            desk.log.run_maintenance()
 
 
 def test_a_program_that_only_sends_keeps_within_its_retention(desk: Desk) -> None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from tests.support.log_builders import DATA, START_MS, TP, batch, new_log, small_settings
 
-from strandlog.client.readonly.log import FolderLog
+from strandlog.client.readonly.log import ReadOnlyLog
 from strandlog.client.record_source import decode_records
 from strandlog.errors import StorageError
 from strandlog.model import Record
@@ -86,7 +86,7 @@ def compact(log: PartitionLog, segment_bytes: int = MERGING) -> None:
     plan.complete()
 
 
-def read_everything(log: FolderLog) -> list[Record]:
+def read_everything(log: ReadOnlyLog) -> list[Record]:
     consumer = log.consumer(["events"])
     found: list[Record] = []
     empty = 0
@@ -97,7 +97,7 @@ def read_everything(log: FolderLog) -> list[Record]:
     return [record for record in found if record.key != b"x"]
 
 
-def check_read(log: FolderLog) -> None:
+def check_read(log: ReadOnlyLog) -> None:
     """The last value of each key is there, in order, and nothing that was never written."""
     found = read_everything(log)
     offsets = [record.offset for record in found]
@@ -107,7 +107,7 @@ def check_read(log: FolderLog) -> None:
     assert values[-KEYS:] == LAST
 
 
-def check_last_record(log: FolderLog) -> None:
+def check_last_record(log: ReadOnlyLog) -> None:
     """A read that begins in the middle of the last segment."""
     offset = log.source.readable_end(TP) - 1
     while not (found := log.source.fetch(TP, offset, decode_records).records):
@@ -115,25 +115,25 @@ def check_last_record(log: FolderLog) -> None:
     assert [record.offset for record in found] == [offset]
 
 
-def check_stable_view(log: FolderLog) -> None:
+def check_stable_view(log: ReadOnlyLog) -> None:
     found = log.source.stable_view(TP)  # type: ignore[attr-defined]
     if found.last_stable_offset > 0:  # else the owner was busy
         assert len(found.aborted) == RECORDS / 3
 
 
-def check_timestamp(log: FolderLog) -> None:
+def check_timestamp(log: ReadOnlyLog) -> None:
     found = log.source.find_timestamp(TP, RECORDS - KEYS)
     assert found is not None
     assert found.timestamp == RECORDS - KEYS
 
 
-def check_range(log: FolderLog) -> None:
+def check_range(log: ReadOnlyLog) -> None:
     start, end = log.source.offset_range(TP)
     assert start == 0
     assert end > RECORDS
 
 
-def check_cuts(log: FolderLog) -> None:
+def check_cuts(log: ReadOnlyLog) -> None:
     cuts = log.source.even_cuts(TP, 0, RECORDS, 3)  # type: ignore[attr-defined]
     assert cuts == sorted(cuts)
 
@@ -148,14 +148,14 @@ CHECKS = [
 ]
 
 
-def opened(files: object) -> FolderLog:
-    return FolderLog(DATA, clock=FakeClock(START_MS), files=cast("Files", files))
+def opened(files: object) -> ReadOnlyLog:
+    return ReadOnlyLog(DATA, clock=FakeClock(START_MS), files=cast("Files", files))
 
 
 @pytest.mark.parametrize("segment_bytes", [MERGING, ONE_BY_ONE])
 @pytest.mark.parametrize("check", CHECKS)
 def test_no_false_corruption_when_segments_are_swapped_under_a_reader(
-    check: Callable[[FolderLog], None], segment_bytes: int
+    check: Callable[[ReadOnlyLog], None], segment_bytes: int
 ) -> None:
     moment = 0
     while True:
@@ -168,7 +168,7 @@ def test_no_false_corruption_when_segments_are_swapped_under_a_reader(
             break
 
 
-def check_prefix(log: FolderLog) -> None:
+def check_prefix(log: ReadOnlyLog) -> None:
     """Whatever the reader got so far, it skipped nothing that the swap keeps."""
     values = [int(cast("bytes", record.value)[:3]) for record in read_everything(log)]
     assert values == sorted(set(values))
@@ -176,12 +176,12 @@ def check_prefix(log: FolderLog) -> None:
     assert kept == LAST[: len(kept)]
 
 
-def check_that_it_may_wait(check: Callable[[FolderLog], None]) -> Callable[[FolderLog], None]:
+def check_that_it_may_wait(check: Callable[[ReadOnlyLog], None]) -> Callable[[ReadOnlyLog], None]:
     """The same while the owner stands still in the middle of a swap: some answers must wait."""
     if check in (check_read, check_last_record):
         return check_prefix
 
-    def checked(log: FolderLog) -> None:
+    def checked(log: ReadOnlyLog) -> None:
         with contextlib.suppress(StorageError):
             check(log)
 
@@ -190,7 +190,7 @@ def check_that_it_may_wait(check: Callable[[FolderLog], None]) -> Callable[[Fold
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_reader_that_opens_in_the_middle_of_a_swap_loses_nothing(
-    check: Callable[[FolderLog], None],
+    check: Callable[[ReadOnlyLog], None],
 ) -> None:
     files, log = busy_folder()
     steps = 0
@@ -267,7 +267,7 @@ def test_no_record_is_skipped_while_the_last_segment_is_swapped() -> None:
     files, log = busy_folder()
 
     def fetch(disk: Swapping, offset: int) -> tuple[list[int], int]:
-        with FolderLog(DATA, files=cast(Files, disk)) as reader:
+        with ReadOnlyLog(DATA, files=cast(Files, disk)) as reader:
             records, next_offset = reader.source.fetch(TP, offset, decode_records)
         return [record.offset for record in records], next_offset
 

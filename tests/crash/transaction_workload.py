@@ -25,7 +25,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import SyncJob
 from strandlog.errors import ConcurrentTransactionsError, ProducerError, TransactionError
 from strandlog.model import ProducerIdentity, TopicPartition
-from strandlog.storage.work import do_here
+from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
 
 NAMES = ("tx-a", "tx-b", "tx-c")
@@ -125,8 +125,8 @@ class Workload:
         self.ledger = Ledger()
         self.rng = random.Random(seed)
         self.bench = TransactionBench(disk, settings=SETTINGS)
-        do_here(self.bench.broker.offsets_table.ensure())
-        do_here(self.bench.broker.transactions_table.ensure())
+        run_inline(self.bench.broker.offsets_table.ensure())
+        run_inline(self.bench.broker.transactions_table.ensure())
         self._jobs: list[SyncJob] = []
         self._lives = {name: self._life(name) for name in NAMES}
 

@@ -43,7 +43,7 @@ from strandlog.storage.folder.log_dir import LogDir, LogDirOptions
 from strandlog.storage.partition.append_checks import check_batch, split_batches
 from strandlog.storage.partition.log import AppendResult, PartitionLog
 from strandlog.storage.partition.record_checks import check_records
-from strandlog.storage.work import Steps, do_here
+from strandlog.storage.work import Work, run_inline
 
 FREE_SPACE_LOOK_BYTES = 8 * 1024 * 1024
 IN_PROCESS_HOST = "in-process"
@@ -159,11 +159,11 @@ class Broker:
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
         """Make a topic, of which no group remembers anything."""
-        return do_here(self.creating_topic(name, partitions, config))
+        return run_inline(self.creating_topic(name, partitions, config))
 
     def creating_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
-    ) -> Steps[Topic]:
+    ) -> Work[Topic]:
         """The same in steps."""
         forbid_internal(check_topic_name(name))
         if name not in self.catalog:
@@ -173,9 +173,9 @@ class Broker:
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic and what the groups remember of it."""
-        do_here(self.deleting_topic(name))
+        run_inline(self.deleting_topic(name))
 
-    def deleting_topic(self, name: str) -> Steps[None]:
+    def deleting_topic(self, name: str) -> Work[None]:
         """The same in steps; it is gone after the first."""
         forbid_internal(check_topic_name(name))
         with self.log_dir.reserve.spending():
@@ -190,9 +190,9 @@ class Broker:
 
     def add_partitions(self, name: str, count: int) -> Topic:
         """Let a topic grow."""
-        return do_here(self.adding_partitions(name, count))
+        return run_inline(self.adding_partitions(name, count))
 
-    def adding_partitions(self, name: str, count: int) -> Steps[Topic]:
+    def adding_partitions(self, name: str, count: int) -> Work[Topic]:
         """The same in steps."""
         forbid_internal(name)  # the partition of a group follows from their number
         return (yield from self.catalog.adding_partitions(name, count))

@@ -33,7 +33,7 @@ from strandlog.record.builder import build_batch
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read_batches
 from strandlog.storage.segment.transaction_index import AbortedRanges
-from strandlog.storage.work import Steps, do_here
+from strandlog.storage.work import Work, run_inline
 
 TableRecord = tuple[bytes, bytes | None]
 
@@ -91,7 +91,7 @@ class CompactedTable:
     def exists(self) -> bool:
         return self._spec.name in self._catalog
 
-    def ensure(self) -> Steps[None]:
+    def ensure(self) -> Work[None]:
         """Creates the topic if it does not exist."""
         if not self.exists:
             spec = self._spec
@@ -159,7 +159,7 @@ class CompactedTable:
     def _ensure_now(self) -> None:
         if self._catalog.is_unfinished(self._spec.name):
             raise CoordinatorLoadingError(f"{self._spec.name} is being created; try again")
-        do_here(self.ensure())
+        run_inline(self.ensure())
 
     def _logs(self) -> Sequence[PartitionLog]:
         return self._catalog.logs(self._spec.name) if self.exists else ()

@@ -42,7 +42,7 @@ from strandlog.storage.cleaning.compaction import CompactionPlan
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.trimming import dropping_oldest
-from strandlog.storage.work import Steps, breathe, do_here
+from strandlog.storage.work import Work, run_inline, yield_control
 
 FLUSH_LOOK_MS = 100
 MEND_INTERVAL_MS = 5_000
@@ -59,7 +59,7 @@ RETENTION = "retention"
 class _Chore(NamedTuple):
     name: str
     interval_ms: int
-    begin: Callable[[], Steps[None]]
+    begin: Callable[[], Work[None]]
 
 
 class Upkeep:
@@ -108,9 +108,9 @@ class Upkeep:
     def step(self) -> None:
         """Do what is due, here. A chore that fails is noted and tried again at its next turn."""
         for _, steps in self.begin_due():
-            do_here(steps)
+            run_inline(steps)
 
-    def begin_due(self) -> list[tuple[str, Steps[None]]]:
+    def begin_due(self) -> list[tuple[str, Work[None]]]:
         """The chores that are due and not under way, by name; each is to be done to its end."""
         now_ms = self._clock.monotonic_ms()
         begun = []
@@ -120,7 +120,7 @@ class Upkeep:
                 begun.append((chore.name, self._noting_failure(chore)))
         return begun
 
-    def _noting_failure(self, chore: _Chore) -> Steps[None]:
+    def _noting_failure(self, chore: _Chore) -> Work[None]:
         self._under_way.add(chore.name)
         try:
             yield from chore.begin()
@@ -141,7 +141,7 @@ class Upkeep:
     def _logs(self) -> list[PartitionLog]:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
-    def _with_care(self, log: PartitionLog, work: Steps[None]) -> Steps[None]:
+    def _with_care(self, log: PartitionLog, work: Work[None]) -> Work[None]:
         """Work on one partition, whose trouble is its own."""
         try:
             yield from work
@@ -155,23 +155,23 @@ class Upkeep:
             self._catalog.distrust(log)
             raise
 
-    def _for_each(self, work: Callable[[PartitionLog], Steps[None]]) -> Steps[None]:
+    def _for_each(self, work: Callable[[PartitionLog], Work[None]]) -> Work[None]:
         for number, log in enumerate(self._logs(), 1):
             if not log.is_closed:
                 yield from self._with_care(log, work(log))
             if number % LOOKS_AT_A_TIME == 0:
-                yield breathe
+                yield yield_control
 
     # -- flush and mend --------------------------------------------------------------------------
 
-    def _flushing_lazily(self) -> Steps[None]:
+    def _flushing_lazily(self) -> Work[None]:
         """Sync partitions whose oldest unsynced record has waited long enough."""
         now_ms = self._log_dir.steady_clock.now_ms()
         for log in self._logs():
             if should_flush(log, now_ms) and log not in self.syncing and log.failure is None:
                 yield from self._with_care(log, self._flush(log))
 
-    def _flush(self, log: PartitionLog) -> Steps[None]:
+    def _flush(self, log: PartitionLog) -> Work[None]:
         if self.sync_elsewhere is not None:
             self.sync_elsewhere(log)
         else:
@@ -179,18 +179,18 @@ class Upkeep:
 
     def mend_failed(self) -> None:
         """Let partitions that failed to sync go on, where the disk allows it again."""
-        do_here(self._mending())
+        run_inline(self._mending())
 
-    def _mending(self) -> Steps[None]:
+    def _mending(self) -> Work[None]:
         # In one piece: until it is over, nobody may look at what the partition says of itself.
         for log in self._logs():
             if log.failure is not None and log not in self.syncing:
                 yield from self._with_care(log, self._mend(log))
 
-    def _mend(self, log: PartitionLog) -> Steps[None]:
+    def _mend(self, log: PartitionLog) -> Work[None]:
         log.revalidate()
         self._release(log)
-        yield breathe
+        yield yield_control
 
     def _release(self, log: PartitionLog) -> None:
         self.syncing.discard(log)
@@ -199,7 +199,7 @@ class Upkeep:
 
     # -- retention -------------------------------------------------------------------------------
 
-    def _enforcing_retention(self) -> Steps[None]:
+    def _enforcing_retention(self) -> Work[None]:
         """Drop what is too old or too much, and forget producers that fell silent."""
         yield from self._for_each(self._drop_expired)
         now_ms = self._log_dir.steady_clock.now_ms()
@@ -207,7 +207,7 @@ class Upkeep:
             log.producers.expire(now_ms, self._settings.producer_id_expiration_ms)
         yield from self._log_dir.writing_log_starts()
 
-    def _drop_expired(self, log: PartitionLog) -> Steps[None]:
+    def _drop_expired(self, log: PartitionLog) -> Work[None]:
         count = count_expired(log)
         if not count:
             return
@@ -225,11 +225,11 @@ class Upkeep:
 
     # -- compaction ------------------------------------------------------------------------------
 
-    def _compacting_dirtiest(self) -> Steps[None]:
+    def _compacting_dirtiest(self) -> Work[None]:
         """Compact the one partition that needs it most."""
         due: list[tuple[float, PartitionLog]] = []
 
-        def look(log: PartitionLog) -> Steps[None]:
+        def look(log: PartitionLog) -> Work[None]:
             if log.settings.compacts and log not in self._uncleanable:
                 need = need_for_compaction(log, self._log_dir.cleaner_offsets.get(log.tp, 0))
                 if need.is_due:
@@ -253,7 +253,7 @@ class Upkeep:
             finally:
                 self.compacting = None
 
-    def _compact(self, plan: CompactionPlan) -> Steps[None]:
+    def _compact(self, plan: CompactionPlan) -> Work[None]:
         log = plan.log
         try:
             yield plan.execute
@@ -261,7 +261,7 @@ class Upkeep:
             self._uncleanable.add(log)
             raise
         while log in self.syncing and self.sync_elsewhere is not None:
-            yield breathe  # whoever syncs it is nearly done
+            yield yield_control  # whoever syncs it is nearly done
         if log.is_closed:
             return
         is_free = log not in self.syncing
@@ -285,9 +285,9 @@ class Upkeep:
 
     def remove_files(self) -> None:
         """Remove what waited long enough."""
-        do_here(self._removing_files())
+        run_inline(self._removing_files())
 
-    def _removing_files(self) -> Steps[None]:
+    def _removing_files(self) -> Work[None]:
         yield from self._log_dir.remover.removing(self._clock.now_ms())
         if self.keeps_reserve:
             self._log_dir.reserve.hold()

@@ -14,7 +14,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.errors import StorageError
 from strandlog.server.core import ServerCore
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.work import Steps
+from strandlog.storage.work import Work
 
 T = TypeVar("T")
 
@@ -83,22 +83,22 @@ async def group_durable(core: ServerCore, group: str) -> None:
     await told.future
 
 
-async def decoded(core: ServerCore, name: str, steps: Steps[T]) -> T:
+async def decoded(core: ServerCore, name: str, steps: Work[T]) -> T:
     """The result of work whose slow parts decode large batches."""
     return await _done(core, name, steps, core.in_decoder)
 
 
-async def done_in_steps(core: ServerCore, name: str, steps: Steps[T]) -> T:
+async def done_in_steps(core: ServerCore, name: str, steps: Work[T]) -> T:
     """The result of work that waits for the disk, done in its turn."""
     return await _done(core, name, steps, core.in_steps)
 
 
 async def _done(
-    core: ServerCore, name: str, steps: Steps[T], begin: Callable[[str, Steps[None]], None]
+    core: ServerCore, name: str, steps: Work[T], begin: Callable[[str, Work[None]], None]
 ) -> T:
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def work() -> Steps[None]:
+    def work() -> Work[None]:
         try:
             result = yield from steps
         except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is

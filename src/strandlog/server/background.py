@@ -22,7 +22,7 @@ from typing import Any
 
 from strandlog.clock import stopwatch
 from strandlog.server.turns import SLICE_SECONDS
-from strandlog.storage.work import Part, Steps, Together, breathe
+from strandlog.storage.work import Parallel, Step, Work, yield_control
 
 logger = logging.getLogger(__name__)
 
@@ -46,28 +46,28 @@ class SlowWork:
         self._queued: set[Future[object]] = set()  # parts of what requests asked for
         self.asked = 0  # how many of the tasks a request waits for
 
-    def begin_chore(self, name: str, steps: Steps[None], *, is_long: bool) -> None:
+    def begin_chore(self, name: str, steps: Work[None], *, is_long: bool) -> None:
         """Do a chore; it takes care of its own errors."""
         pool = self._cleaner if is_long else self._disk
         self._spawn(name, self._drive(name, steps, pool))
 
-    def in_decoder(self, name: str, steps: Steps[None]) -> None:
+    def in_decoder(self, name: str, steps: Work[None]) -> None:
         """Do what a client asked for and needs the records of large batches."""
         self.asked += 1
         self._spawn(name, self._finish_decoding(name, steps))
 
-    async def _finish_decoding(self, name: str, steps: Steps[None]) -> None:
+    async def _finish_decoding(self, name: str, steps: Work[None]) -> None:
         try:
             await self._drive(name, steps, self._decoder, is_asked=True)
         finally:
             self.asked -= 1
 
-    def in_turn(self, name: str, steps: Steps[None]) -> None:
+    def in_turn(self, name: str, steps: Work[None]) -> None:
         """Do what somebody asked for, after all that was asked for before it."""
         self.asked += 1
         self._spawn(name, self._finish_asked(name, steps))
 
-    async def _finish_asked(self, name: str, steps: Steps[None]) -> None:
+    async def _finish_asked(self, name: str, steps: Work[None]) -> None:
         try:
             async with self._turn:
                 await self._drive(name, steps, self._disk, is_asked=True)
@@ -84,7 +84,7 @@ class SlowWork:
         for part in list(self._queued):
             part.cancel()
 
-    def in_thread(self, name: str, part: Part) -> None:
+    def in_thread(self, name: str, part: Step) -> None:
         """Do one part that nobody waits for."""
 
         async def do() -> None:
@@ -103,7 +103,7 @@ class SlowWork:
             self._on_crash(task.get_name(), error)
 
     async def _drive(
-        self, name: str, steps: Steps[None], pool: ThreadPoolExecutor, *, is_asked: bool = False
+        self, name: str, steps: Work[None], pool: ThreadPoolExecutor, *, is_asked: bool = False
     ) -> None:
         error: BaseException | None = None
         while True:
@@ -113,7 +113,7 @@ class SlowWork:
                 return
             try:
                 part = next(steps) if error is None else steps.throw(error)
-                while part is breathe and stopwatch() - began < SLICE_SECONDS:
+                while part is yield_control and stopwatch() - began < SLICE_SECONDS:
                     part = next(steps)
             except StopIteration:
                 return
@@ -121,18 +121,18 @@ class SlowWork:
                 if stopwatch() - began > LONG_IN_LOOP_SECONDS:
                     took_ms = (stopwatch() - began) * 1000
                     logger.warning("%s kept the event loop busy for %d ms", name, took_ms)
-            if part is breathe:
+            if part is yield_control:
                 error = None
                 await asyncio.sleep(0)
             else:
                 error = await self._outcome(part, pool, is_asked=is_asked)
 
     async def _outcome(
-        self, part: Part, pool: ThreadPoolExecutor, *, is_asked: bool
+        self, part: Step, pool: ThreadPoolExecutor, *, is_asked: bool
     ) -> BaseException | None:
         parts = [part]
-        if isinstance(part, Together):
-            parts, pool = list(part.parts), self._crew
+        if isinstance(part, Parallel):
+            parts, pool = list(part.steps), self._crew
         running = [pool.submit(each) for each in parts]
         if is_asked:
             self._queued.update(running)

@@ -28,7 +28,7 @@ from strandlog.server.memory import ByteBudget
 from strandlog.server.turns import Turns
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import AppendResult, PartitionLog
-from strandlog.storage.work import Steps, do_here
+from strandlog.storage.work import Work, run_inline
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class ServerCore:
 
     # -- topics ----------------------------------------------------------------------------------
 
-    def deleting_topic(self, name: str) -> Steps[None]:
+    def deleting_topic(self, name: str) -> Work[None]:
         """Remove a topic, where that is allowed; whoever waits for it hears so."""
         logs = list(self.broker.catalog.logs(name))
         if not self.broker.settings.delete_topic_enable:
@@ -234,16 +234,16 @@ class ServerCore:
         else:
             self.turns.add(run)
 
-    def in_decoder(self, name: str, work: Steps[None]) -> None:
+    def in_decoder(self, name: str, work: Work[None]) -> None:
         """Do work whose slow parts decode large batches."""
         if self.slow_work is None:
-            do_here(work)
+            run_inline(work)
         else:
             self.slow_work.in_decoder(name, work)
 
-    def in_steps(self, name: str, work: Steps[None]) -> None:
+    def in_steps(self, name: str, work: Work[None]) -> None:
         """Do work that waits for the disk, after all that was asked for before it."""
         if self.slow_work is None:
-            do_here(work)
+            run_inline(work)
         else:
             self.slow_work.in_turn(name, work)

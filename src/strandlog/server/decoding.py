@@ -18,7 +18,7 @@ from strandlog.storage.files import Buffer
 from strandlog.storage.partition.append_checks import split_batches
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.record_checks import QUICK_RECORDS, is_quick
-from strandlog.storage.work import Steps
+from strandlog.storage.work import Work
 
 QUICK_BATCHES = 8  # of one request
 
@@ -63,7 +63,7 @@ def parts_to_decode(targets: Sequence[tuple[PartitionLog, Buffer] | None]) -> li
 
 def checking(
     broker: Broker, parts: Sequence[SlowPart], is_abandoned: Callable[[], bool]
-) -> Steps[Verdicts]:
+) -> Work[Verdicts]:
     """Check the records of some parts, one batch in each step; stops early for a client that is
     gone."""
     verdicts: Verdicts = {}

@@ -7,8 +7,8 @@ a second delays a quick one by one round at most, whatever the number of those t
     may_begin()      whether there is time left in this pass of the event loop; hundreds of
                      connections that each take a little would delay the others as much as one
                      that takes long, so the rest of them wait for their turn
-    slices(steps)    run a generator that yields wherever it may be interrupted (`breathe`); at once
-                     as far as it gets in one slice, the rest in turns
+    slices(steps)    run a generator that yields wherever it may be interrupted (`yield_control`);
+                     at once as far as it gets in one slice, the rest in turns
 
 `steps` of this kind have no slow parts: whatever waits for the disk belongs into `SlowWork`.
 """

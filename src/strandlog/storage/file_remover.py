@@ -13,7 +13,7 @@ from functools import partial
 
 from strandlog.storage.files import Files
 from strandlog.storage.paths import DELETED_SUFFIX
-from strandlog.storage.work import Steps, do_here
+from strandlog.storage.work import Work, run_inline
 
 
 class FileRemover:
@@ -44,9 +44,9 @@ class FileRemover:
 
     def step(self, now_ms: int) -> int:
         """Remove what is due; returns how many."""
-        return do_here(self.removing(now_ms))
+        return run_inline(self.removing(now_ms))
 
-    def removing(self, now_ms: int) -> Steps[int]:
+    def removing(self, now_ms: int) -> Work[int]:
         """The same in steps, one for each file or folder."""
         count = 0
         while self._waiting and self._waiting[0][0] <= now_ms:

@@ -1,15 +1,17 @@
-"""Work in steps: the owner's thread decides, whoever waits for the disk does the slow parts.
+"""Work in steps: generators that yield the blocking calls another thread may execute.
 
-A `Steps` is a generator. Between its yields it runs in the thread that owns the log, with nobody
-else at work, and may change what it likes. Each yield hands out one slow part: a function that any
-thread may call, and that touches files only. When it is done, the generator goes on; its error is
-thrown in where it was yielded. While a part is under way, others may change what they like; so
-whatever was true before a yield must be looked at again after it.
+A `Work` runs in the thread that owns the log. Between its yields it runs alone and may change
+state. Each yield hands out one `Step`: a function that may block, touches files only and may run in
+any thread. When the step is done the generator continues; an error of the step is raised where it
+was yielded. While a step runs, other code may change state, so a condition that was checked before
+a yield must be checked again after it.
 
-The embedded library does the parts where it stands (`do_here`). The server does them in a thread,
-one after the other, so that two parts never write the same file. Parts that have no file in common
-may be handed out `Together`: a file system makes many small files durable at once nearly as quickly
-as one.
+The embedded library executes steps in place (`run_inline`). The server executes them in a thread,
+one after the other, so two steps never write the same file. Steps without a file in common may be
+handed out as `Parallel`: a file system makes many small files durable nearly as fast as one.
+
+An operation that works in steps is one function: a verb that returns `Work`. Synchronous callers
+write `run_inline(verb(...))`.
 """
 
 from __future__ import annotations
@@ -19,38 +21,38 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Part = Callable[[], object]
-Steps = Generator[Part, None, T]
+Step = Callable[[], object]
+Work = Generator[Step, None, T]
 
 
-class Together:
-    """Parts that may be done at the same time; called like any other, one after the other."""
+class Parallel:
+    """Steps that may run at the same time; as a step itself, it runs them one after the other."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("steps",)
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
 
     def __call__(self) -> None:
-        for part in self.parts:
-            part()
+        for step in self.steps:
+            step()
 
 
-def do_here(steps: Steps[T]) -> T:
-    """Do everything in this thread."""
+def run_inline(work: Work[T]) -> T:
+    """Execute work in this thread."""
     try:
-        part = next(steps)
+        step = next(work)
         while True:
             try:
-                part()
-            except BaseException as error:  # noqa: BLE001 - it is the generator's to judge
-                part = steps.throw(error)
+                step()
+            except BaseException as error:  # noqa: BLE001 - the generator handles it
+                step = work.throw(error)
             else:
-                part = next(steps)
+                step = next(work)
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-def breathe() -> None:
-    """A part without work: whoever owns the thread has time for something else."""
+def yield_control() -> None:
+    """A step without work: lets the thread that owns the log handle other requests."""

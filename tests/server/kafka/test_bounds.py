@@ -20,7 +20,7 @@ from strandlog.server.app import Server, ServerOptions
 from strandlog.server.background import SlowWork
 from strandlog.server.memory import ByteBudget
 from strandlog.server.turns import Turns
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 INVALID_REQUEST, LEADER_NOT_AVAILABLE, POLICY_VIOLATION, INVALID_PARTITIONS = 42, 5, 44, 37
 
@@ -261,17 +261,17 @@ def test_stopping_abandons_what_requests_asked_for_and_lets_it_clean_up() -> Non
         work = SlowWork(lambda name, error: crashes.append((name, error)))
         steps_done, cleaned = [], []
 
-        def endless() -> Steps[None]:
+        def endless() -> Work[None]:
             try:
                 while True:
-                    yield breathe
+                    yield yield_control
                     yield lambda: steps_done.append(1)
             finally:
                 cleaned.append(True)
 
-        def never_begun() -> Steps[None]:
+        def never_begun() -> Work[None]:
             steps_done.append(-1)
-            yield breathe
+            yield yield_control
 
         work.in_turn("endless", endless())
         work.in_turn("behind it", never_begun())

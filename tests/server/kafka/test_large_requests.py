@@ -73,7 +73,7 @@ def _has_array(schema: Any) -> bool:
 def test_a_request_with_an_array_is_worked_on_in_slices(api: KafkaApi) -> None:
     if any(_has_array(request_schema(api.key, version)) for version in api.versions):
         returns = api.handler.__annotations__["return"]
-        assert returns.startswith("Steps[None]"), f"{api.name} keeps the event loop from others"
+        assert returns.startswith("Work[None]"), f"{api.name} keeps the event loop from others"
 
 
 def test_a_produce_request_of_many_partitions_is_answered_in_their_order(wire: Wire) -> None:

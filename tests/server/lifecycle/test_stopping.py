@@ -25,7 +25,7 @@ from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions, run_until_stopped
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.partition.flush_plan import FlushPlan
-from strandlog.storage.work import Steps
+from strandlog.storage.work import Work
 
 
 def _frame(api_key: int, version: int, body: bytes = b"", correlation: int = 7) -> bytes:
@@ -180,7 +180,7 @@ def _broken_take(_durability: Durability) -> list[object]:
     raise _BrokenError("the syncing task is broken")
 
 
-def _broken_chore(_remover: FileRemover, _now_ms: int) -> Steps[int]:
+def _broken_chore(_remover: FileRemover, _now_ms: int) -> Work[int]:
     yield from ()
     raise _BrokenError("a chore is broken")
 

@@ -13,17 +13,17 @@ from strandlog.storage.cleaning.compaction import plan_compaction
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.trimming import dropping_oldest
-from strandlog.storage.work import Steps, do_here
+from strandlog.storage.work import Work, run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 T = TypeVar("T")
 PAUSES = range(12)  # more than any work here has
 
 
-def do_with(steps: Steps[T], pause: int, act: Callable[[], None]) -> T:
+def do_with(steps: Work[T], pause: int, act: Callable[[], None]) -> T:
     """Do the work, and something else while it waits for its part number `pause`."""
 
-    def interrupted() -> Steps[T]:
+    def interrupted() -> Work[T]:
         inner, number, error = steps, 0, None
         while True:
             try:
@@ -40,20 +40,20 @@ def do_with(steps: Steps[T], pause: int, act: Callable[[], None]) -> T:
             except StorageError as refused:
                 error = refused
 
-    return do_here(interrupted())
+    return run_inline(interrupted())
 
 
 def test_parts_are_done_in_order_and_the_result_comes_out() -> None:
     done: list[str] = []
 
-    def work() -> Steps[int]:
+    def work() -> Work[int]:
         done.append("begin")
         yield lambda: done.append("slow")
         done.append("between")
         yield lambda: done.append("slower")
         return 7
 
-    assert do_here(work()) == 7
+    assert run_inline(work()) == 7
     assert done == ["begin", "slow", "between", "slower"]
 
 
@@ -61,27 +61,27 @@ def test_the_error_of_a_part_is_the_generators_to_handle() -> None:
     def fail() -> None:
         raise StorageError("no")
 
-    def stubborn() -> Steps[str]:
+    def stubborn() -> Work[str]:
         try:
             yield fail
         except StorageError as error:
             return f"went on after {error}"
         return "never"
 
-    def helpless() -> Steps[None]:
+    def helpless() -> Work[None]:
         yield fail
 
-    assert do_here(stubborn()) == "went on after no"
+    assert run_inline(stubborn()) == "went on after no"
     with pytest.raises(StorageError):
-        do_here(helpless())
+        run_inline(helpless())
 
 
 def test_work_without_slow_parts_is_done_at_once() -> None:
-    def work() -> Steps[int]:
+    def work() -> Work[int]:
         yield from ()
         return 3
 
-    assert do_here(work()) == 3
+    assert run_inline(work()) == 3
 
 
 def _filled() -> tuple[SimulatedFiles, LogDir, PartitionLog]:

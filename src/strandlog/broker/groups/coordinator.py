@@ -91,7 +91,7 @@ from strandlog.protocol.group_records import (
     encode_group,
     encode_key,
 )
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 OFFSETS_DELETED_AT_ONCE = 2_000  # before other requests get their turn
 GROUPS_AT_ONCE = 50  # checked for expired offsets before other requests get their turn
@@ -233,7 +233,7 @@ class GroupCoordinator:
         self._delete_offsets({group_id: self._held(group_id) & (set(partitions) - errors.keys())})
         return errors
 
-    def delete_topic_offsets(self, topic: str) -> Steps[None]:
+    def delete_topic_offsets(self, topic: str) -> Work[None]:
         """Deletes all groups' offsets of a deleted topic, some groups at a time. May be repeated
         after an error."""
         self._check_loaded()
@@ -245,7 +245,7 @@ class GroupCoordinator:
             if sum(map(len, gathered.values())) >= OFFSETS_DELETED_AT_ONCE:
                 self._delete_offsets(gathered)
                 gathered = {}
-                yield breathe
+                yield yield_control
         self._delete_offsets(gathered)
 
     # Offsets inside transactions.

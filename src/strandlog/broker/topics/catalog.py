@@ -54,7 +54,7 @@ from strandlog.storage.folder.identity import base64_id
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import join
-from strandlog.storage.work import Steps, Together, do_here
+from strandlog.storage.work import Parallel, Work, run_inline
 
 __all__ = ["CATALOG_FILE", "Catalog", "Topic", "topic_from_document"]
 
@@ -159,11 +159,11 @@ class Catalog:
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
         """Make a topic; durable when this returns."""
-        return do_here(self.creating(name, partitions, config))
+        return run_inline(self.creating(name, partitions, config))
 
     def creating(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
-    ) -> Steps[Topic]:
+    ) -> Work[Topic]:
         """The same in steps."""
         check_topic_name(name)
         if name in self._topics or name in self._unfinished:
@@ -179,14 +179,14 @@ class Catalog:
         yield from self._making(topic, 0)
         return topic
 
-    def _making(self, topic: Topic, first: int) -> Steps[None]:
+    def _making(self, topic: Topic, first: int) -> Work[None]:
         """Make the folders of a topic from partition `first` on, then the topic as it is now."""
         made: list[PartitionLog] = []
         self._unfinished.add(topic.name)
         try:
             partitions = [TopicPartition(topic.name, n) for n in range(first, topic.partitions)]
             yield partial(self._log_dir.forget_marks, partitions)
-            yield Together([partial(self._make_folder, topic, tp, made) for tp in partitions])
+            yield Parallel([partial(self._make_folder, topic, tp, made) for tp in partitions])
             yield self._log_dir.sync_names
             for log in made:
                 self._log_dir.adopt(log)
@@ -224,9 +224,9 @@ class Catalog:
 
     def add_partitions(self, name: str, count: int) -> Topic:
         """Let a topic have `count` partitions; it can only grow."""
-        return do_here(self.adding_partitions(name, count))
+        return run_inline(self.adding_partitions(name, count))
 
-    def adding_partitions(self, name: str, count: int) -> Steps[Topic]:
+    def adding_partitions(self, name: str, count: int) -> Work[Topic]:
         """The same in steps."""
         topic = self.topic(name)
         check_partition_count(count, self._settings.max_partitions_per_topic)
@@ -284,9 +284,9 @@ class Catalog:
 
     def delete(self, name: str) -> None:
         """Remove a topic; it is gone when this returns, its files go a while later."""
-        do_here(self.deleting(name))
+        run_inline(self.deleting(name))
 
-    def deleting(self, name: str) -> Steps[None]:
+    def deleting(self, name: str) -> Work[None]:
         """The same in steps; it is gone after the first."""
         doomed = replace(self.topic(name), is_deleting=True)
         others = {other: topic for other, topic in self._topics.items() if other != name}
@@ -299,9 +299,9 @@ class Catalog:
             self._log_dir.report("files of deleted topics stay", problem)
 
     def _finish_delete(self, topic: Topic) -> None:
-        do_here(self._finishing_delete(topic))
+        run_inline(self._finishing_delete(topic))
 
-    def _finishing_delete(self, topic: Topic) -> Steps[None]:
+    def _finishing_delete(self, topic: Topic) -> Work[None]:
         for tp in [tp for tp in self._log_dir.logs if tp.topic == topic.name]:
             self._log_dir.take_out(tp)
         renamed: list[tuple[TopicPartition, str]] = []

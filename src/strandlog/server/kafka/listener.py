@@ -24,7 +24,7 @@ from strandlog.server.kafka.connection import Connection, PendingReply
 from strandlog.server.kafka.request import Request
 from strandlog.server.memory import DecodingGate
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.work import Steps
+from strandlog.storage.work import Work
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class KafkaDoor:
         self._quiet_until = now + 1
         return True
 
-    def in_slices(self, request: Request, steps: Steps[None]) -> None:
+    def in_slices(self, request: Request, steps: Work[None]) -> None:
         """Work on a request, with pauses for others when it takes long.
 
         The connection begins no other request meanwhile: clients rely on the order.
@@ -162,7 +162,7 @@ class KafkaDoor:
         request.connection.hold_line()
         self.turns.slices(self._guarded(request, steps))
 
-    def _guarded(self, request: Request, steps: Steps[None]) -> Steps[None]:
+    def _guarded(self, request: Request, steps: Work[None]) -> Work[None]:
         connection = request.connection
         try:
             for pause in steps:
@@ -178,17 +178,15 @@ class KafkaDoor:
         connection.release_line()
         self.core.on_work()
 
-    def in_steps(self, request: Request, steps: Steps[T], done: Callable[[T], None]) -> None:
+    def in_steps(self, request: Request, steps: Work[T], done: Callable[[T], None]) -> None:
         """Do work that waits for the disk, after all that was asked for before it; then `done`."""
         self.core.in_steps(request.slot.api, self._finishing(request, steps, done))
 
-    def in_decoder(self, request: Request, steps: Steps[T], done: Callable[[T], None]) -> None:
+    def in_decoder(self, request: Request, steps: Work[T], done: Callable[[T], None]) -> None:
         """Do work whose slow parts decode large batches; then `done`."""
         self.core.in_decoder(request.slot.api, self._finishing(request, steps, done))
 
-    def _finishing(
-        self, request: Request, steps: Steps[T], done: Callable[[T], None]
-    ) -> Steps[None]:
+    def _finishing(self, request: Request, steps: Work[T], done: Callable[[T], None]) -> Work[None]:
         try:
             done((yield from steps))
         except Exception:

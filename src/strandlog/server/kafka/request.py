@@ -16,7 +16,7 @@ from strandlog.protocol.kafka.decoder import ANY_NUMBER, decode_request, decode_
 from strandlog.protocol.kafka.encoder import encode_response_steps, response_encoder
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
 from strandlog.server.kafka.connection import Buffer, Connection, PendingReply
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 LARGE_FRAME_BYTES = 16 * 1024
 NO_FRAME = memoryview(b"")
@@ -62,7 +62,7 @@ class Request:
         self._release()
         return body
 
-    def reading(self, max_items: int = ANY_NUMBER) -> Steps[Any]:
+    def reading(self, max_items: int = ANY_NUMBER) -> Work[Any]:
         """The same in steps, for requests that may be large."""
         if len(self.frame) < LARGE_FRAME_BYTES:
             return self.body(max_items)
@@ -85,7 +85,7 @@ class Request:
         header = self.header
         self.reply_buffers([response_encoder(header.api_key, header.version)(body)])
 
-    def replying(self, body: Mapping[str, Any]) -> Steps[None]:
+    def replying(self, body: Mapping[str, Any]) -> Work[None]:
         """The same in steps, for answers that may be large."""
         header = self.header
         encoded = yield from breathing(encode_response_steps(header.api_key, header.version, body))
@@ -107,7 +107,7 @@ class Request:
         self.slot.fill([head, *buffers])
 
 
-def breathing(steps: Generator[None, None, T]) -> Steps[T]:
+def breathing(steps: Generator[None, None, T]) -> Work[T]:
     """A generator of pure computation as steps without slow parts."""
     while True:
         try:
@@ -115,7 +115,7 @@ def breathing(steps: Generator[None, None, T]) -> Steps[T]:
         except StopIteration as end:
             result: T = end.value
             return result
-        yield breathe
+        yield yield_control
 
 
 # -- partitions, each once ------------------------------------------------------------------------
@@ -133,26 +133,26 @@ def asked_once(
     rows_of: Callable[[Any], Iterable[Any]],
     number_of: Callable[[Any], int] = int,
     name_of: Callable[[Any], str] = lambda topic: str(topic.name),
-) -> Steps[Asked]:
+) -> Work[Asked]:
     """Collect rows of the form topic, partition."""
     asked = Asked({}, set())
     for topic in topics:
         name = name_of(topic)
         rows = asked.topics.setdefault(name, {})
-        yield breathe
+        yield yield_control
         for row in rows_of(topic):
             number = number_of(row)
             if number in rows:
                 asked.repeated.add((name, number))
             rows[number] = row
-            yield breathe
+            yield yield_control
     return asked
 
 
 Answer = Callable[[str, int, Any], dict[str, Any]]
 
 
-def answered(asked: Asked, answer: Answer, key: str, name_key: str) -> Steps[list[dict[str, Any]]]:
+def answered(asked: Asked, answer: Answer, key: str, name_key: str) -> Work[list[dict[str, Any]]]:
     """The rows of a response: one for each partition, an error where `answer` raises one."""
     topics = []
     for name, rows in asked.topics.items():
@@ -164,6 +164,6 @@ def answered(asked: Asked, answer: Answer, key: str, name_key: str) -> Steps[lis
             except StrandlogError as error:
                 found["error_code"] = error.kafka_code
             partitions.append(found)
-            yield breathe
+            yield yield_control
         topics.append({name_key: name, "partitions": partitions})
     return topics

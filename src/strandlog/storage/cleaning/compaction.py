@@ -41,7 +41,7 @@ from strandlog.storage.segment.scan import scan_strict, view_source
 from strandlog.storage.segment.segment import Segment, SegmentIndexes
 from strandlog.storage.segment.swap import SWAPPED_SUFFIXES, commit_swap, finish_swap
 from strandlog.storage.segment.transaction_index import AbortedRanges, AbortedTransaction, packed
-from strandlog.storage.work import Steps, do_here
+from strandlog.storage.work import Work, run_inline
 
 DEFAULT_MAP_BYTES = 128 * 1024 * 1024
 SMALLEST_RECORD_BYTES = 8  # for an upper bound on how many keys a dirty part may hold
@@ -239,9 +239,9 @@ class CompactionPlan:
 
     def complete(self) -> CompactionReport:
         """Swap the cleaned segments in; by the owner of the log."""
-        return do_here(self.completing())
+        return run_inline(self.completing())
 
-    def completing(self) -> Steps[CompactionReport]:
+    def completing(self) -> Work[CompactionReport]:
         """The same in steps. Nobody else may sync or trim the partition meanwhile."""
         files, folder = self.log.context.files, self.log.folder
         yield self.log.settle

@@ -58,7 +58,7 @@ from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
 from strandlog.storage.segment.cache import DEFAULT_CAPACITY, SegmentCache
 from strandlog.storage.segment.open_files import DEFAULT_LIMIT, OpenFiles
-from strandlog.storage.work import Steps, Together, breathe, do_here
+from strandlog.storage.work import Parallel, Work, run_inline, yield_control
 
 __all__ = ["LogDir", "LogDirOptions", "check_layout"]
 
@@ -351,9 +351,9 @@ class LogDir:
 
     def write_log_starts(self) -> None:
         """Make raised log start offsets durable."""
-        do_here(self.writing_log_starts())
+        run_inline(self.writing_log_starts())
 
-    def writing_log_starts(self) -> Steps[None]:
+    def writing_log_starts(self) -> Work[None]:
         """The same in steps."""
         # Partitions that are there but were not opened keep the one they have.
         known = self.logs.keys() | self._gone
@@ -367,9 +367,9 @@ class LogDir:
 
     def write_checkpoints(self) -> None:
         """Write all four checkpoints."""
-        do_here(self.writing_checkpoints())
+        run_inline(self.writing_checkpoints())
 
-    def writing_checkpoints(self) -> Steps[None]:
+    def writing_checkpoints(self) -> Work[None]:
         """The same in steps."""
         yield from self.writing_log_starts()
         yield partial(self._cleaner_points.write, dict(self.cleaner_offsets))
@@ -381,7 +381,7 @@ class LogDir:
     def _write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         write_offsets(self.files, join(self.path, name), offsets)
 
-    def flushing_for_close(self) -> Steps[None]:
+    def flushing_for_close(self) -> Work[None]:
         """Make all partitions durable, many at a time, so that `close` has little left to do: one
         after the other, thousands of them take a minute."""
         logs = [log for log in self.logs.values() if log.failure is None]
@@ -389,7 +389,7 @@ class LogDir:
             for start in range(0, len(logs), FLUSHED_TOGETHER):
                 yield from self._flushing_together(logs[start : start + FLUSHED_TOGETHER])
 
-    def _flushing_together(self, logs: list[PartitionLog]) -> Steps[None]:
+    def _flushing_together(self, logs: list[PartitionLog]) -> Work[None]:
         plans = [(log, plan) for log in logs if (plan := log.closing_plan()) is not None]
         failures: dict[PartitionLog, StorageError] = {}
 
@@ -399,7 +399,11 @@ class LogDir:
             except StorageError as error:
                 failures[log] = error
 
-        yield Together([partial(execute, log, plan) for log, plan in plans]) if plans else breathe
+        yield (
+            Parallel([partial(execute, log, plan) for log, plan in plans])
+            if plans
+            else yield_control
+        )
         for log, plan in plans:
             if log in failures:
                 log.flush_failed(plan, failures[log])

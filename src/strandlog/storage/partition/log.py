@@ -52,7 +52,7 @@ from strandlog.storage.segment.manifest import Claim
 from strandlog.storage.segment.open_files import OpenFiles
 from strandlog.storage.segment.segment import ActiveSegment, Segment, stem_of
 from strandlog.storage.segment.transaction_index import end_of_transaction, packed
-from strandlog.storage.work import do_here
+from strandlog.storage.work import run_inline
 
 LEADER_EPOCH = 0  # one node leads everything, always
 _new_tuple = tuple.__new__  # a named tuple's own way takes three times as long
@@ -371,7 +371,7 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Make everything durable now, in this thread."""
-        do_here(flushing(self))
+        run_inline(flushing(self))
 
     def revalidate(self) -> None:
         """Go on after a failed sync, if the unsynced tail turns out to be whole."""
@@ -396,7 +396,7 @@ class PartitionLog:
     def drop_oldest(self, count: int) -> int:
         """Remove that many segments from the old end; returns their bytes. Durable when this
         returns."""
-        return do_here(dropping_oldest(self, count))
+        return run_inline(dropping_oldest(self, count))
 
     def want_snapshot(self, offset: int) -> bool:
         """The next flush shall make the producers durable up to `offset`; False when they are."""

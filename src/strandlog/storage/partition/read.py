@@ -39,7 +39,7 @@ from strandlog.storage.segment.scan import Damage, batches_of_read, buffered, sc
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
 from strandlog.storage.segment.transaction_index import AbortedTransaction
-from strandlog.storage.work import Steps, do_here
+from strandlog.storage.work import Work, run_inline
 
 CHECKED_BYTES = 4 * 1024 * 1024
 CHECKED_BATCHES = 1000
@@ -318,10 +318,10 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
 def latest_timestamp(log: PartitionLog) -> TimestampOffset | None:
     """The first of the visible records with the largest timestamp. The marker of a transaction
     counts, as in Kafka; None when no record has a time."""
-    return do_here(finding_latest(log))
+    return run_inline(finding_latest(log))
 
 
-def finding_latest(log: PartitionLog) -> Steps[TimestampOffset | None]:
+def finding_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
     """`latest_timestamp` in steps."""
     latest, place = NO_TIME_ENTRY, None
     for segment in log.segments.all():
@@ -372,7 +372,7 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
 
 def _searching(
     log: PartitionLog, batch: BatchView, timestamp_ms: int, from_offset: int
-) -> Steps[TimestampOffset | None]:
+) -> Work[TimestampOffset | None]:
     """The first record of a batch at or after a time; a large batch is decoded in a step."""
     data, limit_bytes = batch.data(), log.context.decompressed_max_bytes
     if is_quick(batch.header, data):
@@ -385,10 +385,10 @@ def _searching(
 
 def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
     """The first record at or after a time, or None when all visible ones are older."""
-    return do_here(finding_timestamp(log, timestamp_ms))
+    return run_inline(finding_timestamp(log, timestamp_ms))
 
 
-def finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Steps[TimestampOffset | None]:
+def finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
     """`find_timestamp` in steps."""
     while True:
         try:
@@ -397,7 +397,7 @@ def finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Steps[TimestampOf
             pass  # look again
 
 
-def _finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Steps[TimestampOffset | None]:
+def _finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
     segments = log.segments.all()
     for segment in segments:
         if segment.base_offset >= log.high_watermark:
@@ -417,7 +417,7 @@ class _SegmentGoneError(Exception):
 
 def _find_in(
     log: PartitionLog, segment: Segment, timestamp_ms: int
-) -> Steps[TimestampOffset | None]:
+) -> Work[TimestampOffset | None]:
     """The first record at or after a time in one segment. Damage, and batches that cannot be
     decoded, are reported and skipped: they hide their own records, not those behind them."""
     source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])

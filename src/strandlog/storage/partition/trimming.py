@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from strandlog.errors import StorageError
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 if TYPE_CHECKING:
     from strandlog.storage.partition.log import PartitionLog
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RETIRED_AT_A_TIME = 25  # segments, each with a few files to rename
 
 
-def dropping_oldest(log: PartitionLog, count: int) -> Steps[int]:
+def dropping_oldest(log: PartitionLog, count: int) -> Work[int]:
     """Remove that many segments from the old end; returns their bytes. Durable at the end."""
     if count == len(log.segments):
         log.roll()
@@ -43,14 +43,14 @@ def dropping_oldest(log: PartitionLog, count: int) -> Steps[int]:
     _check_is_open(log)
     for first in range(0, len(doomed), RETIRED_AT_A_TIME):
         log.retire(doomed[first : first + RETIRED_AT_A_TIME])
-        yield breathe
+        yield yield_control
         _check_is_open(log)
     yield sync_names
     yield partial(log.manifest.shorten, log.claims_of(log.segments.sealed))
     return sum(segment.size_bytes for segment in doomed)
 
 
-def flushing(log: PartitionLog) -> Steps[None]:
+def flushing(log: PartitionLog) -> Work[None]:
     """Make everything that is written durable."""
     plan = log.flush_plan()
     if plan is None:

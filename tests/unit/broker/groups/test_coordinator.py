@@ -22,7 +22,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TopicPartition
 from strandlog.protocol.consumer_protocol import decode_assignment
-from strandlog.storage.work import do_here
+from strandlog.storage.work import run_inline
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Bench
@@ -269,7 +269,7 @@ def test_offsets_in_use_are_not_deleted(bench: Bench) -> None:
 def test_a_deleted_topic_is_forgotten_by_every_group(bench: Bench) -> None:
     bench.commit({T0: 1, U0: 1})
     bench.commit({T1: 1}, group="h")
-    do_here(bench.coordinator.delete_topic_offsets("t"))
+    run_inline(bench.coordinator.delete_topic_offsets("t"))
     assert [bench.committed(), bench.committed("h")] == [{U0: 1}, {}]
     bench.restart()
     assert [bench.committed(), bench.committed("h")] == [{U0: 1}, {}]

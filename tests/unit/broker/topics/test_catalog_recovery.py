@@ -15,7 +15,7 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.record.control import ControlType
 from strandlog.storage.folder.log_dir import UNSEEN_OFFSETS
-from strandlog.storage.work import do_here
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import CrashChoice
 
@@ -139,7 +139,7 @@ def test_a_clean_stop_leaves_no_gap_where_a_folder_is_lost() -> None:
 def test_internal_topics_keep_their_number_of_partitions_without_their_last_folder() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    do_here(broker.offsets_table.ensure())
+    run_inline(broker.offsets_table.ensure())
     broker.close()
     for path in CATALOG:
         disk.remove(path)

@@ -35,7 +35,7 @@ from strandlog.errors import (
 from strandlog.model import ProducerIdentity
 from strandlog.protocol.transaction_records import TransactionState as S
 from strandlog.protocol.transaction_records import encode_key, encode_value
-from strandlog.storage.work import do_here
+from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
 from strandlog.testing.disk.faults import Operation
 
@@ -463,8 +463,8 @@ def test_whatever_the_disk_refuses_the_change_is_pursued(
     operation: Operation, path: str, error: int
 ) -> None:
     clean = TransactionBench()
-    do_here(clean.broker.offsets_table.ensure())
-    do_here(clean.broker.transactions_table.ensure())
+    run_inline(clean.broker.offsets_table.ensure())
+    run_inline(clean.broker.transactions_table.ensure())
     before = len(clean.disk.trace)
     live_once(clean)
     times = sum(
@@ -473,8 +473,8 @@ def test_whatever_the_disk_refuses_the_change_is_pursued(
     assert times > 2
     for skip, count in itertools.product(range(times), (1, 3)):
         bench = TransactionBench()
-        do_here(bench.broker.offsets_table.ensure())
-        do_here(bench.broker.transactions_table.ensure())
+        run_inline(bench.broker.offsets_table.ensure())
+        run_inline(bench.broker.transactions_table.ensure())
         bench.disk.fail_on(operation, path, skip=skip, count=count, error=error)
         live_once(bench)
         bench.disk.clear_faults()
@@ -594,7 +594,7 @@ def test_a_partition_is_opened_anew_while_its_marker_is_on_its_way(
 def test_the_table_is_opened_anew_while_a_change_is_on_its_way(
     bench: TransactionBench, partition: int
 ) -> None:
-    do_here(bench.broker.transactions_table.ensure())
+    run_inline(bench.broker.transactions_table.ensure())
     name = ("tx", "ty")[partition]
     table = bench.broker.transactions_table.log_for(name)
     asked = bench.init(name)

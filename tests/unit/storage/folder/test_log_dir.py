@@ -34,7 +34,7 @@ from strandlog.storage.cleaning.cleaning import compact_now
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.identity import base64_id, parent_of, parse_properties, uuid_of
 from strandlog.storage.folder.log_dir import LogDir
-from strandlog.storage.work import do_here
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import ALL_LOST
 
@@ -445,7 +445,7 @@ def _dirty_dir(files: SimulatedFiles, count: int) -> LogDir:
 def test_flushing_before_the_close_leaves_the_close_nothing_to_sync_per_partition() -> None:
     files = SimulatedFiles()
     log_dir = _dirty_dir(files, 100)
-    do_here(log_dir.flushing_for_close())
+    run_inline(log_dir.flushing_for_close())
     synced: list[str] = []
     files.watch(lambda step: synced.append(step.path) if step.operation == "sync" else None)
     log_dir.close()
@@ -461,7 +461,7 @@ def test_a_sync_that_fails_before_the_close_is_reported_by_the_close() -> None:
     files = SimulatedFiles()
     log_dir = _dirty_dir(files, 3)
     files.fail_on("sync", "t-1")
-    do_here(log_dir.flushing_for_close())
+    run_inline(log_dir.flushing_for_close())
     files.clear_faults()
     with pytest.raises(StorageError):
         log_dir.close()

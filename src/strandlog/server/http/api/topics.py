@@ -24,7 +24,7 @@ from strandlog.server.http.metrics.snapshot import (
 from strandlog.server.http.routing import Call, Nothing
 from strandlog.server.http.state import Context
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Scalar = bool | int | float | str
@@ -215,8 +215,8 @@ async def create_topic(context: Context, call: Call[Nothing, NewTopic]) -> Topic
 async def alter_topic(context: Context, call: Call[Nothing, TopicChanges]) -> TopicDescription:
     name, changes = call.path["topic"], call.body.config
 
-    def altering() -> Steps[None]:
-        yield breathe  # in turn with all that changes topics
+    def altering() -> Work[None]:
+        yield yield_control  # in turn with all that changes topics
         context.broker.catalog.alter(name, changes)
 
     context.broker.catalog.topic(name)

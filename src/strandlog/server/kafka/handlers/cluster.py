@@ -37,7 +37,7 @@ from strandlog.server.kafka.handlers.metadata import ALL_OPERATIONS_ON_CLUSTER, 
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.request import Request, asked_once
 from strandlog.storage.partition.log import LEADER_EPOCH, PartitionLog
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 logger = logging.getLogger(__name__)
 COORDINATOR_GROUP, COORDINATOR_TRANSACTION = 0, 1
@@ -80,7 +80,7 @@ def api_versions(door: KafkaDoor, request: Request) -> None:
     summary="Returns this broker, which coordinates every group and transaction.",
     notes="The permission depends on the key type.",
 )
-def find_coordinator(door: KafkaDoor, request: Request) -> Steps[None]:
+def find_coordinator(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     host, port = door.advertised(request.connection)
     key_type = getattr(body, "key_type", COORDINATOR_GROUP)
@@ -109,7 +109,7 @@ def find_coordinator(door: KafkaDoor, request: Request) -> Steps[None]:
         door.in_steps(request, _making_table(table), reply)
 
 
-def _making_table(table: CompactedTable) -> Steps[bool]:
+def _making_table(table: CompactedTable) -> Work[bool]:
     try:
         yield from table.ensure()
     except StrandlogError as error:
@@ -160,7 +160,7 @@ def describe_cluster(door: KafkaDoor, request: Request) -> None:
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Returns bytes per partition, and the size and free space of the disk.",
 )
-def describe_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_log_dirs(door: KafkaDoor, request: Request) -> Work[None]:
     """How large each partition is, and how much room the disk has."""
     wanted = (yield from request.reading()).topics
     catalog, log_dir = door.broker.catalog, door.broker.log_dir
@@ -178,7 +178,7 @@ def describe_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
         for number, log in enumerate(catalog.logs(name) if name in catalog else ()):
             if numbers is None or number in numbers:
                 rows.append(_size_row(number, log))
-                yield breathe
+                yield yield_control
         topics.append({"name": name, "partitions": rows})
     result: dict[str, Any] = {"log_dir": log_dir.path, "topics": topics}
     try:
@@ -204,13 +204,13 @@ def _size_row(number: int, log: PartitionLog) -> dict[str, Any]:
     requires=[ALTER.on(CLUSTER)],
     summary="Moves to the data folder succeed, others fail: there is one folder.",
 )
-def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
+def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Work[None]:
     catalog, folder = door.broker.catalog, door.broker.log_dir.path
     outcomes: dict[str, dict[int, dict[str, int]]] = {}
     for wanted in (yield from request.reading()).dirs:
         for topic in wanted.topics:
             rows = outcomes.setdefault(topic.name, {})
-            yield breathe
+            yield yield_control
             for number in topic.partitions:
                 code = 0
                 try:
@@ -220,7 +220,7 @@ def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
                 except StrandlogError as error:
                     code = error.kafka_code
                 rows[number] = {"partition_index": number, "error_code": code}
-                yield breathe
+                yield yield_control
     results = [
         {"topic_name": name, "partitions": list(rows.values())} for name, rows in outcomes.items()
     ]
@@ -236,7 +236,7 @@ def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Steps[None]:
     requires=[ALTER.on(CLUSTER)],
     summary="Answers ELECTION_NOT_NEEDED for every partition.",
 )
-def elect_leaders(door: KafkaDoor, request: Request) -> Steps[None]:
+def elect_leaders(door: KafkaDoor, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topic_partitions
     results = []
     # Asked about everything, Kafka lists only what it did: nothing.
@@ -249,7 +249,7 @@ def elect_leaders(door: KafkaDoor, request: Request) -> Steps[None]:
             except StrandlogError as error:
                 refused = error
             rows.append({"partition_id": number, **_told(refused)})
-            yield breathe
+            yield yield_control
         results.append({"topic": topic.topic, "partition_result": rows})
     yield from request.replying({"replica_election_results": results})
 
@@ -260,7 +260,7 @@ def elect_leaders(door: KafkaDoor, request: Request) -> Steps[None]:
     requires=[ALTER.on(CLUSTER)],
     summary="Moves to node 0 succeed, others fail.",
 )
-def alter_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[None]:
+def alter_partition_reassignments(door: KafkaDoor, request: Request) -> Work[None]:
     responses = []
     for topic in (yield from request.reading()).topics:
         rows = []
@@ -272,7 +272,7 @@ def alter_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[No
             except StrandlogError as error:
                 row |= _told(error)
             rows.append(row)
-            yield breathe
+            yield yield_control
         responses.append({"name": topic.name, "partitions": rows})
     yield from request.replying({"error_message": None, "responses": responses})
 
@@ -292,7 +292,7 @@ def _check_move(replicas: list[int] | None) -> None:
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Returns an empty list: nothing is being moved.",
 )
-def list_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[None]:
+def list_partition_reassignments(door: KafkaDoor, request: Request) -> Work[None]:
     del door
     yield from request.reading()
     request.reply({"error_message": None, "topics": []})
@@ -307,7 +307,7 @@ def list_partition_reassignments(door: KafkaDoor, request: Request) -> Steps[Non
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Describes a quorum of one node; offsets of the metadata log are unknown.",
 )
-def describe_quorum(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_quorum(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(
         body.topics,
@@ -320,7 +320,7 @@ def describe_quorum(door: KafkaDoor, request: Request) -> Steps[None]:
         partitions = []
         for number in numbers:
             partitions.append(_quorum_row(name, number))
-            yield breathe
+            yield yield_control
         topics.append({"topic_name": name, "partitions": partitions})
     host, port = door.advertised(request.connection)
     node = {

@@ -52,7 +52,7 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.request import MAX_SETTINGS, Request
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32
 SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5
@@ -88,13 +88,13 @@ Layer = tuple[str, Value, int]  # the name that a value was given under, the val
         "are the ports that are open; -1 for a listener that is not."
     ),
 )
-def describe_configs(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_configs(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     encode = array_encoder(api.DESCRIBE_CONFIGS.key, request.version, "results", "configs")
     results = []
     once = {(row.resource_type, row.resource_name): row for row in body.resources}
     for resource in once.values():
-        yield breathe
+        yield yield_control
         keys = set(resource.configuration_keys or ())
         answer = _answer(resource)
         try:
@@ -213,7 +213,7 @@ def _integer_type(row: Setting) -> int:
     requires=[DESCRIBE_CONFIGS.on(CLUSTER)],
     summary="Lists the resources that DescribeConfigs describes.",
 )
-def list_config_resources(door: KafkaDoor, request: Request) -> Steps[None]:
+def list_config_resources(door: KafkaDoor, request: Request) -> Work[None]:
     """What DescribeConfigs can be asked about."""
     body = yield from request.reading()
     wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 is about those alone
@@ -225,7 +225,7 @@ def list_config_resources(door: KafkaDoor, request: Request) -> Steps[None]:
     if not wanted or RESOURCE_TOPIC in wanted:
         for name in door.broker.catalog.names():
             rows.append({"resource_type": RESOURCE_TOPIC, "resource_name": name})
-            yield breathe
+            yield yield_control
     if not wanted or RESOURCE_BROKER in wanted:
         rows.append({"resource_type": RESOURCE_BROKER, "resource_name": str(NODE_ID)})
     yield from request.replying({"config_resources": rows})
@@ -244,7 +244,7 @@ def list_config_resources(door: KafkaDoor, request: Request) -> Steps[None]:
         "name for every broker."
     ),
 )
-def alter_configs(door: KafkaDoor, request: Request) -> Steps[None]:
+def alter_configs(door: KafkaDoor, request: Request) -> Work[None]:
     return _alter(door, request, _replacement)
 
 
@@ -255,7 +255,7 @@ def alter_configs(door: KafkaDoor, request: Request) -> Steps[None]:
     summary="Sets, removes or extends single settings of a topic or the broker.",
     notes="Resources and permissions as in AlterConfigs.",
 )
-def incremental_alter_configs(door: KafkaDoor, request: Request) -> Steps[None]:
+def incremental_alter_configs(door: KafkaDoor, request: Request) -> Work[None]:
     return _alter(door, request, _increments)
 
 
@@ -273,7 +273,7 @@ class Alterable(NamedTuple):
     change: Callable[[Changes], object]
 
 
-def _alter(door: KafkaDoor, request: Request, changes_of: ChangesOf) -> Steps[None]:
+def _alter(door: KafkaDoor, request: Request, changes_of: ChangesOf) -> Work[None]:
     body = yield from request.reading()
     # In turn with all that changes topics: one that is growing is written down as it was before.
     altering = _altering(door, body, changes_of)
@@ -284,12 +284,12 @@ def _alter(door: KafkaDoor, request: Request, changes_of: ChangesOf) -> Steps[No
     )
 
 
-def _altering(door: KafkaDoor, body: Any, changes_of: ChangesOf) -> Steps[list[dict[str, Any]]]:
+def _altering(door: KafkaDoor, body: Any, changes_of: ChangesOf) -> Work[list[dict[str, Any]]]:
     times = Counter((row.resource_type, row.resource_name) for row in body.resources)
     limit = door.broker.settings.max_topic_changes_per_request
     rows: list[dict[str, Any]] = []
     for resource in body.resources:
-        yield breathe
+        yield yield_control
         answer = _answer(resource)
         try:
             if len(rows) >= limit:

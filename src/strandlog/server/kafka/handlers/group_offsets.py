@@ -22,7 +22,7 @@ from strandlog.server.kafka.api import DELETE, DESCRIBE, GROUP, READ, TOPIC, kaf
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request
 from strandlog.storage.folder.identity import uuid_of
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 MANY_GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
@@ -51,7 +51,7 @@ def _name_of(door: KafkaDoor, topic: Any) -> str:
     summary="Commits the offsets of a group, each with a metadata string.",
     notes="`offset.metadata.max.bytes` limits the metadata. Topic ids from version 10.",
 )
-def offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
+def offset_commit(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     rows: list[tuple[Any, list[dict[str, Any]]]] = []
@@ -60,7 +60,7 @@ def offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
         answers = [{"partition_index": part.partition_index} for part in topic.partitions]
         rows.append((topic, answers))
         for part, row in zip(topic.partitions, answers, strict=True):
-            yield breathe
+            yield yield_control
             try:
                 tp = TopicPartition(_name_of(door, topic), part.partition_index)
                 door.broker.catalog.log(*tp)
@@ -74,7 +74,7 @@ def offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
             )
     for piece in pieces(offsets):
         _commit(door, body, piece, places)
-        yield breathe
+        yield yield_control
 
     def reply(failure: StorageError | None) -> None:
         for _, answers in rows:
@@ -128,7 +128,7 @@ def _commit(
     summary="Returns the committed offsets of a group, or of several groups from version 8.",
     notes="Topic ids from version 10.",
 )
-def offset_fetch(door: KafkaDoor, request: Request) -> Steps[None]:
+def offset_fetch(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
     by_id = request.version >= TOPIC_IDS_FROM
     must_be_stable = getattr(body, "require_stable", False)
@@ -150,7 +150,7 @@ def offset_fetch(door: KafkaDoor, request: Request) -> Steps[None]:
             else:
                 rows.append(fetched(group.group_id, group.topics))
                 left_rows -= sum(len(topic["partitions"]) for topic in rows[-1]["topics"])
-            yield breathe
+            yield yield_control
         yield from request.replying({"groups": rows})
     else:
         yield from request.replying(fetched(body.group_id, body.topics))
@@ -238,14 +238,14 @@ def _offset_row(number: int, value: OffsetAndMetadata | None, code: int = 0) -> 
     requires=[DELETE.on(GROUP), READ.on(TOPIC)],
     summary="Deletes committed offsets of a group, except in topics that it is subscribed to.",
 )
-def offset_delete(door: KafkaDoor, request: Request) -> Steps[None]:
+def offset_delete(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
     codes: dict[tuple[str, int], int] = {}
     wanted: list[TopicPartition] = []
     for topic in body.topics:
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
-            yield breathe
+            yield yield_control
             try:
                 door.broker.catalog.log(*tp)
                 wanted.append(tp)

@@ -23,7 +23,7 @@ from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import CLUSTER, DELETE, DESCRIBE, GROUP, READ, kafka_api
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 MEMBER_ID_FIRST_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
@@ -37,7 +37,7 @@ DESCRIBED_MAX_BYTES = 16 * 1024 * 1024  # of members in one DescribeGroups reply
 MEMBER_ROW_BYTES = 100
 
 
-def _reading(door: KafkaDoor, request: Request) -> Steps[Any]:
+def _reading(door: KafkaDoor, request: Request) -> Work[Any]:
     return request.reading(door.broker.settings.group_request_max_items)
 
 
@@ -48,7 +48,7 @@ def _reading(door: KafkaDoor, request: Request) -> Steps[Any]:
     summary="Joins a classic group as a dynamic or static member.",
     notes="From version 4 the first response gives a new member its id.",
 )
-def join_group(door: KafkaDoor, request: Request) -> Steps[None]:
+def join_group(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from _reading(door, request)
 
     def refuse(error: StrandlogError) -> None:
@@ -128,7 +128,7 @@ def _joined(result: JoinResult) -> dict[str, Any]:
     requires=[READ.on(GROUP)],
     summary="Returns a member's assignment.",
 )
-def sync_group(door: KafkaDoor, request: Request) -> Steps[None]:
+def sync_group(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from _reading(door, request)
     sync = SyncRequest(
         group_id=body.group_id,
@@ -189,7 +189,7 @@ def heartbeat(door: KafkaDoor, request: Request) -> None:
     requires=[READ.on(GROUP)],
     summary="Removes a member from its group, or several members from version 3.",
 )
-def leave_group(door: KafkaDoor, request: Request) -> Steps[None]:
+def leave_group(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from _reading(door, request)
     if request.version < LEAVE_MANY_FROM:
         request.reply({"error_code": _leave(door, body.group_id, body.member_id, None)})
@@ -199,7 +199,7 @@ def leave_group(door: KafkaDoor, request: Request) -> Steps[None]:
     for member_id, instance_id in members:
         code = _leave(door, body.group_id, member_id, instance_id)
         rows.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": code})
-        yield breathe
+        yield yield_control
     yield from request.replying({"error_code": 0, "members": rows})
 
 
@@ -217,7 +217,7 @@ def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None)
     requires=[DESCRIBE.on(GROUP)],
     summary="Returns the state, members and assignments of groups.",
 )
-def describe_groups(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_groups(door: KafkaDoor, request: Request) -> Work[None]:
     """Each group once, however often it is named. What does not fit into the reply is refused by
     name: the client asks for it alone."""
     body = yield from _reading(door, request)
@@ -229,7 +229,7 @@ def describe_groups(door: KafkaDoor, request: Request) -> Steps[None]:
         if getattr(body, "include_authorized_operations", False):
             row["authorized_operations"] = ALL_OPERATIONS_ON_GROUP
         rows.append(row)
-        yield breathe
+        yield yield_control
     yield from request.replying({"groups": rows})
 
 
@@ -280,7 +280,7 @@ def _described(door: KafkaDoor, name: str, version: int, left_bytes: int) -> dic
     requires=[(DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP))],
     summary="Lists groups, filtered by state and type.",
 )
-def list_groups(door: KafkaDoor, request: Request) -> Steps[None]:
+def list_groups(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     states = {state.lower() for state in getattr(body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
@@ -300,7 +300,7 @@ def list_groups(door: KafkaDoor, request: Request) -> Steps[None]:
                     "group_type": "classic",
                 }
             )
-        yield breathe
+        yield yield_control
     yield from request.replying({"error_code": 0, "groups": groups})
 
 
@@ -310,7 +310,7 @@ def list_groups(door: KafkaDoor, request: Request) -> Steps[None]:
     requires=[DELETE.on(GROUP)],
     summary="Deletes empty groups and their offsets.",
 )
-def delete_groups(door: KafkaDoor, request: Request) -> Steps[None]:
+def delete_groups(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from _reading(door, request)
     rows = []
     for name in dict.fromkeys(body.groups_names):
@@ -320,7 +320,7 @@ def delete_groups(door: KafkaDoor, request: Request) -> Steps[None]:
         except StrandlogError as error:
             code = error.kafka_code
         rows.append({"group_id": name, "error_code": code})
-        yield breathe
+        yield yield_control
     gone = [row for row in rows if not row["error_code"]]
 
     def told(failure: StorageError | None) -> None:

@@ -24,7 +24,7 @@ from strandlog.server.kafka.api import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC,
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Asked, Request, answered, asked_once
 from strandlog.storage.partition.log import LEADER_EPOCH, PartitionLog
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 NO_EPOCH = -1
 NO_OFFSET = -1
@@ -36,7 +36,7 @@ NO_OFFSET = -1
     requires=[(CLUSTER_ACTION.on(CLUSTER), DESCRIBE.on(TOPIC))],
     summary="Returns the end offset of a leader epoch; the only epoch is 0.",
 )
-def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> Steps[None]:
+def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(
         body.topics,
@@ -49,7 +49,7 @@ def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> Steps[None]:
     door.when_visible(request, logs, lambda: door.in_slices(request, answer()))
 
 
-def _ends_of_epochs(door: KafkaDoor, request: Request, asked: Asked) -> Steps[None]:
+def _ends_of_epochs(door: KafkaDoor, request: Request, asked: Asked) -> Work[None]:
     def answer(topic: str, number: int, part: Any) -> dict[str, Any]:
         log = door.broker.catalog.log(topic, number)
         check_leader_epoch(part.current_leader_epoch)
@@ -77,12 +77,12 @@ def _end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
     return epoch, log.log_start_offset
 
 
-def existing_logs(door: KafkaDoor, asked: Asked) -> Steps[list[PartitionLog]]:
+def existing_logs(door: KafkaDoor, asked: Asked) -> Work[list[PartitionLog]]:
     """The partitions that exist; the others are left out."""
     found = []
     for topic, rows in asked.topics.items():
         for number in rows:
             with contextlib.suppress(StrandlogError):
                 found.append(door.broker.catalog.log(topic, number))
-            yield breathe
+            yield yield_control
     return found

@@ -27,7 +27,7 @@ from strandlog.server.kafka.api import (
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.request import Request
 from strandlog.storage.folder.identity import uuid_of
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 # Bits of what a client may do: everything that Kafka knows, as long as nobody asks who it is.
 ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
@@ -48,7 +48,7 @@ TOPIC_IDS_FROM = 12
         "topic ids are stable. Topic ids from version 12."
     ),
 )
-def metadata(door: KafkaDoor, request: Request) -> Steps[None]:
+def metadata(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     # Each once: a short request could ask for a large topic many thousand times.
     wanted = None if body.topics is None else dict.fromkeys(body.topics)
@@ -71,13 +71,13 @@ def metadata(door: KafkaDoor, request: Request) -> Steps[None]:
         yield from _describe(door, request, body, wanted, {})
 
 
-def _names_to_make(door: KafkaDoor, body: Any, wanted: dict[Any, None] | None) -> Steps[list[str]]:
+def _names_to_make(door: KafkaDoor, body: Any, wanted: dict[Any, None] | None) -> Work[list[str]]:
     """Topics that are asked for, are not there, and may be made for the asking."""
     may_create = getattr(body, "allow_auto_topic_creation", True)
     missing: dict[str, None] = {}
     if may_create and wanted and door.broker.settings.auto_create_topics_enable:
         for each in wanted:
-            yield breathe
+            yield yield_control
             name = each.name
             if name is None or getattr(each, "topic_id", None) is not None:
                 continue
@@ -86,11 +86,11 @@ def _names_to_make(door: KafkaDoor, body: Any, wanted: dict[Any, None] | None) -
     return list(missing)
 
 
-def _making(door: KafkaDoor, names: list[str]) -> Steps[dict[str, StrandlogError]]:
+def _making(door: KafkaDoor, names: list[str]) -> Work[dict[str, StrandlogError]]:
     """Make the topics; what was said about those that cannot be made."""
     refused: dict[str, StrandlogError] = {}
     for name in names:
-        yield breathe
+        yield yield_control
         if name not in door.broker.catalog:  # somebody else may have asked before
             try:
                 yield from door.broker.creating_topic(name)
@@ -105,18 +105,18 @@ def _describe(
     body: Any,
     wanted: dict[Any, None] | None,
     refused: dict[str, StrandlogError],
-) -> Steps[None]:
+) -> Work[None]:
     catalog = door.broker.catalog
     topics: list[dict[str, Any]] = []
     if wanted is None or (request.version == 0 and not wanted):
         for name in catalog.names():
             if name in catalog:  # it may be deleted meanwhile
                 topics.append(_topic(catalog.topic(name), request.version))
-            yield breathe
+            yield yield_control
     else:
         for topic in wanted:
             topics.append(_wanted_topic(door, request, topic, refused))
-            yield breathe
+            yield yield_control
     if getattr(body, "include_topic_authorized_operations", False):
         for row in topics:
             if not row["error_code"]:
@@ -195,7 +195,7 @@ def partition_row(number: int) -> dict[str, Any]:
     requires=[DESCRIBE.on(TOPIC)],
     summary="Describes topics with many partitions, page by page.",
 )
-def describe_topic_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_topic_partitions(door: KafkaDoor, request: Request) -> Work[None]:
     """Topics by name, some partitions at a time; the cursor says where the next page begins."""
     body = yield from request.reading()
     catalog = door.broker.catalog
@@ -214,7 +214,7 @@ def describe_topic_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
     topics: list[dict[str, Any]] = []
     next_cursor = None
     for name in names:
-        yield breathe
+        yield yield_control
         if not left:
             next_cursor = {"topic_name": name, "partition_index": first}
             break

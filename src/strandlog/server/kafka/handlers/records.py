@@ -67,7 +67,7 @@ from strandlog.storage.files import Buffer
 from strandlog.storage.partition.append_checks import check_crc, split_batches
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import finding_latest, finding_timestamp
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -109,7 +109,7 @@ NO_TOPIC_ID = UUID(int=0)
         " 13."
     ),
 )
-def produce(door: KafkaDoor, request: Request) -> Steps[None] | None:
+def produce(door: KafkaDoor, request: Request) -> Work[None] | None:
     header = request.header
     body = parse_single_produce(header.version, request.frame, header.body_position)
     if body is None:
@@ -123,7 +123,7 @@ def produce(door: KafkaDoor, request: Request) -> Steps[None] | None:
     return None
 
 
-def _producing(door: KafkaDoor, request: Request) -> Steps[None]:
+def _producing(door: KafkaDoor, request: Request) -> Work[None]:
     """A request that may name many partitions."""
     header = request.header
     body = yield from breathing(
@@ -134,7 +134,7 @@ def _producing(door: KafkaDoor, request: Request) -> Steps[None]:
     targets = []
     for part in body.partitions:
         targets.append(_target(door, part))
-        yield breathe
+        yield yield_control
     slow_parts = parts_to_decode(targets)
     if slow_parts:
         _check_first(door, request, body, slow_parts)
@@ -172,14 +172,14 @@ def _target(door: KafkaDoor, part: ProducedRecords) -> tuple[PartitionLog, Buffe
 
 def _appending(
     door: KafkaDoor, request: Request, body: ProduceRequest, verdicts: Verdicts
-) -> Steps[None]:
+) -> Work[None]:
     if body.acks == ACKS_ALL and door.broker.settings.fsyncs:
         yield from _DurableProduction(door, request, body).appending(verdicts)
         return
     answers = []
     for number, part in enumerate(body.partitions):
         answers.append(_append_or_refuse(door, body, part, verdicts.get(number)))
-        yield breathe
+        yield yield_control
     _answer(door, request, body, answers)
 
 
@@ -195,7 +195,7 @@ class _DurableProduction:
         self._answers: list[ProduceAnswer] = []
         self._waiting = 1  # for `appending`: there is no answer before all were appended
 
-    def appending(self, verdicts: Verdicts) -> Steps[None]:
+    def appending(self, verdicts: Verdicts) -> Work[None]:
         door = self._door
         is_bulk = len(self._body.partitions) > BULK_PARTITIONS
         for number, part in enumerate(self._body.partitions):
@@ -207,7 +207,7 @@ class _DurableProduction:
                 told = partial(self._told, number)
                 end_offset = log.log_end_offset
                 door.core.durability.when_durable(log, end_offset, told, is_bulk=is_bulk)
-            yield breathe
+            yield yield_control
         self._told(0, None)
 
     def _told(self, number: int, error: StorageError | None) -> None:
@@ -271,7 +271,7 @@ def _answer(
         request.slot.fill(None)
 
 
-def _answering(request: Request, topics: list[tuple[TopicRef, list[ProduceAnswer]]]) -> Steps[None]:
+def _answering(request: Request, topics: list[tuple[TopicRef, list[ProduceAnswer]]]) -> Work[None]:
     response = yield from breathing(produce_response_steps(request.header.version, topics))
     request.reply_buffers([response])
 
@@ -330,7 +330,7 @@ FetchKey = tuple[TopicRef, int]
         "version 13."
     ),
 )
-def fetch(door: KafkaDoor, request: Request) -> Steps[None]:
+def fetch(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
         # It goes on with a session, of another broker at this address: most partitions are unsaid.
@@ -373,7 +373,7 @@ def _count_fetched(door: KafkaDoor, request: Request, parts: list[FetchPart]) ->
 
 def _answer_fetch(
     request: Request, asked: dict[FetchKey, FetchPart], answers: list[FetchAnswer]
-) -> Steps[None]:
+) -> Work[None]:
     answered_at = request.connection.answered_at
     following = iter(answers)
     topics: list[tuple[TopicRef, list[FetchedPartition]]] = []
@@ -384,23 +384,21 @@ def _answer_fetch(
         if not topics or topics[-1][0] != ref:
             topics.append((ref, []))
         topics[-1][1].append(_fetched(ref, answer))
-        yield breathe
+        yield yield_control
     buffers = yield from breathing(fetch_response_steps(request.version, topics))
     request.reply_buffers(buffers)
 
 
-def _fetch_parts(
-    door: KafkaDoor, request: Request, topics: Any
-) -> Steps[dict[FetchKey, FetchPart]]:
+def _fetch_parts(door: KafkaDoor, request: Request, topics: Any) -> Work[dict[FetchKey, FetchPart]]:
     """What is asked for: each partition once, by its last row, as Kafka does."""
     parts: dict[FetchKey, FetchPart] = {}
     by_id = request.version >= FETCH_TOPIC_IDS_FROM
     for topic in topics:
         ref: TopicRef = (topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic
-        yield breathe
+        yield yield_control
         for partition in topic.partitions:
             parts[ref, partition.partition] = _fetch_part(door, ref, partition)
-            yield breathe
+            yield yield_control
     return parts
 
 
@@ -447,7 +445,7 @@ def _ms(value: timedelta) -> int:
     summary="Finds offsets: by time (exact to the record), earliest, latest, largest timestamp.",
     notes="The special timestamps of tiered storage are answered as by a broker without it.",
 )
-def list_offsets(door: KafkaDoor, request: Request) -> Steps[None]:
+def list_offsets(door: KafkaDoor, request: Request) -> Work[None]:
     """Where records are; those that were acknowledged before are found, with acks=1 as well."""
     body = yield from request.reading()
     asked = yield from asked_once(
@@ -473,13 +471,13 @@ def list_offsets(door: KafkaDoor, request: Request) -> Steps[None]:
 
 def _listing_offsets(
     door: KafkaDoor, request: Request, asked: Asked, committed: bool
-) -> Steps[list[dict[str, Any]]]:
+) -> Work[list[dict[str, Any]]]:
     """The answers, in steps: a lookup by time may have to decode a large batch."""
     topics = []
     for name, rows in asked.topics.items():
         partitions = []
         for number, part in rows.items():
-            yield breathe
+            yield yield_control
             found: dict[str, Any]
             try:
                 if (name, number) in asked.repeated:
@@ -494,7 +492,7 @@ def _listing_offsets(
 
 def _offset_at(
     door: KafkaDoor, request: Request, topic: str, part: Any, committed: bool
-) -> Steps[dict[str, Any]]:
+) -> Work[dict[str, Any]]:
     log = _log(door, topic, part.partition_index)
     _check_sentinel(part.timestamp, request.version)
     check_leader_epoch(getattr(part, "current_leader_epoch", -1))
@@ -513,7 +511,7 @@ def _check_sentinel(timestamp: int, version: int) -> None:
         raise UnsupportedVersionError(f"v{version} of ListOffsets has no special time {timestamp}")
 
 
-def _looking_up(log: PartitionLog, timestamp: int, end: int) -> Steps[tuple[int, int]]:
+def _looking_up(log: PartitionLog, timestamp: int, end: int) -> Work[tuple[int, int]]:
     """(timestamp, offset) of a time, for a reader that may read up to `end`."""
     if timestamp == LATEST:
         return -1, end
@@ -534,7 +532,7 @@ def _looking_up(log: PartitionLog, timestamp: int, end: int) -> Steps[tuple[int,
     requires=[DELETE.on(TOPIC)],
     summary="Deletes the records before an offset.",
 )
-def delete_records(door: KafkaDoor, request: Request) -> Steps[None]:
+def delete_records(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(
         body.topics, lambda topic: topic.partitions, lambda part: int(part.partition_index)
@@ -544,7 +542,7 @@ def delete_records(door: KafkaDoor, request: Request) -> Steps[None]:
     door.when_visible(request, logs, lambda: door.in_slices(request, answer()))
 
 
-def _delete_records(door: KafkaDoor, request: Request, asked: Asked) -> Steps[None]:
+def _delete_records(door: KafkaDoor, request: Request, asked: Asked) -> Work[None]:
     def answer(topic: str, number: int, part: Any) -> dict[str, Any]:
         try:
             log = _log(door, topic, number)
@@ -563,7 +561,7 @@ def _delete_records(door: KafkaDoor, request: Request, asked: Asked) -> Steps[No
     door.in_steps(request, saving, lambda _: door.in_slices(request, replying()))
 
 
-def _saving_log_starts(door: KafkaDoor, topics: list[dict[str, Any]]) -> Steps[None]:
+def _saving_log_starts(door: KafkaDoor, topics: list[dict[str, Any]]) -> Work[None]:
     """Make the new log start offsets durable; rows whose deletion could be undone say so."""
     try:
         yield from door.broker.log_dir.writing_log_starts()

@@ -26,7 +26,7 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 NO_ACLS = SecurityDisabledError("this broker has no authorizer: every client may do everything")
 NO_USERS = SecurityDisabledError("this broker has no users: its listener does not authenticate")
@@ -51,7 +51,7 @@ def describe_acls(door: KafkaDoor, request: Request) -> None:
     requires=[ALTER.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED for every ACL.",
 )
-def create_acls(door: KafkaDoor, request: Request) -> Steps[None]:
+def create_acls(door: KafkaDoor, request: Request) -> Work[None]:
     del door
     body = yield from request.reading()
     yield from request.replying({"results": [_failure(NO_ACLS)] * len(body.creations)})
@@ -63,7 +63,7 @@ def create_acls(door: KafkaDoor, request: Request) -> Steps[None]:
     requires=[ALTER.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED for every filter.",
 )
-def delete_acls(door: KafkaDoor, request: Request) -> Steps[None]:
+def delete_acls(door: KafkaDoor, request: Request) -> Work[None]:
     del door
     body = yield from request.reading()
     result = {**_failure(NO_ACLS), "matching_acls": []}
@@ -76,7 +76,7 @@ def delete_acls(door: KafkaDoor, request: Request) -> Steps[None]:
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Returns an empty list: there are no users.",
 )
-def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Work[None]:
     """Without names the request asks about all users: there are none."""
     del door
     body = yield from request.reading()
@@ -84,7 +84,7 @@ def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[
     for name in dict.fromkeys(user.name for user in body.users or ()):
         missing = ResourceNotFoundError(f"there is no user {name!r}")
         results.append({"user": name, **_failure(missing)})
-        yield breathe
+        yield yield_control
     yield from request.replying({"error_message": None, "results": results})
 
 
@@ -94,13 +94,13 @@ def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[
     requires=[ALTER.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED for every user.",
 )
-def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[None]:
+def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> Work[None]:
     del door
     body = yield from request.reading()
     results = []
     for name in dict.fromkeys(row.name for row in (*body.deletions, *body.upsertions)):
         results.append({"user": name, **_failure(NO_USERS)})
-        yield breathe
+        yield yield_control
     yield from request.replying({"results": results})
 
 
@@ -110,7 +110,7 @@ def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> Steps[Non
     requires=[DESCRIBE_CONFIGS.on(CLUSTER)],
     summary="Returns an empty list: there are no quotas.",
 )
-def describe_client_quotas(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_client_quotas(door: KafkaDoor, request: Request) -> Work[None]:
     del door
     yield from request.reading()
     request.reply({"error_message": None, "entries": []})
@@ -122,7 +122,7 @@ def describe_client_quotas(door: KafkaDoor, request: Request) -> Steps[None]:
     requires=[ALTER_CONFIGS.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED for every entity: quotas are not enforced.",
 )
-def alter_client_quotas(door: KafkaDoor, request: Request) -> Steps[None]:
+def alter_client_quotas(door: KafkaDoor, request: Request) -> Work[None]:
     del door
     body = yield from request.reading()
     entries = []
@@ -130,9 +130,9 @@ def alter_client_quotas(door: KafkaDoor, request: Request) -> Steps[None]:
         entity = []
         for part in entry.entity:
             entity.append({"entity_type": part.entity_type, "entity_name": part.entity_name})
-            yield breathe
+            yield yield_control
         entries.append({**_failure(NO_QUOTAS), "entity": entity})
-        yield breathe
+        yield yield_control
     yield from request.replying({"entries": entries})
 
 

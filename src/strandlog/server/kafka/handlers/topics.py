@@ -49,21 +49,21 @@ from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.request import MAX_SETTINGS, Request
 from strandlog.storage.folder.identity import uuid_of
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 BROKER_DEFAULT = -1
 SETTINGS_FROM = 5  # CreateTopics answers with the settings of the topic
 
 
 def _one_row_each(
-    wanted: Iterable[Any], limit: int, answer: Callable[[Any], Steps[dict[str, Any]]]
-) -> Steps[list[dict[str, Any]]]:
+    wanted: Iterable[Any], limit: int, answer: Callable[[Any], Work[dict[str, Any]]]
+) -> Work[list[dict[str, Any]]]:
     """The outcome for each name, in the order in which they are named first."""
     wanted = list(wanted)
     times = Counter(topic.name for topic in wanted)
     rows: list[dict[str, Any]] = []
     for name, topic in {topic.name: topic for topic in wanted}.items():
-        yield breathe
+        yield yield_control
         try:
             if len(rows) >= limit:
                 raise TooManyChangesError(limit)
@@ -88,7 +88,7 @@ def _one_row_each(
         " for the settings in the response."
     ),
 )
-def create_topics(door: KafkaDoor, request: Request) -> Steps[None]:
+def create_topics(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     limit = door.broker.settings.max_topic_changes_per_request
     create = partial(_create, door, request.version, validate_only=body.validate_only)
@@ -96,7 +96,7 @@ def create_topics(door: KafkaDoor, request: Request) -> Steps[None]:
 
 
 def _reply_with(
-    door: KafkaDoor, request: Request, rows: Steps[list[dict[str, Any]]], name: str
+    door: KafkaDoor, request: Request, rows: Work[list[dict[str, Any]]], name: str
 ) -> None:
     """Do the work after all that was asked for before it, then reply with its rows."""
     door.in_steps(
@@ -106,7 +106,7 @@ def _reply_with(
 
 def _create(
     door: KafkaDoor, version: int, wanted: Any, validate_only: bool
-) -> Steps[dict[str, Any]]:
+) -> Work[dict[str, Any]]:
     broker = door.broker
     check_partition_count(len(wanted.assignments) or 1, broker.settings.max_partitions_per_topic)
     if len(wanted.configs) > MAX_SETTINGS:
@@ -185,14 +185,14 @@ def _would_be(door: KafkaDoor, name: str, count: int, config: dict[str, object])
     requires=[ALTER.on(TOPIC)],
     summary="Adds partitions to topics; `validate_only` is a dry run.",
 )
-def create_partitions(door: KafkaDoor, request: Request) -> Steps[None]:
+def create_partitions(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     limit = door.broker.settings.max_topic_changes_per_request
     grow = partial(_grow, door, validate_only=body.validate_only)
     _reply_with(door, request, _one_row_each(body.topics, limit, grow), "results")
 
 
-def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, Any]]:
+def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Work[dict[str, Any]]:
     broker = door.broker
     topic = broker.catalog.topic(wanted.name)
     forbid_internal(topic.name)
@@ -222,7 +222,7 @@ def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Steps[dict[str, 
     requires=[(DELETE.on(CLUSTER), DELETE.on(TOPIC))],
     summary="Deletes topics, by name or (from version 6) by id.",
 )
-def delete_topics(door: KafkaDoor, request: Request) -> Steps[None]:
+def delete_topics(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     wanted = getattr(body, "topics", None)
     if wanted is None:
@@ -234,15 +234,15 @@ def delete_topics(door: KafkaDoor, request: Request) -> Steps[None]:
 
 def _delete_all(
     door: KafkaDoor, targets: list[tuple[str | None, UUID | None]]
-) -> Steps[list[dict[str, Any]]]:
+) -> Work[list[dict[str, Any]]]:
     times: Counter[str | None] = Counter()
     for target in targets:
         times[_target_name(door, target)] += 1
-        yield breathe
+        yield yield_control
     limit = door.broker.settings.max_topic_changes_per_request
     rows: list[dict[str, Any]] = []
     for name, topic_id in dict.fromkeys(targets):
-        yield breathe
+        yield yield_control
         row: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": 0}
         try:
             if len(rows) >= limit:
@@ -266,7 +266,7 @@ def _target_name(door: KafkaDoor, target: tuple[str | None, UUID | None]) -> str
 
 def _delete(
     door: KafkaDoor, name: str | None, topic_id: UUID | None, times: Counter[str | None]
-) -> Steps[dict[str, Any]]:
+) -> Work[dict[str, Any]]:
     if (name is None) == (topic_id is None):
         raise InvalidRequestError("a topic is deleted by its name or by its id: give one of them")
     catalog = door.broker.catalog

@@ -41,7 +41,7 @@ from strandlog.server.kafka.handlers.group_offsets import pieces
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request, asked_once
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.work import Steps, breathe
+from strandlog.storage.work import Work, yield_control
 
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47
@@ -136,7 +136,7 @@ def init_producer_id(door: KafkaDoor, request: Request) -> None:
     summary="Adds partitions to a transaction.",
     notes="Versions from 4 on are for brokers.",
 )
-def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Steps[None]:
+def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(body.v3_and_below_topics, lambda topic: topic.partitions)
     wanted: list[TopicPartition] = []
@@ -147,7 +147,7 @@ def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Steps[None]:
             wanted.append(tp)
             if code := _cannot_be_written(door, tp):
                 refused[tp] = code
-            yield breathe
+            yield yield_control
     identity = ProducerIdentity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
 
     def reply(code: int, _: object) -> None:
@@ -223,7 +223,7 @@ def end_txn(door: KafkaDoor, request: Request) -> None:
     summary="Commits offsets that take effect when the transaction commits.",
     notes="Version 5 belongs to `transaction.version` 2, which is not offered.",
 )
-def txn_offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
+def txn_offset_commit(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading(door.broker.settings.group_request_max_items)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     codes: dict[TopicPartition, int] = {}
@@ -231,7 +231,7 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
             codes[tp] = _missing(door, tp)
-            yield breathe
+            yield yield_control
             if not codes[tp]:
                 epoch = getattr(part, "committed_leader_epoch", -1)
                 offsets[tp] = OffsetAndMetadata(
@@ -239,7 +239,7 @@ def txn_offset_commit(door: KafkaDoor, request: Request) -> Steps[None]:
                 )
     for piece in pieces(offsets):
         codes |= _commit_in_transaction(door, request, body, piece)
-        yield breathe
+        yield yield_control
 
     def reply(failure: StorageError | None) -> None:
         topics = [
@@ -300,7 +300,7 @@ def _missing(door: KafkaDoor, tp: TopicPartition) -> int:
     requires=[READ.on(TOPIC)],
     summary="Lists the producers of a partition and where their open transactions start.",
 )
-def describe_producers(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_producers(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(body.topics, lambda topic: topic.partition_indexes)
     encode = array_encoder(
@@ -319,12 +319,12 @@ def describe_producers(door: KafkaDoor, request: Request) -> Steps[None]:
             except StrandlogError as error:
                 row |= {"error_code": error.kafka_code, "error_message": str(error)}
             partitions.append(row)
-            yield breathe
+            yield yield_control
         topics.append({"name": name, "partitions": partitions})
     yield from request.replying({"topics": topics})
 
 
-def _producers(log: PartitionLog) -> Steps[list[dict[str, Any]]]:
+def _producers(log: PartitionLog) -> Work[list[dict[str, Any]]]:
     rows = []
     for producer_id, entry in list(log.producers):
         rows.append(
@@ -337,7 +337,7 @@ def _producers(log: PartitionLog) -> Steps[list[dict[str, Any]]]:
                 "current_txn_start_offset": entry.open_transaction,
             }
         )
-        yield breathe
+        yield yield_control
     return rows
 
 
@@ -347,11 +347,11 @@ def _producers(log: PartitionLog) -> Steps[list[dict[str, Any]]]:
     requires=[DESCRIBE.on(TRANSACTIONAL_ID), DESCRIBE.on(TOPIC)],
     summary="Returns the state and partitions of transactions.",
 )
-def describe_transactions(door: KafkaDoor, request: Request) -> Steps[None]:
+def describe_transactions(door: KafkaDoor, request: Request) -> Work[None]:
     states = []
     body = yield from request.reading()
     for name in dict.fromkeys(body.transactional_ids):
-        yield breathe
+        yield yield_control
         try:
             states.append(_described(door.core.transactions.describe(name)))
         except StrandlogError as error:
@@ -387,7 +387,7 @@ def _described(transaction: Transaction) -> dict[str, Any]:
     requires=[DESCRIBE.on(TRANSACTIONAL_ID)],
     summary="Lists transactions, filtered by state, producer id and age.",
 )
-def list_transactions(door: KafkaDoor, request: Request) -> Steps[None]:
+def list_transactions(door: KafkaDoor, request: Request) -> Work[None]:
     body = yield from request.reading()
     known = set(STATE_NAMES.values())
     wanted_states = set(body.state_filters)
@@ -404,7 +404,7 @@ def list_transactions(door: KafkaDoor, request: Request) -> Steps[None]:
 
     rows = []
     for transaction in list(door.core.transactions.all()):
-        yield breathe
+        yield yield_control
         if is_wanted(transaction):
             rows.append(
                 {

@@ -111,7 +111,7 @@ def _fill(scene: Scene) -> None:
 @attack("http-unread", "HTTP answers that are not read", count=400, few=20, prepare=_fill,
         listeners=LISTENERS, limit_seconds=90.0)  # fmt: skip
 def unread(scene: Scene) -> str:
-    path = "/api/v1/topics/large/records?limit=1000&show_bytes=16384"
+    path = "/api/v1/topics/large/records?limit=1000&max_value_bytes=16384"
     for _ in range(scene.count):
         connect(scene, request("GET", path))
     time.sleep(5)

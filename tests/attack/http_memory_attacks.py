@@ -80,7 +80,7 @@ def json_search(scene: Scene) -> str:
 @attack("http-json-shown", "JSON values of 8 MB, shown", count=7, few=4,
         prepare=_json_values, listeners=LISTENERS)  # fmt: skip
 def json_shown(scene: Scene) -> str:
-    status, body = ask(scene, "/api/v1/topics/json/records?limit=10&show_bytes=8388608")
+    status, body = ask(scene, "/api/v1/topics/json/records?limit=10&max_value_bytes=8388608")
     return f"answered {status} {len(body)}"
 
 
@@ -134,7 +134,8 @@ def _large_values(scene: Scene) -> None:
 @attack("http-unread-pages", "pages of records, 32 MB each, that are not read", count=400, few=20,
         prepare=_large_values, listeners=LISTENERS)  # fmt: skip
 def unread_pages(scene: Scene) -> str:
-    path = "/api/v1/topics/values/records?limit=1000&show_bytes=65536&max_bytes=33554432&show=text"
+    path = "/api/v1/topics/values/records?limit=1000&max_bytes=33554432"
+    path += "&max_value_bytes=65536&format=text"
     for _ in range(scene.count):
         connect(scene, request("GET", path))
     time.sleep(20)

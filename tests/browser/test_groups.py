@@ -78,7 +78,7 @@ def test_offsets_are_reset_after_a_preview(tab: Tab, api: httpx.Client, orders: 
     expect(dialog.get_by_role("status")).to_have_text(
         "2 partitions of 2 would move; lag after that: 20 records."
     )
-    changes = dialog.get_by_role("table", name="What would change").locator("tbody tr")
+    changes = dialog.get_by_role("table", name="Preview of the reset").locator("tbody tr")
     expect(changes).to_have_count(2)
     expect(changes.first).to_contain_text(f"{MINUS}7")
     tab.keep_picture("reset")

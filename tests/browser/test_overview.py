@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from tests.browser.browsing import Tab, new_tab
 from tests.browser.feeding import commit, make, send, steady
 from tests.support.broker_process import BrokerProcess
@@ -30,7 +30,7 @@ def test_a_new_broker_says_how_to_begin_and_what_is_wrong(
         expect(tab.page.get_by_text("Nothing in here yet")).to_be_visible()
         expect(tab.page.get_by_text(f"-b {full_disk.address}")).to_be_visible()
         expect(tab.page.get_by_role("alert").first).to_contain_text("Not ready:")
-        expect(tab.page.get_by_role("alert").first).to_contain_text("bytes left")
+        expect(tab.page.get_by_role("alert").first).to_contain_text("bytes free")
         expect(tab.panel("Busiest topics")).to_be_hidden()
         tab.keep_picture("empty")
         tab.page.get_by_role("link", name="Create topic").click()
@@ -44,6 +44,23 @@ def test_a_new_broker_says_how_to_begin_and_what_is_wrong(
 
 
 @pytest.mark.smoke
+def test_the_overview_shows_the_problems_of_the_broker(tab: Tab) -> None:
+    """Its page showed why a broker was not ready, but not damage that maintenance had found."""
+
+    def with_problems(route: Route) -> None:
+        response = route.fetch()
+        problems = [f"segment {number} is damaged" for number in range(5)]
+        route.fulfill(response=response, json=response.json() | {"problems": problems})
+
+    tab.page.route("**/api/v1/cluster", with_problems)
+    tab.open()
+    banner = tab.page.get_by_role("status").filter(has_text="segment 0 is damaged")
+    expect(banner).to_contain_text("5 problems")
+    expect(banner).to_contain_text("and 2 more")
+    banner.get_by_role("link", name="5 problems").click()
+    expect(tab.heading()).to_have_text("Broker")
+
+
 def test_figures_and_charts_follow_what_goes_on(
     tab: Tab, api: httpx.Client, broker: BrokerProcess
 ) -> None:
@@ -72,7 +89,7 @@ def test_the_broker_page_tells_times_and_settings(tab: Tab, broker: BrokerProces
     tab.open("#/broker")
     expect(tab.figure("Kafka")).to_contain_text(broker.address)
     expect(tab.figure("Kafka")).to_contain_text("Ready")
-    expect(tab.row("HTTP calls", "cluster").first).to_be_visible()
+    expect(tab.row("HTTP requests", "cluster").first).to_be_visible()
     tab.page.get_by_label("Filter").fill("message.max")
     expect(tab.table("Settings").locator("tbody tr")).to_have_count(1)
     expect(tab.row("Settings", "message.max.bytes")).to_contain_text("200000")
@@ -97,7 +114,7 @@ def test_a_broker_that_is_away_is_told_and_found_again(browser: Browser, tmp_pat
             running.stop()
             expect(tab.page.locator("#connection")).to_have_text("No connection")
             stale = tab.page.get_by_role("status").filter(has_text="Not up to date")
-            expect(stale).to_contain_text("The broker does not answer. Is it running?")
+            expect(stale).to_contain_text("The broker does not respond. Is it running?")
             expect(tab.panel("Topics")).to_be_visible()
             tab.page.get_by_role("link", name="Groups").click()
             expect(tab.page.get_by_role("alert")).to_contain_text("Is it running?")

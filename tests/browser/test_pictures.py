@@ -20,7 +20,7 @@ from tests.support.http_client import http_address
 
 FOLDER = Path(os.environ.get("PICTURES", SHOTS))
 SECONDS = int(os.environ.get("PICTURE_SECONDS", "0"))
-MOST_BYTES = 200_000
+MAX_BYTES = 200_000
 
 
 @pytest.mark.timeout(300 + SECONDS)
@@ -56,4 +56,4 @@ def take(tab: Tab, name: str, theme: str) -> None:
     tab.page.wait_for_timeout(300)  # charts are drawn again
     path = FOLDER / f"console-{name}-{theme}.png"
     tab.page.screenshot(path=path)
-    assert 10_000 < path.stat().st_size < MOST_BYTES
+    assert 10_000 < path.stat().st_size < MAX_BYTES

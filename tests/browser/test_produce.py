@@ -12,7 +12,7 @@ from tests.support.http_client import ok
 
 
 def records(api: httpx.Client, topic: str) -> list[dict[str, Any]]:
-    query = {"show": "plain"}
+    query = {"format": "plain"}
     found: list[dict[str, Any]] = ok(api.get(f"/api/v1/topics/{topic}/records", params=query))[
         "records"
     ]
@@ -88,7 +88,12 @@ def test_bytes_null_and_the_quick_key(tab: Tab, api: httpx.Client) -> None:
     tab.page.keyboard.press("Enter")
     expect(sent).to_have_count(2)
     raw, tombstone = records(api, "forms")
-    assert raw["value"] == {"kind": "base64", "data": "/wBB", "size_bytes": 3, "is_cut": False}
+    assert raw["value"] == {
+        "kind": "base64",
+        "data": "/wBB",
+        "size_bytes": 3,
+        "is_truncated": False,
+    }
     assert (tombstone["key"]["data"], tombstone["value"]) == ("gone", None)
 
 

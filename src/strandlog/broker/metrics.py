@@ -95,74 +95,68 @@ def _gauge(words: str) -> Any:
 class Metrics:
     """The figures of one broker."""
 
-    produced_bytes: int = _counter("Bytes of record batches that were appended.")
-    produced_records: int = _counter("Offsets that were given to appended records.")
-    fetched_bytes: int = _counter("Bytes of record batches that were read for consumers.")
+    produced_bytes: int = _counter("Bytes produced, as record batches.")
+    produced_records: int = _counter("Records produced.")
+    fetched_bytes: int = _counter("Bytes fetched, as record batches.")
     fetched_records: int = _counter(
-        "Offsets by which consumers got on, from one answer with records to their next fetch."
+        "Records consumed, measured as the distance between successive fetch offsets."
     )
     request_seconds: dict[str, Histogram] = field(
         default_factory=dict,
         metadata=_row(
             "histogram",
-            "From the whole request being there to its reply being ready, waiting included.",
+            "Time from request to response, including waiting.",
             "api",
         ),
     )
     handler_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row(
-            "histogram", "How long the event loop was busy with one request, waiting not included."
-        ),
+        metadata=_row("histogram", "Time the event loop spent on one request, excluding waiting."),
     )
     http_seconds: dict[str, Histogram] = field(
         default_factory=dict,
-        metadata=_row(
-            "histogram", "From a call of the HTTP API to its answer being ready.", "call"
-        ),
+        metadata=_row("histogram", "Time from HTTP request to response.", "call"),
     )
-    slow_handlers: int = _counter("Requests that kept the event loop busy for long; see the log.")
-    failed_requests: int = _counter("Requests that ended in hanging up.")
-    requests_in_flight: int = _gauge("Requests that are not answered yet.")
-    parked_fetches: int = _gauge("Fetches that wait for more records.")
-    connections_open: int = _gauge("Clients that are connected.")
-    connections_paused: int = _gauge("Clients that are not read from: too much is under way.")
+    slow_handlers: int = _counter("Requests that blocked the event loop for long; see the log.")
+    failed_requests: int = _counter("Requests that ended with a closed connection.")
+    requests_in_flight: int = _gauge("Requests without a response yet.")
+    waiting_fetches: int = _gauge("Fetches waiting for more records.")
+    connections_open: int = _gauge("Open connections.")
+    connections_paused: int = _gauge("Connections paused by back-pressure.")
     connections_stalled_closed: int = _counter(
-        "Clients that neither sent nor read while requests or replies took too much memory."
+        "Stalled connections closed to free the memory of their requests or responses."
     )
-    queued_request_bytes: int = _gauge("Bytes of requests that are unfinished or under way.")
-    queued_response_bytes: int = _gauge("Bytes in memory of responses that clients have not read.")
-    connections_accepted: int = _counter("Clients that connected.")
-    connections_refused: int = _counter("Clients that were turned away at max.connections.")
-    connections_idle_closed: int = _counter("Clients that were silent for too long.")
-    http_connections_open: int = _gauge("HTTP clients that are connected.")
-    http_connections_accepted: int = _counter("HTTP clients that connected.")
+    queued_request_bytes: int = _gauge("Bytes of requests that are being received or processed.")
+    queued_response_bytes: int = _gauge("Bytes of responses that clients have not read yet.")
+    connections_accepted: int = _counter("Connections accepted.")
+    connections_refused: int = _counter("Connections refused because of max.connections.")
+    connections_idle_closed: int = _counter("Idle connections closed.")
+    http_connections_open: int = _gauge("Open HTTP connections.")
+    http_connections_accepted: int = _counter("HTTP connections accepted.")
     http_connections_refused: int = _counter(
-        "HTTP clients that were turned away at http.max.connections."
+        "HTTP connections refused because of http.max.connections."
     )
-    http_connections_idle_closed: int = _counter(
-        "HTTP clients that were closed because they were idle."
-    )
+    http_connections_idle_closed: int = _counter("Idle HTTP connections closed.")
     grpc_calls_stalled: int = _counter(
-        "gRPC calls that were cancelled: their clients were silent and others needed the memory."
+        "Stalled gRPC calls cancelled to free the memory of their requests or responses."
     )
-    syncs: int = _counter("Partitions that were synced to disk.")
-    sync_seconds: Histogram = field(
+    fsyncs: int = _counter("Partitions fsynced.")
+    fsync_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "One group of syncs: all partitions that were due."),
+        metadata=_row("histogram", "Time of one group commit (all partitions that are due)."),
     )
-    failed_syncs: int = _counter("Syncs that the disk refused.")
-    loop_stall_seconds: Histogram = field(
+    fsync_failures: int = _counter("Fsyncs that failed.")
+    event_loop_delay_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "How late the event loop came to its heartbeat."),
+        metadata=_row("histogram", "Delay of a timer in the event loop."),
     )
-    retention_segments: int = _counter("Segments that retention dropped.")
-    retention_bytes: int = _counter("Bytes of segments that retention dropped.")
-    compactions: int = _counter("Partitions that were compacted.")
-    compacted_bytes: int = _counter("Bytes that compaction read.")
-    compaction_saved_bytes: int = _counter("Bytes that compaction saved.")
-    torn_bytes: int = _gauge("Bytes of torn tails that the start cut off.")
-    problems: int = _gauge("What the start found wrong and what chores could not do.")
+    retention_segments: int = _counter("Segments deleted by retention.")
+    retention_bytes: int = _counter("Bytes deleted by retention.")
+    compactions: int = _counter("Compactions of a partition.")
+    compacted_bytes: int = _counter("Bytes read by compaction.")
+    compaction_saved_bytes: int = _counter("Bytes saved by compaction.")
+    torn_bytes: int = _gauge("Bytes of torn tails cut off at start-up.")
+    problems: int = _gauge("Problems found at start-up or by maintenance.")
 
     def request_done(self, api: str, seconds: float) -> None:
         times = self.request_seconds.get(api)

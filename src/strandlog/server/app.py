@@ -166,12 +166,12 @@ class Server:
             return GrpcDoor(self.core, options.host, port)
 
         def http(port: int) -> SideDoor:
-            from strandlog.server.http.listener import HttpDoor, HttpOptions  # noqa: PLC0415 - the same
+            from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - the same
 
             told = HttpOptions(
                 options.host, port, options.http_hosts, options.chosen, kafka, options.data
             )
-            return HttpDoor(self.core, told, self.crash)
+            return HttpListener(self.core, told, self.crash)
 
         return [
             DoorWish("grpc", "grpc", options.grpc_port, options.is_grpc_wanted, grpc),
@@ -225,10 +225,10 @@ class Server:
                 outcomes = await self._loop.run_in_executor(self._pool, execute_all, jobs)
             else:
                 outcomes = await self._execute_together(jobs)
-            metrics.syncs += len(jobs)
-            metrics.sync_seconds.observe(stopwatch() - began)
+            metrics.fsyncs += len(jobs)
+            metrics.fsync_seconds.observe(stopwatch() - began)
             for job, outcome in zip(jobs, outcomes, strict=True):
-                metrics.failed_syncs += outcome is not None
+                metrics.fsync_failures += outcome is not None
                 self.core.durability.done(job, outcome)
             self._on_work()
 
@@ -285,11 +285,11 @@ class Server:
     def _summary(self) -> str:
         metrics = self.broker.metrics
         requests = sum(times.count for times in metrics.request_seconds.values())
-        stall = metrics.loop_stall_seconds
+        stall = metrics.event_loop_delay_seconds
         return (
             f"{requests} requests of {metrics.connections_accepted} connections; "
             f"{metrics.produced_records} records ({metrics.produced_bytes} bytes) in, "
-            f"{self.core.fetches.read_bytes} bytes out; {metrics.syncs} syncs; "
+            f"{self.core.fetches.read_bytes} bytes out; {metrics.fsyncs} syncs; "
             f"event loop late by at most {stall.max_seconds * 1000:.0f} ms, "
             f"99 % of the time by less than {stall.quantile(0.99) * 1000:.0f} ms"
         )

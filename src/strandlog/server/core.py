@@ -204,7 +204,7 @@ class ServerCore:
     def up_to_date_metrics(self) -> Metrics:
         """The table of figures, with those that nobody counts looked up now."""
         metrics = self.metrics
-        metrics.parked_fetches = self.fetches.parked_count
+        metrics.waiting_fetches = self.fetches.parked_count
         metrics.fetched_bytes = self.fetches.read_bytes
         metrics.queued_request_bytes = self.request_bytes.total
         metrics.queued_response_bytes = self.reply_bytes.total

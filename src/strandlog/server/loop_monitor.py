@@ -40,7 +40,7 @@ class Heartbeat:
     def _beat(self) -> None:
         now = stopwatch()
         late = max(0.0, now - self._due)
-        self._metrics.loop_stall_seconds.observe(late)
+        self._metrics.event_loop_delay_seconds.observe(late)
         if late > LONG_SECONDS and now >= self._quiet_until:
             self._quiet_until = now + 1
             logger.warning("the event loop stood still for %d ms", late * 1000)

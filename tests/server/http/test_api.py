@@ -19,9 +19,9 @@ from tests.support.http_client import PATIENCE_S, client_of, http_address, http_
 from strandlog import RemoteLog, connect
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.server.http.api.pipeline_reports import (
-    MOST_PIPELINES,
-    MOST_POINTS,
-    MOST_QUERIES,
+    MAX_PIPELINES,
+    MAX_POINTS,
+    MAX_QUERIES,
     SILENCE_MS,
     WORRY_MS,
     PipelineProgress,
@@ -29,7 +29,7 @@ from strandlog.server.http.api.pipeline_reports import (
     QueryProgress,
 )
 from strandlog.server.http.api.routes import PREFIX, ROUTES
-from strandlog.server.http.body_limit import MOST_BODY_BYTES, MOST_HELD_BYTES
+from strandlog.server.http.body_limit import MAX_BODY_BYTES, MAX_HELD_BYTES
 from strandlog.testing import FakeClock
 
 
@@ -60,7 +60,7 @@ def make(api: httpx.Client, name: str, **more: Any) -> str:
 
 def send(api: httpx.Client, topic: str, *values: str, **more: Any) -> Any:
     body = {"records": [{"value": value} for value in values], **more}
-    return ok(api.post(f"topics/{topic}/records", json=body))["places"]
+    return ok(api.post(f"topics/{topic}/records", json=body))["results"]
 
 
 # -- topics --------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_rates_come_with_the_second_look(api: httpx.Client) -> None:
         ("POST", "topics", {"name": "x", "partitions": 51}, 400, "50"),
         ("POST", "topics", {"name": "x", "partitions": 0}, 422, "partitions"),
         ("POST", "topics", {"name": "x", "partitons": 1}, 422, "partitons"),
-        ("POST", "topics", {"name": "__consumer_offsets"}, 400, "own"),
+        ("POST", "topics", {"name": "__consumer_offsets"}, 400, "internal topic"),
         ("DELETE", "topics/__consumer_offsets", None, 404, "__consumer_offsets"),
         ("POST", "topics/there/partitions", {"partitions": 1}, 400, "grow"),
         ("POST", "topics/there/partitions", {"partitions": 99}, 400, "50"),
@@ -232,7 +232,7 @@ def test_bodies_that_are_no_json(api: httpx.Client) -> None:
 
 def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: httpx.Client) -> None:
     headers = {"content-type": "application/json"}
-    large = b" " * (MOST_BODY_BYTES + 1)
+    large = b" " * (MAX_BODY_BYTES + 1)
     problem(api.post("topics", content=large, headers=headers), 413)
 
     def pieces() -> Iterator[bytes]:
@@ -246,15 +246,15 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: ht
 def test_bodies_that_are_never_finished_do_not_fill_the_memory(
     api: httpx.Client, broker: BrokerProcess
 ) -> None:
-    half = b" " * (MOST_BODY_BYTES - 1)
+    half = b" " * (MAX_BODY_BYTES - 1)
     head = (
         f"POST /api/v1/topics/x/records HTTP/1.1\r\nHost: localhost\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {MOST_BODY_BYTES}\r\n\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {MAX_BODY_BYTES}\r\n\r\n"
     ).encode()
     host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
     large = {"name": "x" * 200_000}
     with contextlib.ExitStack() as slow:
-        for _ in range(3 * MOST_HELD_BYTES // MOST_BODY_BYTES):
+        for _ in range(3 * MAX_HELD_BYTES // MAX_BODY_BYTES):
             connection = slow.enter_context(socket.create_connection((host, int(port))))
             connection.sendall(head + half)
         found = api.post("topics", json=large)
@@ -350,14 +350,14 @@ def test_the_cluster_at_a_glance(api: httpx.Client, broker: BrokerProcess) -> No
 def test_the_broker_tells_what_it_counts(api: httpx.Client, log: RemoteLog) -> None:
     assert log.topics() is not None
     shown = ok(api.get("broker"))
-    assert shown["figures"]["connections_accepted"] >= 1
-    assert shown["times"]["loop_stall_seconds"]["count"] > 0
-    by_api = {each["api"]: each["times"] for each in shown["requests"]}
+    assert shown["counters"]["connections_accepted"] >= 1
+    assert shown["latencies"]["event_loop_delay_seconds"]["count"] > 0
+    by_api = {each["api"]: each["latency"] for each in shown["requests"]}
     assert by_api["Metadata"]["count"] >= 1
-    assert by_api["Metadata"]["half_below_seconds"] <= by_api["Metadata"]["most_below_seconds"]
+    assert by_api["Metadata"]["p50_seconds"] <= by_api["Metadata"]["p99_seconds"]
     assert shown["problems"] == []
     ok(api.get("broker"))
-    calls = {each["api"]: each["times"] for each in ok(api.get("broker"))["http_calls"]}
+    calls = {each["api"]: each["latency"] for each in ok(api.get("broker"))["http_requests"]}
     assert calls["describe_broker"]["count"] >= 2
 
 
@@ -396,21 +396,21 @@ def test_a_pipeline_reports_in(api: httpx.Client) -> None:
 def test_reports_are_bounded_and_forgotten() -> None:
     clock = FakeClock()
     pipelines = Pipelines(clock)
-    for number in range(MOST_PIPELINES + 5):
+    for number in range(MAX_PIPELINES + 5):
         pipelines.report(f"p{number:03}", PipelineProgress())
     names = [each.name for each in pipelines.all()]
-    assert len(names) == MOST_PIPELINES
+    assert len(names) == MAX_PIPELINES
     assert names[0] == "p005", "those that were silent for longest made room"
-    for number in range(MOST_POINTS + 10):
-        query = QueryProgress(f"q{number % (MOST_QUERIES + 3)}", batch_id=number)
+    for number in range(MAX_POINTS + 10):
+        query = QueryProgress(f"q{number % (MAX_QUERIES + 3)}", batch_id=number)
         pipelines.report("p010", PipelineProgress([query]))
     shown = pipelines.one("p010")
-    assert shown is not None and len(shown.queries) == MOST_QUERIES
-    for number in range(MOST_POINTS + 10):
+    assert shown is not None and len(shown.queries) == MAX_QUERIES
+    for number in range(MAX_POINTS + 10):
         pipelines.report("p010", PipelineProgress([QueryProgress("q0", batch_id=number)]))
     shown = pipelines.one("p010")
     assert shown is not None
-    assert max(len(each.points) for each in shown.queries) == MOST_POINTS
+    assert max(len(each.points) for each in shown.queries) == MAX_POINTS
     clock.advance(SILENCE_MS + 1)
     pipelines.report("new", PipelineProgress())
     assert [each.name for each in pipelines.all()] == ["new"]

@@ -11,14 +11,14 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, http_address, http_broker, ok, problem
 
-MOST_CONNECTIONS = 8
+MAX_CONNECTIONS = 8
 BIG_BODY = 8_000_000
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {
-        "http.max.connections": str(MOST_CONNECTIONS),
+        "http.max.connections": str(MAX_CONNECTIONS),
         "http.idle.timeout.ms": "2000",
         "http.upload.stall.ms": "500",
         "http.max.json.objects": "5000",
@@ -66,7 +66,7 @@ def health(opened: Opened) -> bytes:
 def test_idle_connections_make_room_for_a_client_that_asks(
     broker: BrokerProcess, opened: Opened
 ) -> None:
-    for _ in range(3 * MOST_CONNECTIONS):
+    for _ in range(3 * MAX_CONNECTIONS):
         opened.connect()
     with client_of(broker) as client:
         ok(client.get("/api/v1/topics"))
@@ -74,7 +74,7 @@ def test_idle_connections_make_room_for_a_client_that_asks(
 
 def test_health_answers_while_every_connection_is_busy(opened: Opened) -> None:
     live = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    for _ in range(MOST_CONNECTIONS):
+    for _ in range(MAX_CONNECTIONS):
         assert opened.connect(live).recv(15).startswith(b"HTTP/1.1 200")
     other = opened.connect(b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert other.recv(1000).startswith(b"HTTP/1.1 503")
@@ -113,7 +113,7 @@ def test_an_upload_that_stalls_is_ended(opened: Opened) -> None:
 
 
 def test_stalled_uploads_do_not_keep_others_out(broker: BrokerProcess, opened: Opened) -> None:
-    for _ in range(MOST_CONNECTIONS - 1):
+    for _ in range(MAX_CONNECTIONS - 1):
         opened.connect(upload(BIG_BODY))
     with client_of(broker) as client:
         ok(client.post("/api/v1/topics", json={"name": "made", "partitions": 1}), 201)

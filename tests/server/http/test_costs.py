@@ -22,22 +22,22 @@ from strandlog.model import Record, TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.server.http.body_limit import (
     LARGE_ANSWER_BYTES,
-    MOST_HELD_BYTES,
+    MAX_HELD_BYTES,
     SMALL_BODY_BYTES,
-    Bodies,
+    BodyLimit,
 )
 from strandlog.server.http.records.filter import RecordFilter
 from strandlog.server.http.records.payload import (
-    MOST_JSON_BYTES,
-    MOST_PARSED_ITEMS,
+    MAX_JSON_BYTES,
+    MAX_PARSED_ITEMS,
     TooLargeToParseError,
     is_json,
+    json_records,
     parsed,
-    shown_records,
 )
-from strandlog.server.http.records.scan import Bounds, sift
+from strandlog.server.http.records.scan import ScanLimits, scan
 
-MANY_ITEMS = b'{"a":[' + b"[]," * MOST_PARSED_ITEMS + b"0]}"
+MANY_ITEMS = b'{"a":[' + b"[]," * MAX_PARSED_ITEMS + b"0]}"
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,13 @@ def test_values_of_very_many_items_are_not_parsed() -> None:
     with pytest.raises(TooLargeToParseError):
         parsed(MANY_ITEMS)
     assert parsed(b'{"a": [1, 2]}') == {"a": [1, 2]}
-    text = b"," * MOST_PARSED_ITEMS * 2
+    text = b"," * MAX_PARSED_ITEMS * 2
     assert parsed(text) != text  # what is no JSON is not counted
 
 
 def test_json_is_shown_as_json_up_to_a_size_and_then_as_text() -> None:
-    assert is_json(b"[" + b" " * (MOST_JSON_BYTES - 2) + b"]")
-    assert not is_json(b"[" + b" " * MOST_JSON_BYTES + b"]")
+    assert is_json(b"[" + b" " * (MAX_JSON_BYTES - 2) + b"]")
+    assert not is_json(b"[" + b" " * MAX_JSON_BYTES + b"]")
 
 
 @pytest.mark.parametrize("data", [b'["\xff"]', b"[1,]", b"[" * 100_000, b"[1] 2", b""])
@@ -90,19 +90,19 @@ def test_what_is_no_json_is_not_shown_as_such(data: bytes) -> None:
 
 def test_a_page_that_is_full_cuts_the_records_after() -> None:
     records = [record(offset, b"\0" * 1000) for offset in range(5)]
-    found = shown_records(records, "text", 1000, total_bytes=10_000)
+    found = json_records(records, "text", 1000, total_bytes=10_000)
     sizes = [len(bytes(each.value.data)) for each in found if each.value is not None]
     assert sizes[0] > 5000  # a NUL takes six characters
     assert sum(sizes) < 20_000
-    assert [each.value.is_cut for each in found if each.value is not None][-1]
+    assert [each.value.is_truncated for each in found if each.value is not None][-1]
 
 
 def test_a_look_ends_with_the_record_at_which_its_bytes_run_out() -> None:
     data = build_batch(0, [b"v" * 1000] * 100)
     answer = FetchAnswer(TopicPartition("t", 0), None, 100, 0, memoryview(data))
-    bounds = Bounds(100, 1000, 2500, stopwatch() + 60, 1 << 20)
-    piece = sift(answer, 0, RecordFilter(value="x").test(), bounds)
-    assert (piece.looked_at, piece.next_offset) == (3, 3)
+    bounds = ScanLimits(100, 1000, 2500, stopwatch() + 60, 1 << 20)
+    piece = scan(answer, 0, RecordFilter(value="x").test(), bounds)
+    assert (piece.scanned_records, piece.next_offset) == (3, 3)
 
 
 # -- bodies and answers ----------------------------------------------------------------------------
@@ -120,8 +120,8 @@ def test_a_large_body_without_records_is_refused(api: httpx.Client) -> None:
 
 def test_an_answer_has_its_room_before_it_is_made() -> None:
     async def run() -> None:
-        bodies = Bodies(broker_settings({}))
-        rooms = [await bodies.room() for _ in range(MOST_HELD_BYTES // LARGE_ANSWER_BYTES)]
+        bodies = BodyLimit(broker_settings({}))
+        rooms = [await bodies.room() for _ in range(MAX_HELD_BYTES // LARGE_ANSWER_BYTES)]
         one_more = asyncio.ensure_future(bodies.room())
         await asyncio.sleep(0.01)
         assert not one_more.done()
@@ -134,7 +134,7 @@ def test_an_answer_has_its_room_before_it_is_made() -> None:
 
 def test_an_answer_gives_its_room_back_when_it_is_sent() -> None:
     async def run() -> None:
-        bodies = Bodies(broker_settings({}))
+        bodies = BodyLimit(broker_settings({}))
         answer = bodies.answer(await bodies.room(), b"x" * 200_000, 200, "text/plain")
         sent: list[dict[str, Any]] = []
 

@@ -18,7 +18,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
 
 from strandlog.server.http.listener import STALL_SECONDS
-from strandlog.server.http.live import MOST_CLIENTS
+from strandlog.server.http.live import MAX_CLIENTS
 
 LIVE = "/api/v1/live"
 
@@ -161,7 +161,7 @@ def test_a_tail_through_a_filter_finds_what_is_rare(
     query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False, "limit": 5}
     with (
         client_of(broker) as other,
-        events(client, **query, path="n", equals="7", show="plain") as found,
+        events(client, **query, path="n", equals="7", format="plain") as found,
     ):
         time.sleep(0.3)
         send(other, topic, *(f'{{"n": {n}}}' for n in range(1000)))
@@ -209,7 +209,7 @@ def test_mistakes_are_told_before_the_stream(
 
 def test_only_so_many_streams(broker: BrokerProcess) -> None:
     host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
-    open_ones = [socket.create_connection((host, int(port))) for _ in range(MOST_CLIENTS)]
+    open_ones = [socket.create_connection((host, int(port))) for _ in range(MAX_CLIENTS)]
     for each in open_ones:
         each.sendall(f"GET {LIVE}?interval_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     for each in open_ones:
@@ -245,7 +245,7 @@ def test_clients_that_do_not_read_cost_little_and_are_hung_up_on(
 ) -> None:
     topic = make(client, "unread")
     host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
-    query = f"topic={topic}&interval_ms=100&limit=200&show_bytes=16384"
+    query = f"topic={topic}&interval_ms=100&limit=200&max_value_bytes=16384"
     idle = []
     for _ in range(10):
         connection = socket.socket()

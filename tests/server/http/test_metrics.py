@@ -156,7 +156,7 @@ def test_a_scrape_of_thousand_partitions_does_not_hold_up_the_loop(tmp_path: Pat
 def _late(found: dict[str, list[tuple[dict[str, str], float]]], seconds: float) -> float:
     """How often the event loop was later than that."""
     buckets = {
-        labels["le"]: value for labels, value in found["strandlog_loop_stall_seconds_bucket"]
+        labels["le"]: value for labels, value in found["strandlog_event_loop_delay_seconds_bucket"]
     }
     return buckets["+Inf"] - buckets[str(seconds)]
 
@@ -175,7 +175,7 @@ def test_a_broker_with_a_full_disk_is_alive_and_not_ready(tmp_path: Path) -> Non
         client_of(running) as client,
     ):
         ok(client.get("/healthz"))
-        assert "appends are refused" in ok(client.get("/readyz"), 503)["reasons"][0]
+        assert "appends are rejected" in ok(client.get("/readyz"), 503)["reasons"][0]
 
 
 # -- the guards ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.support.http_client import PATIENCE_S, client_of, http_broker, ok
 
 from strandlog.model import Record
 from strandlog.server.http.records.filter import RecordFilter, at_path, parse_path
-from strandlog.server.http.records.payload import Show, shown
+from strandlog.server.http.records.payload import PayloadFormat, payload
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def make(api: httpx.Client, name: str, partitions: int = 1) -> str:
 
 
 def send(api: httpx.Client, topic: str, records: list[dict[str, Any]], **more: Any) -> Any:
-    return ok(api.post(f"topics/{topic}/records", json={"records": records, **more}))["places"]
+    return ok(api.post(f"topics/{topic}/records", json={"records": records, **more}))["results"]
 
 
 def page(api: httpx.Client, topic: str, **query: Any) -> Any:
@@ -68,7 +68,7 @@ def test_records_come_back_as_they_went_in(api: httpx.Client, acks: str) -> None
     while len(by_offset) < 5 and time.monotonic() < deadline:  # readers see what is on disk
         by_offset = {each["offset"]: each for each in page(api, topic, offset=0)["records"]}
     first = by_offset[0]
-    assert first["key"] == {"kind": "text", "data": "k", "size_bytes": 1, "is_cut": False}
+    assert first["key"] == {"kind": "text", "data": "k", "size_bytes": 1, "is_truncated": False}
     assert first["value"]["data"] == "text ✓"
     assert [(h["name"], h["value"] and h["value"]["data"]) for h in first["headers"]] == [
         ("h", "x"),
@@ -78,7 +78,7 @@ def test_records_come_back_as_they_went_in(api: httpx.Client, acks: str) -> None
         "kind": "json",
         "data": {"id": 7},
         "size_bytes": 8,
-        "is_cut": False,
+        "is_truncated": False,
     }
     assert by_offset[1]["value"]["data"] == {"n": 1.5, "big": 10**30, "list": [None, True]}
     assert by_offset[2]["value"]["kind"] == "base64"
@@ -192,7 +192,7 @@ def test_work_is_bounded_and_goes_on(api: httpx.Client, broker: BrokerProcess) -
     assert producer.flush(PATIENCE_S) == 0
     found = page(api, topic, path="n", equals="19999", max_bytes=500_000)
     assert found["records"] == [] and not found["is_at_end"], "though it all fits a piece"
-    assert 500_000 <= found["looked_at_bytes"] < 2_000_000
+    assert 500_000 <= found["scanned_bytes"] < 2_000_000
     rounds = 0
     while not found["records"]:
         assert not found["is_at_end"]
@@ -201,7 +201,7 @@ def test_work_is_bounded_and_goes_on(api: httpx.Client, broker: BrokerProcess) -
     assert rounds >= 1
     assert found["records"][0]["offset"] == 19_999
     hurried = page(api, topic, value="nowhere", max_ms=1)
-    assert hurried["looked_at_records"] < 20_000 and not hurried["is_at_end"]
+    assert hurried["scanned_records"] < 20_000 and not hurried["is_at_end"]
 
 
 def test_committed_readers_do_not_see_what_was_aborted(
@@ -231,15 +231,15 @@ def test_committed_readers_do_not_see_what_was_aborted(
 def test_long_values_are_cut_and_say_so(api: httpx.Client) -> None:
     topic = make(api, "long")
     send(api, topic, [{"value": "€" * 1000}, {"value_json": {"a": "x" * 500}}])
-    found = page(api, topic, show_bytes=100)["records"]
+    found = page(api, topic, max_value_bytes=100)["records"]
     assert found[0]["value"] == {
         "kind": "text",
         "data": "€" * 33,
         "size_bytes": 3000,
-        "is_cut": True,
+        "is_truncated": True,
     }
-    assert found[1]["value"]["kind"] == "text" and found[1]["value"]["is_cut"]
-    assert page(api, topic, show_bytes=3000)["records"][0]["value"]["is_cut"] is False
+    assert found[1]["value"]["kind"] == "text" and found[1]["value"]["is_truncated"]
+    assert page(api, topic, max_value_bytes=3000)["records"][0]["value"]["is_truncated"] is False
 
 
 def test_a_cursor_from_before_retention_goes_on_with_what_is_there(
@@ -284,7 +284,7 @@ def test_damage_is_told_and_passed_over(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "show", "kind", "told"),
+    ("data", "form", "kind", "told"),
     [
         (b'{"a": [1, 2.50]}', "auto", "json", '{"a": [1, 2.50]}'),
         (b"[" * 5000, "auto", "text", '"' + "[" * 5000 + '"'),
@@ -298,8 +298,8 @@ def test_damage_is_told_and_passed_over(tmp_path: Path, place: str) -> None:
         (b"", "auto", "text", '""'),
     ],
 )
-def test_how_bytes_are_shown(data: bytes, show: Show, kind: str, told: str) -> None:
-    found = shown(data, show, 100_000)
+def test_how_bytes_are_shown(data: bytes, form: PayloadFormat, kind: str, told: str) -> None:
+    found = payload(data, form, 100_000)
     assert found is not None
     assert (found.kind, bytes(found.data).decode()) == (kind, told)
     json.loads(bytes(found.data))

@@ -56,7 +56,7 @@ async def _check(server: Server, clients: list[Client], clock: FakeClock) -> Non
     await busy.ask(3, 4, TOPIC + b"\1")  # creates the topic
     fetch = struct.pack(">iiiib", -1, LONG_WAIT_MS, 1, 10**6, 0) + TOPIC
     waiting.send(1, 4, fetch + struct.pack(">iiqi", 1, 0, 0, 10**6))
-    while not server.metrics()["parked_fetches"]:
+    while not server.metrics()["waiting_fetches"]:
         await asyncio.sleep(0.01)
     clock.advance(IDLE_MS - 100)
     await busy.ask(18, 0)

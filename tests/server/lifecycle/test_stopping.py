@@ -251,7 +251,7 @@ def test_a_sync_that_the_disk_refuses_is_no_crash(
             writer.write(_produce(b"t", batch))
             answer = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
             assert struct.unpack_from(">h", answer, 4 + 4 + 2 + 1 + 4 + 4)[0] != 0
-            assert server.metrics()["failed_syncs"] == 1
+            assert server.metrics()["fsync_failures"] == 1
         await _hang_up(writer)
         assert not server.crashed.done()
         await server.stop()

@@ -86,6 +86,7 @@ def test_damage_that_a_client_meets_is_a_problem_of_the_broker_and_logged_once(
         consumed(damaged, 0, COUNT)
     with client_of(damaged) as http:
         problems = ok(http.get("/api/v1/broker"))["problems"]
+        assert ok(http.get("/api/v1/cluster"))["problems"] == problems
     assert len(problems) == 1
     assert f"(after offset {DAMAGED_OFFSET - 1}): checksum does not match" in problems[0]
     assert damaged.log is not None

@@ -61,7 +61,7 @@ def wait_for(told: Callable[[], Any]) -> None:
 def test_what_is_told_is_what_a_broker_takes_and_shows(
     tmp_path: Path, reporters: Callable[..., Reporter]
 ) -> None:
-    names = ("MOST_QUERIES", "MOST_NAME_CHARACTERS")
+    names = ("MAX_QUERIES", "MAX_NAME_CHARACTERS")
     assert [getattr(module, name) for name in names] == [getattr(taken, name) for name in names]
     with http_broker(tmp_path / "data") as broker, client_of(broker) as client:
         reporter = reporters(http_address(broker), "a/b é?")
@@ -80,7 +80,7 @@ def test_what_is_told_is_what_a_broker_takes_and_shows(
     assert shown["error"].startswith("why: x")
     assert shown["ui_url"] is None, "Spark's pages end with it"
     queries = {query["last"]["name"]: query["last"] for query in shown["queries"]}
-    assert len(queries) == taken.MOST_QUERIES
+    assert len(queries) == taken.MAX_QUERIES
     assert queries["orders"] == REPORT._asdict()
     assert [query["rows_per_second"] for name, query in queries.items() if "odd" in name] == [0, 0]
 

@@ -25,10 +25,10 @@ from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.live import Live, LiveQuery
 from strandlog.server.http.metrics.exposition import Exposition
 from strandlog.server.http.openapi import Stream, document
-from strandlog.server.http.problems import HttpError, refusal
+from strandlog.server.http.problems import HttpError, problem_response
 from strandlog.server.http.routing import JSON, endpoint
-from strandlog.server.http.security import Guards
-from strandlog.server.http.state import Context
+from strandlog.server.http.security import RequestChecks
+from strandlog.server.http.state import HttpState
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -40,7 +40,7 @@ def told(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except Exception as error:  # noqa: BLE001 - what is none of ours is logged there, as 500
-            return refusal(error)
+            return problem_response(error)
 
     return answering
 
@@ -49,7 +49,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     """What the router says: there is no such path, or no such method."""
     assert isinstance(error, HTTPException)
     words = f"{request.method} {request.url.path}: {error.detail}"
-    answer = refusal(HttpError(error.status_code, error.detail.capitalize(), words))
+    answer = problem_response(HttpError(error.status_code, error.detail.capitalize(), words))
     answer.headers.update(error.headers or {})
     return answer
 
@@ -66,12 +66,12 @@ class Application:
     """Everything that is served over HTTP."""
 
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
-        self._context = Context(core, options)
-        self.bodies = self._context.bodies
-        health, exposition = Health(self._context), Exposition(self._context)
-        live, console = Live(self._context), Console()
-        streams = [Stream("/live", LiveQuery, "Rates, lag, and the tail of a topic")]
-        described = msgspec.json.encode(document(ROUTES, streams, PREFIX, self._context.version))
+        self._state = HttpState(core, options)
+        self.bodies = self._state.bodies
+        health, exposition = Health(self._state), Exposition(self._state)
+        live, console = Live(self._state), Console()
+        streams = [Stream("/live", LiveQuery, "Stream rates, lag and new records of a topic")]
+        described = msgspec.json.encode(document(ROUTES, streams, PREFIX, self._state.version))
 
         async def openapi(request: Request) -> Response:
             del request
@@ -89,18 +89,18 @@ class Application:
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
         app.router.redirect_slashes = False
-        self.guarded = Guards(app, options.hosts)
+        self.guarded = RequestChecks(app, options.hosts)
 
     def _api(self) -> Iterator[Route]:
         """A route for each path: those that share one would hide each other's methods."""
         by_path: dict[str, dict[str, Endpoint]] = {}
         for each in ROUTES:
             found = by_path.setdefault(PREFIX + each.path, {})
-            found[each.method] = told(endpoint(each, self._context))
+            found[each.method] = told(endpoint(each, self._state))
         for path, endpoints in by_path.items():
             yield Route(path, _by_method(endpoints), methods=list(endpoints))
 
     def stop(self) -> None:
         """Whatever never ends by itself ends now."""
-        self._context.stopping.set()
-        self._context.rates.stop()
+        self._state.stopping.set()
+        self._state.rates.stop()

@@ -22,9 +22,9 @@ from strandlog.config.tables.broker import BrokerSettings
 from strandlog.server.http.problems import HttpError
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
-MOST_BODY_BYTES = 8 * 1024 * 1024
+MAX_BODY_BYTES = 8 * 1024 * 1024
 SMALL_BODY_BYTES = 256 * 1024  # of every request that carries no records
-MOST_HELD_BYTES = 64 * 1024 * 1024  # of all requests that are under way; the same for answers
+MAX_HELD_BYTES = 64 * 1024 * 1024  # of all requests that are under way; the same for answers
 UNKNOWN_BODY_BYTES = 1024 * 1024  # taken for the size of a body that does not say
 UPLOAD_PATIENCE_SECONDS = 0.5
 ANSWER_PATIENCE_SECONDS = 2.0
@@ -43,12 +43,12 @@ def _too_slow(words: str) -> HttpError:
     return HttpError(408, "Request timeout", f"{words}; send it again")
 
 
-class Bodies:
+class BodyLimit:
     """What is held for the clients of one server."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        self._uploads = PeerBudget(MOST_HELD_BYTES, UPLOAD_PATIENCE_SECONDS)
-        self._answers = PeerBudget(MOST_HELD_BYTES, ANSWER_PATIENCE_SECONDS)
+        self._uploads = PeerBudget(MAX_HELD_BYTES, UPLOAD_PATIENCE_SECONDS)
+        self._answers = PeerBudget(MAX_HELD_BYTES, ANSWER_PATIENCE_SECONDS)
         self._stall_seconds = settings.http_upload_stall_ms / 1000
         self._timeout_seconds = settings.http_upload_timeout_ms / 1000
         self.disconnect: Disconnect = lambda _: None  # set by the server that has connections
@@ -128,7 +128,7 @@ class Bodies:
 
 class _LargeAnswer(Response):
     def __init__(
-        self, bodies: Bodies, hold: Hold, body: bytes, status: int, media_type: str
+        self, bodies: BodyLimit, hold: Hold, body: bytes, status: int, media_type: str
     ) -> None:
         super().__init__(body, status, headers={"content-type": media_type})
         self._bodies = bodies

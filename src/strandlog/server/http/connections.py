@@ -23,7 +23,7 @@ from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
 from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
 from strandlog.server.http.parsing import BoundedParser
-from strandlog.server.http.problems import HttpError, refusal
+from strandlog.server.http.problems import HttpError, problem_response
 
 HEALTH_PATHS = ("/healthz", "/readyz")
 LOOKS = 10  # at idle connections, during the time that one may be idle
@@ -144,7 +144,7 @@ def _only_health(app: Any) -> Callable[[Scope, Receive, Send], Any]:
         if scope["path"] in HEALTH_PATHS:
             await app(scope, receive, send)
             return
-        busy = HttpError(503, "Too many connections", "ask again in a moment")
-        await refusal(busy)(scope, receive, send)
+        busy = HttpError(503, "Too many connections", "retry in a moment")
+        await problem_response(busy)(scope, receive, send)
 
     return serve

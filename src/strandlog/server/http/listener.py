@@ -40,7 +40,7 @@ class HttpOptions:
     data: str = ""
 
 
-class HttpDoor:
+class HttpListener:
     """One broker, as HTTP clients see it."""
 
     def __init__(

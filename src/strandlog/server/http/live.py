@@ -30,16 +30,16 @@ from starlette.types import Receive, Scope, Send
 from strandlog.clock import stopwatch
 from strandlog.server.awaiting import all_visible
 from strandlog.server.http.metrics.rates import BrokerRates
-from strandlog.server.http.metrics.snapshot import group_facts
+from strandlog.server.http.metrics.snapshot import group_snapshots
 from strandlog.server.http.problems import HttpError, bad_request, problem_of
 from strandlog.server.http.records.filter import RecordFilter
-from strandlog.server.http.records.payload import Show
+from strandlog.server.http.records.payload import PayloadFormat
 from strandlog.server.http.records.tail import Tail, TailOptions, begin_tail
 from strandlog.server.http.routing import read_query
-from strandlog.server.http.state import Context
+from strandlog.server.http.state import HttpState
 
-MOST_CLIENTS = 100
-MOST_GROUPS = 200
+MAX_CLIENTS = 100
+MAX_GROUPS = 200
 LAG_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0
 RETRY_MS = 2000
@@ -54,15 +54,15 @@ class LiveQuery(RecordFilter, forbid_unknown_fields=True):
     topic: str | None = None
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
-    show: Show = "auto"
-    show_bytes: Annotated[int, Meta(ge=1, le=16 * 1024)] = 4 * 1024
+    format: PayloadFormat = "auto"
+    max_value_bytes: Annotated[int, Meta(ge=1, le=16 * 1024)] = 4 * 1024
     interval_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1000
 
 
-class RatesTold(Struct):
+class RatesEvent(Struct):
     """What goes through the broker now; rates are null until it has been looked at twice."""
 
-    at_ms: int
+    timestamp_ms: int
     rates: BrokerRates | None
     connections_open: int
     requests_in_flight: int
@@ -81,43 +81,45 @@ class GroupLag(Struct):
     lag: int
 
 
-class LagTold(Struct):
+class LagEvent(Struct):
     """The groups, those that are furthest behind first."""
 
-    at_ms: int
+    timestamp_ms: int
     groups: list[GroupLag]
 
 
 class Live:
     """All streams of one broker."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._lag: LagTold | None = None
+    def __init__(self, state: HttpState) -> None:
+        self._state = state
+        self._lag: LagEvent | None = None
         self._lag_at = 0.0
         self._lag_turn = asyncio.Lock()
 
     async def live(self, request: Request) -> Response:
         """Begin a stream, unless there is something wrong with it."""
         query = read_query(request, LiveQuery)
-        if self._context.live_clients >= MOST_CLIENTS:
-            raise HttpError(503, "Too many streams", f"{MOST_CLIENTS} streams are open; end some")
+        if self._state.live_clients >= MAX_CLIENTS:
+            raise HttpError(503, "Too many streams", f"{MAX_CLIENTS} streams are open; end some")
         if query.partition is not None and query.topic is None:
             raise bad_request("`partition` needs a `topic`")
         tail, test = None, query.test()
         if query.topic is not None:
-            options = TailOptions(query.partition, test, query.limit, query.show, query.show_bytes)
-            tail = await begin_tail(self._context, query.topic, options)
+            options = TailOptions(
+                query.partition, test, query.limit, query.format, query.max_value_bytes
+            )
+            tail = await begin_tail(self._state, query.topic, options)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        return _Stream(self, self._context, query, tail)
+        return _Stream(self, self._state, query, tail)
 
-    def rates(self) -> RatesTold:
-        core = self._context.core
+    def rates(self) -> RatesEvent:
+        core = self._state.core
         metrics = core.metrics
-        return RatesTold(
+        return RatesEvent(
             core.clock.now_ms(),
-            self._context.rates.broker(),
+            self._state.rates.broker(),
             metrics.connections_open,
             metrics.requests_in_flight,
             metrics.produced_records,
@@ -126,15 +128,15 @@ class Live:
             metrics.fetched_records,
         )
 
-    async def lag(self) -> LagTold:
+    async def lag(self) -> LagEvent:
         """How far the groups are behind; the same answer for all who ask within a second."""
         async with self._lag_turn:
             if self._lag is None or stopwatch() - self._lag_at >= LAG_SECONDS:
-                await all_visible(self._context.core)
-                found = await group_facts(self._context.broker)
+                await all_visible(self._state.core)
+                found = await group_snapshots(self._state.broker)
                 rows = [GroupLag(each.group, each.state, each.members, each.lag) for each in found]
                 rows.sort(key=lambda row: (-row.lag, row.group))
-                self._lag = LagTold(self._context.core.clock.now_ms(), rows[:MOST_GROUPS])
+                self._lag = LagEvent(self._state.core.clock.now_ms(), rows[:MAX_GROUPS])
                 self._lag_at = stopwatch()
             return self._lag
 
@@ -142,17 +144,17 @@ class Live:
 class _Stream(Response):
     """One client's stream."""
 
-    def __init__(self, live: Live, context: Context, query: LiveQuery, tail: Tail | None) -> None:
+    def __init__(self, live: Live, state: HttpState, query: LiveQuery, tail: Tail | None) -> None:
         super().__init__()
         self._live = live
-        self._context = context
+        self._state = state
         self._query = query
         self._tail = tail
         self._told_at = stopwatch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        with self._counted(), _tasks(_gone(receive), self._context.stopping.wait()) as ends:
+        with self._counted(), _tasks(_gone(receive), self._state.stopping.wait()) as ends:
             headers = [(b"content-type", EVENT_STREAM.encode()), (b"x-accel-buffering", b"no")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._sent(send, f"retry: {RETRY_MS}\n\n".encode(), ends)
@@ -188,11 +190,11 @@ class _Stream(Response):
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        self._context.live_clients += 1
+        self._state.live_clients += 1
         try:
             yield
         finally:
-            self._context.live_clients -= 1
+            self._state.live_clients -= 1
 
     async def _events(self) -> bytes:
         """What there is to tell now."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the JSON API, out of its table of routes."""
+"""Generates the OpenAPI document from the route table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFERENCE = "#/components/schemas/{name}"
 
 
 class Stream(NamedTuple):
-    """A path that answers with events."""
+    """A path that responds with server-sent events."""
 
     path: str
     query: type
@@ -26,7 +26,7 @@ class Stream(NamedTuple):
 def document(
     routes: Sequence[ApiRoute], streams: Sequence[Stream], prefix: str, version: str
 ) -> dict[str, Any]:
-    """The whole document, as plain values."""
+    """The document as plain values."""
     kinds: list[type] = [Problem]
     for route in routes:
         kinds += [kind for kind in (route.answer, route.body) if kind is not None]
@@ -82,7 +82,7 @@ def _stream(stream: Stream, problem: dict[str, Any]) -> dict[str, Any]:
         "parameters": _in_query(stream.query),
         "responses": {
             "200": {
-                "description": "Server-sent events, until somebody hangs up.",
+                "description": "Server-sent events, until the client disconnects.",
                 "content": {"text/event-stream": {"schema": {"type": "string"}}},
             },
             "default": _refused(problem),
@@ -91,7 +91,7 @@ def _stream(stream: Stream, problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refused(problem: dict[str, Any]) -> dict[str, Any]:
-    return {"description": "What went wrong.", "content": {PROBLEM_TYPE: {"schema": problem}}}
+    return {"description": "The error.", "content": {PROBLEM_TYPE: {"schema": problem}}}
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def _in_query(kind: type) -> list[dict[str, Any]]:
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a parameter; one that is not given is left out, and null is a word."""
+    """The schema of a parameter without null: in a query, an absent parameter is left out."""
     choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     if len(choices) == 1:
         return {**{k: v for k, v in schema.items() if k not in ("anyOf", "default")}, **choices[0]}

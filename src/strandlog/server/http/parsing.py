@@ -12,8 +12,8 @@ import re
 
 import h11
 
-MOST_HEAD_BYTES = 16 * 1024  # of what h11 keeps of an incomplete head; a whole one has a piece more
-MOST_HEAD_LINES = 100
+MAX_HEAD_BYTES = 16 * 1024  # of what h11 keeps of an incomplete head; a whole one has a piece more
+MAX_HEAD_LINES = 100
 PIECE_BYTES = 16 * 1024
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")  # the end of a head
@@ -23,7 +23,7 @@ class BoundedParser(h11.Connection):
     """The server's side of one connection."""
 
     def __init__(self) -> None:
-        super().__init__(h11.SERVER, MOST_HEAD_BYTES)
+        super().__init__(h11.SERVER, MAX_HEAD_BYTES)
         self._arrived = bytearray()  # and not handed to h11 yet
 
     def receive_data(self, data: bytes) -> None:
@@ -44,7 +44,7 @@ class BoundedParser(h11.Connection):
     def _check_head(self) -> None:
         data, _ = self.trailing_data
         end = _BLANK_LINE.search(data)
-        if data.count(b"\n", 0, end.start() if end else len(data)) > MOST_HEAD_LINES:
+        if data.count(b"\n", 0, end.start() if end else len(data)) > MAX_HEAD_LINES:
             raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
 
 

@@ -64,7 +64,7 @@ def _problem(status: int, title: str, detail: str) -> Problem:
     return Problem(f"urn:strandlog:problem:{name}", title, status, shown)
 
 
-def refusal(error: Exception) -> Response:
+def problem_response(error: Exception) -> Response:
     """The response that an error is told with."""
     problem = problem_of(error)
     headers = {"retry-after": "1"} if problem.status == 503 else None

@@ -21,7 +21,7 @@ from strandlog.clock import stopwatch
 from strandlog.server.http.body_limit import SMALL_BODY_BYTES
 from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.security import check_is_json
-from strandlog.server.http.state import Context
+from strandlog.server.http.state import HttpState
 
 IN_LOOP_BYTES = 64 * 1024  # a body up to here is read quicker than a thread is told to
 JSON = "application/json"
@@ -35,7 +35,7 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Query, Body]):
+class ApiRequest(Generic[Query, Body]):
     """What somebody asks for."""
 
     path: dict[str, str]
@@ -48,7 +48,7 @@ class ApiRoute(NamedTuple):
 
     method: str
     path: str
-    handle: Callable[[Context, Any], Awaitable[Any]]
+    handle: Callable[[HttpState, Any], Awaitable[Any]]
     summary: str
     answer: type | None = None  # None: nothing to say but that it is done
     query: type = Nothing
@@ -63,10 +63,10 @@ class ApiRoute(NamedTuple):
         return self.handle.__name__
 
 
-def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable[Response]]:
     """What answers the calls of a row."""
 
-    metrics = context.core.metrics
+    metrics = state.core.metrics
 
     async def timed(request: Request) -> Response:
         began = stopwatch()
@@ -80,26 +80,26 @@ def endpoint(route: ApiRoute, context: Context) -> Callable[[Request], Awaitable
         path = {name: _decoded(text) for name, text in request.path_params.items()}
         query: Any = read_query(request, route.query)
         if route.body is None:
-            return await answered(Call(path, query, None))
-        async with context.bodies.held(request, route.most_body_bytes) as data:
-            _check_object_count(data, context.broker.settings.http_max_json_objects)
+            return await answered(ApiRequest(path, query, None))
+        async with state.bodies.held(request, route.most_body_bytes) as data:
+            _check_object_count(data, state.broker.settings.http_max_json_objects)
             body = await _body(data, route.body)
-            return await answered(Call(path, query, body))
+            return await answered(ApiRequest(path, query, body))
 
-    async def answered(call: Call[Any, Any]) -> Response:
+    async def answered(call: ApiRequest[Any, Any]) -> Response:
         if not route.is_large:
-            answer = await route.handle(context, call)
+            answer = await route.handle(state, call)
             if route.answer is None:
                 return Response(status_code=204)
             return Response(msgspec.json.encode(answer), route.status, media_type=JSON)
-        room = await context.bodies.room()
+        room = await state.bodies.room()
         try:
-            answer = await route.handle(context, call)
+            answer = await route.handle(state, call)
             written = await asyncio.to_thread(msgspec.json.encode, answer)
         except BaseException:
             room.release()
             raise
-        return context.bodies.answer(room, written, route.status, JSON)
+        return state.bodies.answer(room, written, route.status, JSON)
 
     return timed
 

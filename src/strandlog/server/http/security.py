@@ -8,7 +8,7 @@ elsewhere, so:
     Content-Type    requests that change something say that they are JSON (`check_is_json`). A
                     form of another page cannot, and there is no CORS that would let its scripts:
                     415. DELETE needs no such word: no form can send it
-    Content-Length  at most `MOST_BODY_BYTES`: 413; a body without it is counted (`bodies.py`), and
+    Content-Length  at most `MAX_BODY_BYTES`: 413; a body without it is counted (`bodies.py`), and
                     most calls allow less (`calls.py`)
 
 Paths go on as they were sent: a group may have "/" in its name, so parts are decoded when they
@@ -25,8 +25,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strandlog.server.http.body_limit import MOST_BODY_BYTES, too_large
-from strandlog.server.http.problems import HttpError, refusal
+from strandlog.server.http.body_limit import MAX_BODY_BYTES, too_large
+from strandlog.server.http.problems import HttpError, problem_response
 
 ANY_HOST = "*"
 CHANGING_METHODS = frozenset({"POST", "PUT", "PATCH"})
@@ -59,7 +59,7 @@ def _without_port(header: str) -> str:
     return header.partition(":")[0]
 
 
-class Guards:
+class RequestChecks:
     """The application, with guards before it."""
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
@@ -72,7 +72,7 @@ class Guards:
         try:
             self._check(Headers(scope=scope))
         except HttpError as error:
-            await refusal(error)(scope, receive, send)
+            await problem_response(error)(scope, receive, send)
             return
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
         # The server is stopping and its grace is over: uvicorn would log a traceback per request.
@@ -85,12 +85,11 @@ class Guards:
             raise HttpError(
                 421,
                 "Unknown host",
-                f"this server does not go by the name {host!r}; ask for it by its address, or add "
-                f"the name to http.hosts",
+                f"host {host!r} is not allowed: use an IP address, or add it to http.hosts",
             )
         length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > MOST_BODY_BYTES:
-            raise too_large(MOST_BODY_BYTES)
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+            raise too_large(MAX_BODY_BYTES)
 
 
 def check_is_json(request: Request) -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from strandlog.server.core import ServerCore
 from strandlog.server.http.api.pipeline_reports import Pipelines
-from strandlog.server.http.body_limit import Bodies
+from strandlog.server.http.body_limit import BodyLimit
 from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.metrics.rates import Rates
 from strandlog.server.record_io import Writing
@@ -16,7 +16,7 @@ LOOKS_AT_ONCE = 2  # through records
 TAILS_AT_ONCE = 1  # that decode; each thread competes with the event loop for the interpreter
 
 
-class Context:
+class HttpState:
     """One broker and its HTTP door."""
 
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
@@ -28,7 +28,7 @@ class Context:
         self.rates = Rates(core)
         self.pipelines = Pipelines(core.clock)
         self.began_ms = core.clock.now_ms()
-        self.bodies = Bodies(core.broker.settings)
+        self.bodies = BodyLimit(core.broker.settings)
         # Each may hold many megabytes and computes; others wait for their turn.
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self.tails = asyncio.Semaphore(TAILS_AT_ONCE)

@@ -46,8 +46,8 @@ PATIENCE_SECONDS = 2.0  # for one answer
 END_SECONDS = 2.0
 MOST_ANSWER_BYTES = 64 * 1024
 # What a broker takes: server/http/api/pipeline_reports.py.
-MOST_QUERIES = 32
-MOST_NAME_CHARACTERS = 200
+MAX_QUERIES = 32
+MAX_NAME_CHARACTERS = 200
 MOST_ERROR_CHARACTERS = 2000
 MOST_WATERMARK_CHARACTERS = 100
 MOST_URL_CHARACTERS = 500
@@ -64,7 +64,7 @@ class Reporter:
         is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_alive` is asked at each beat: a pipeline that is no more says that it has stopped."""
-        self._name = name[:MOST_NAME_CHARACTERS]
+        self._name = name[:MAX_NAME_CHARACTERS]
         self._find = find
         self._is_alive = is_alive
         self._changed = threading.Condition()  # guards what follows, up to the thread
@@ -97,7 +97,7 @@ class Reporter:
             if self._is_over:
                 return
             before = self._reports.get(report.name)
-            if before is None and len(self._reports) == MOST_QUERIES:
+            if before is None and len(self._reports) == MAX_QUERIES:
                 return  # a broker has no room for more
             if before is not None and report.name in self._untold and not report.rows:
                 # An idle batch says nothing about speed, and must not hide the one before it.
@@ -237,7 +237,7 @@ def _query(report: QueryReport) -> dict[str, Any]:
     rate, watermark = report.rows_per_second, report.watermark
     return {
         **report._asdict(),
-        "name": report.name[:MOST_NAME_CHARACTERS],
+        "name": report.name[:MAX_NAME_CHARACTERS],
         # Spark divides by the time that a batch took, which may be none.
         "rows_per_second": rate if math.isfinite(rate) and rate > 0 else 0.0,
         "watermark": None if watermark is None else watermark[:MOST_WATERMARK_CHARACTERS],
@@ -252,5 +252,5 @@ def _url(text: str | None) -> str | None:
 def _detail(body: bytes) -> str:
     """What an answer that is a problem says, in short."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        return str(json.loads(body)["detail"])[:MOST_NAME_CHARACTERS]
+        return str(json.loads(body)["detail"])[:MAX_NAME_CHARACTERS]
     return "no reason is given"

@@ -16,8 +16,8 @@ from strandlog.record.builder import build_batch
 from strandlog.server.core import ServerCore
 from strandlog.server.http.health import readiness
 from strandlog.server.http.listener import HttpOptions
-from strandlog.server.http.metrics.exposition import take_picture
-from strandlog.server.http.state import Context
+from strandlog.server.http.metrics.exposition import take_snapshot
+from strandlog.server.http.state import HttpState
 from strandlog.storage.files import DiskFiles
 from strandlog.testing import FakeClock
 from strandlog.testing.disk.files import SimulatedFiles
@@ -31,18 +31,18 @@ def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works
     batch = bytes(build_batch(0, [b"x"]))
 
     async def run() -> None:
-        context = Context(core, HttpOptions("127.0.0.1", 0))
+        state = HttpState(core, HttpOptions("127.0.0.1", 0))
         core.append(broker.catalog.log("t", 0), batch)
-        assert (await readiness(context)).is_ready
+        assert (await readiness(state)).is_ready
         for operation in ("append", "overwrite", "create"):
             files.fail_on(operation, count=100, error=errno.EIO)
         with pytest.raises(StorageError):
             core.append(broker.catalog.log("t", 0), batch)
-        found = await readiness(context)
+        found = await readiness(state)
         assert not found.is_ready
         assert "Input/output error" in found.reasons[0]
         files.clear_faults()
-        assert (await readiness(context)).is_ready, "it recovers without an append"
+        assert (await readiness(state)).is_ready, "it recovers without an append"
         assert not files.exists("/data/.write-probe")
 
     asyncio.run(run())
@@ -54,11 +54,11 @@ def test_a_data_folder_that_was_removed_is_a_reason_and_metrics_go_on(tmp_path: 
     shutil.rmtree(tmp_path / "data")
 
     async def run() -> None:
-        context = Context(core, HttpOptions("127.0.0.1", 0))
-        found = await readiness(context)
+        state = HttpState(core, HttpOptions("127.0.0.1", 0))
+        found = await readiness(state)
         assert not found.is_ready
         assert "No such file or directory" in found.reasons[0]
-        assert (await take_picture(context)).free_bytes == 0
+        assert (await take_snapshot(state)).free_bytes == 0
 
     asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""The cluster and its one broker over HTTP: size, disk, requests, stalls, problems, settings."""
+"""Cluster summary, broker status and settings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.server.http.health import disk_space, readiness
 from strandlog.server.http.metrics.families import NODE_ID
 from strandlog.server.http.metrics.rates import BrokerRates
-from strandlog.server.http.metrics.snapshot import partition_facts
-from strandlog.server.http.routing import Call, Nothing
-from strandlog.server.http.state import Context
+from strandlog.server.http.metrics.snapshot import partition_snapshots
+from strandlog.server.http.routing import ApiRequest, Nothing
+from strandlog.server.http.state import HttpState
 
-MOST_PROBLEMS = 200
+MAX_PROBLEMS = 200
 
 
-class ClusterFacts(Struct):
-    """What a glance at the broker shows. Rates are null until it has been looked at twice."""
+class Cluster(Struct):
+    """Summary of the cluster. Rates are null until two snapshots have been taken."""
 
     cluster_id: str
     node_id: int
@@ -38,38 +38,39 @@ class ClusterFacts(Struct):
     disk_total_bytes: int
     is_ready: bool
     reasons: list[str]
+    problems: list[str]
     rates: BrokerRates | None
 
 
-class Times(Struct):
-    """How often something happened and how long it took; the shares are upper bounds."""
+class Latency(Struct):
+    """How often something happened and how long it took; the percentiles are upper bounds."""
 
     count: int
     mean_seconds: float
-    half_below_seconds: float
-    most_below_seconds: float  # 99 %
+    p50_seconds: float
+    p99_seconds: float
     max_seconds: float
 
 
-class ApiTimes(Struct):
-    """The requests of one of Kafka's APIs, or one call of ours."""
+class ApiLatency(Struct):
+    """Latency of one Kafka API, or of one operation of the HTTP API."""
 
     api: str
-    times: Times
+    latency: Latency
 
 
-class BrokerFacts(Struct):
-    """How the broker is doing since it started: every figure that it counts, and what is wrong."""
+class BrokerStatus(Struct):
+    """Counters and latencies since the start, and the current problems."""
 
-    figures: dict[str, int]
-    times: dict[str, Times]
-    requests: list[ApiTimes]
-    http_calls: list[ApiTimes]
+    counters: dict[str, int]
+    latencies: dict[str, Latency]
+    requests: list[ApiLatency]
+    http_requests: list[ApiLatency]
     problems: list[str]
 
 
-class SettingShown(Struct):
-    """A setting, its value, and where that was given: a file and line, a variable, an option."""
+class BrokerSetting(Struct):
+    """A setting, its value, and its origin: file and line, environment variable or option."""
 
     name: str
     value: str
@@ -82,63 +83,64 @@ class SettingShown(Struct):
 
 
 class SettingList(Struct):
-    """Settings of the broker, by where they stand in the reference."""
+    """Settings of the broker, in the order of the reference."""
 
-    settings: list[SettingShown]
+    settings: list[BrokerSetting]
 
 
-async def cluster(context: Context, call: Call[Nothing, None]) -> ClusterFacts:
-    del call
-    broker, options = context.broker, context.options
-    partitions = await partition_facts(broker)
-    ready = await readiness(context)
-    return ClusterFacts(
+async def cluster(state: HttpState, request: ApiRequest[Nothing, None]) -> Cluster:
+    del request
+    broker, options = state.broker, state.options
+    partitions = await partition_snapshots(broker)
+    ready = await readiness(state)
+    return Cluster(
         broker.log_dir.cluster_id,
         NODE_ID,
-        context.version,
+        state.version,
         options.kafka_address,
         options.data,
-        context.began_ms,
-        context.core.clock.now_ms(),
+        state.began_ms,
+        state.core.clock.now_ms(),
         len({each.topic for each in partitions}),
         len(partitions),
         sum(each.segments for each in partitions),
         len(broker.group_coordinator.list_groups()),
         sum(each.size_bytes for each in partitions),
-        *await disk_space(context),
+        *await disk_space(state),
         ready.is_ready,
         ready.reasons,
-        context.rates.broker(),
+        broker.problems[:MAX_PROBLEMS],
+        state.rates.broker(),
     )
 
 
-async def describe_broker(context: Context, call: Call[Nothing, None]) -> BrokerFacts:
-    del call
-    metrics = context.core.up_to_date_metrics()
-    figures: dict[str, int] = {}
-    times: dict[str, Times] = {}
+async def describe_broker(state: HttpState, request: ApiRequest[Nothing, None]) -> BrokerStatus:
+    del request
+    metrics = state.core.up_to_date_metrics()
+    counters: dict[str, int] = {}
+    latencies: dict[str, Latency] = {}
     for row in table():
         value = getattr(metrics, row.name)
         if isinstance(value, Histogram):
-            times[row.name] = _times(value)
+            latencies[row.name] = _latency(value)
         elif not isinstance(value, dict):
-            figures[row.name] = value
-    return BrokerFacts(
-        figures,
-        times,
+            counters[row.name] = value
+    return BrokerStatus(
+        counters,
+        latencies,
         _by_name(metrics.request_seconds),
         _by_name(metrics.http_seconds),
-        context.broker.problems[:MOST_PROBLEMS],
+        state.broker.problems[:MAX_PROBLEMS],
     )
 
 
-def _by_name(found: dict[str, Histogram]) -> list[ApiTimes]:
-    return [ApiTimes(name, _times(each)) for name, each in sorted(found.items())]
+def _by_name(found: dict[str, Histogram]) -> list[ApiLatency]:
+    return [ApiLatency(name, _latency(each)) for name, each in sorted(found.items())]
 
 
-def _times(found: Histogram) -> Times:
+def _latency(found: Histogram) -> Latency:
     count = found.count
-    return Times(
+    return Latency(
         count,
         found.sum_seconds / count if count else 0.0,
         found.quantile(0.5),
@@ -147,25 +149,25 @@ def _times(found: Histogram) -> Times:
     )
 
 
-async def broker_settings(context: Context, call: Call[Nothing, None]) -> SettingList:
-    del call
-    return SettingList([_setting(row, *_chosen(context, row)) for row in all_rows()])
+async def broker_settings(state: HttpState, request: ApiRequest[Nothing, None]) -> SettingList:
+    del request
+    return SettingList([_setting(row, *_chosen(state, row)) for row in all_rows()])
 
 
-def _chosen(context: Context, row: Setting) -> tuple[Value, Origin]:
-    for values in context.broker.catalog.dynamic.layers.values():
+def _chosen(state: HttpState, row: Setting) -> tuple[Value, Origin]:
+    for values in state.broker.catalog.dynamic.layers.values():
         if row.name in values:
             return values[row.name], DYNAMIC
-    chosen = context.options.chosen.get(row.name)
+    chosen = state.options.chosen.get(row.name)
     if chosen is not None:
         return chosen.value, chosen.origin
     if row.name in BROKER_SETTINGS:
-        return context.broker.settings.value_of(row.name), DEFAULT
+        return state.broker.settings.value_of(row.name), DEFAULT
     return row.default, DEFAULT
 
 
-def _setting(row: Setting, value: Value, origin: Origin) -> SettingShown:
-    return SettingShown(
+def _setting(row: Setting, value: Value, origin: Origin) -> BrokerSetting:
+    return BrokerSetting(
         row.name,
         row.format(value),
         row.format(row.default),

@@ -16,11 +16,11 @@ from strandlog.errors import DataError, GroupNotEmptyError, GroupNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from strandlog.server.awaiting import all_visible, decoded, group_durable, visible
-from strandlog.server.http.metrics.snapshot import GroupFacts, group_facts, group_offsets
+from strandlog.server.http.metrics.snapshot import GroupSnapshot, group_offsets, group_snapshots
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.payload import printable
-from strandlog.server.http.routing import Call, Nothing
-from strandlog.server.http.state import Context
+from strandlog.server.http.routing import ApiRequest, Nothing
+from strandlog.server.http.state import HttpState
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import finding_timestamp
 
@@ -52,7 +52,7 @@ class PartitionName(Struct):
     partition: int
 
 
-class MemberShown(Struct):
+class GroupMember(Struct):
     """A member, and what it was given to read."""
 
     member_id: str
@@ -76,7 +76,7 @@ class GroupPosition(Struct):
     member_id: str | None
 
 
-class GroupShown(Struct):
+class GroupDescription(Struct):
     """A group with its members and positions."""
 
     group: str
@@ -85,7 +85,7 @@ class GroupShown(Struct):
     protocol_name: str
     generation: int
     lag: int
-    members: list[MemberShown]
+    members: list[GroupMember]
     positions: list[GroupPosition]
 
 
@@ -113,7 +113,7 @@ class OffsetChange(Struct):
     lag_after: int
 
 
-class OffsetChanges(Struct):
+class OffsetResetResult(Struct):
     """What a reset does, or would do: it is possible while the group has no members."""
 
     is_dry_run: bool
@@ -121,22 +121,22 @@ class OffsetChanges(Struct):
     changes: list[OffsetChange]
 
 
-async def list_groups(context: Context, call: Call[Nothing, None]) -> GroupList:
-    del call
-    await all_visible(context.core)
-    return GroupList([_summary(facts) for facts in await group_facts(context.broker)])
+async def list_groups(state: HttpState, request: ApiRequest[Nothing, None]) -> GroupList:
+    del request
+    await all_visible(state.core)
+    return GroupList([_summary(facts) for facts in await group_snapshots(state.broker)])
 
 
-def _summary(facts: GroupFacts) -> GroupSummary:
+def _summary(facts: GroupSnapshot) -> GroupSummary:
     topics = sorted({each.tp.topic for each in facts.offsets})
     return GroupSummary(
         facts.group, facts.state, facts.protocol_type, facts.members, topics, facts.lag
     )
 
 
-async def describe_group(context: Context, call: Call[Nothing, None]) -> GroupShown:
-    await all_visible(context.core)
-    found = context.broker.group_coordinator.describe(call.path["group"])
+async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -> GroupDescription:
+    await all_visible(state.core)
+    found = state.broker.group_coordinator.describe(request.path["group"])
     # A large group has millions of partitions; decoding them must not hold other clients up.
     members = await asyncio.to_thread(
         lambda: [_member(each, found.protocol_type) for each in found.members]
@@ -157,9 +157,9 @@ async def describe_group(context: Context, call: Call[Nothing, None]) -> GroupSh
             each.committed.commit_timestamp,
             readers.get(each.tp),
         )
-        for each in await group_offsets(context.broker, found.group_id)
+        for each in await group_offsets(state.broker, found.group_id)
     ]
-    return GroupShown(
+    return GroupDescription(
         found.group_id,
         found.state,
         found.protocol_type,
@@ -171,14 +171,14 @@ async def describe_group(context: Context, call: Call[Nothing, None]) -> GroupSh
     )
 
 
-def _member(member: MemberDescription, protocol_type: str) -> MemberShown:
+def _member(member: MemberDescription, protocol_type: str) -> GroupMember:
     owned: tuple[TopicPartition, ...] = ()
     if protocol_type == CONSUMER_PROTOCOL_TYPE:
         try:
             owned = decode_assignment(member.assignment).partitions
         except DataError:
             owned = ()  # only its leader's assignor can read it
-    return MemberShown(
+    return GroupMember(
         member.member_id,
         member.group_instance_id,
         printable(member.client_id),
@@ -187,9 +187,11 @@ def _member(member: MemberDescription, protocol_type: str) -> MemberShown:
     )
 
 
-async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> OffsetChanges:
-    group, reset = call.path["group"], call.body
-    broker = context.broker
+async def reset_offsets(
+    state: HttpState, request: ApiRequest[Nothing, OffsetReset]
+) -> OffsetResetResult:
+    group, reset = request.path["group"], request.body
+    broker = state.broker
     before = broker.group_coordinator.fetch_offsets(group)
     try:
         members = broker.group_coordinator.member_count(group)
@@ -197,9 +199,9 @@ async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> O
         if reset.topic is None:
             raise
         members = 0  # a group may be given a place before it reads anything
-    logs = _logs_to_move(context, reset, list(before))
-    await visible(context.core, logs)
-    after = {log.tp: await _target(context, log, reset) for log in logs}
+    logs = _logs_to_move(state, reset, list(before))
+    await visible(state.core, logs)
+    after = {log.tp: await _target(state, log, reset) for log in logs}
     changes = []
     for log in logs:
         old, new = before.get(log.tp), after[log.tp]
@@ -210,14 +212,14 @@ async def reset_offsets(context: Context, call: Call[Nothing, OffsetReset]) -> O
             raise GroupNotEmptyError(group, members)
         offsets = {tp: OffsetAndMetadata(offset) for tp, offset in after.items()}
         broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
-        await group_durable(context.core, group)
-    return OffsetChanges(reset.is_dry_run, members, changes)
+        await group_durable(state.core, group)
+    return OffsetResetResult(reset.is_dry_run, members, changes)
 
 
 def _logs_to_move(
-    context: Context, reset: OffsetReset, committed: list[TopicPartition]
+    state: HttpState, reset: OffsetReset, committed: list[TopicPartition]
 ) -> list[PartitionLog]:
-    catalog = context.broker.catalog
+    catalog = state.broker.catalog
     if reset.topic is None:
         if reset.partitions is not None:
             raise bad_request("`partitions` needs a `topic`")
@@ -227,7 +229,7 @@ def _logs_to_move(
     return [catalog.log(reset.topic, number) for number in sorted(set(reset.partitions))]
 
 
-async def _target(context: Context, log: PartitionLog, reset: OffsetReset) -> int:
+async def _target(state: HttpState, log: PartitionLog, reset: OffsetReset) -> int:
     start, end = log.log_start_offset, log.high_watermark
     match reset.to:
         case "earliest":
@@ -242,11 +244,11 @@ async def _target(context: Context, log: PartitionLog, reset: OffsetReset) -> in
             if reset.time_ms is None:
                 raise bad_request("`to` time needs a `time_ms`")
             steps = finding_timestamp(log, reset.time_ms)
-            found = await decoded(context.core, "offsets by time", steps)
+            found = await decoded(state.core, "offsets by time", steps)
             return end if found is None else found.offset
 
 
-async def delete_group(context: Context, call: Call[Nothing, None]) -> None:
-    group = call.path["group"]
-    context.broker.group_coordinator.delete(group)
-    await group_durable(context.core, group)
+async def delete_group(state: HttpState, request: ApiRequest[Nothing, None]) -> None:
+    group = request.path["group"]
+    state.broker.group_coordinator.delete(group)
+    await group_durable(state.core, group)

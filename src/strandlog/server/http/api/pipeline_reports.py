@@ -18,14 +18,14 @@ from msgspec import Meta, Struct
 
 from strandlog.clock import Clock
 
-MOST_PIPELINES = 64
-MOST_QUERIES = 32
-MOST_POINTS = 240
-MOST_NAME_CHARACTERS = 200
+MAX_PIPELINES = 64
+MAX_QUERIES = 32
+MAX_POINTS = 240
+MAX_NAME_CHARACTERS = 200
 WORRY_MS = 30_000
 SILENCE_MS = 10 * 60_000
 
-Name = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 Words = Annotated[str, Meta(max_length=2000)]
 Figure = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Rate = Annotated[float, Meta(ge=0, le=1e18)]
@@ -51,7 +51,7 @@ class QueryProgress(Struct, forbid_unknown_fields=True):
 class PipelineProgress(Struct, forbid_unknown_fields=True):
     """What a pipeline says of itself; `ui_url` leads to Spark's own pages."""
 
-    queries: Annotated[list[QueryProgress], Meta(max_length=MOST_QUERIES)] = []
+    queries: Annotated[list[QueryProgress], Meta(max_length=MAX_QUERIES)] = []
     state: State = "running"
     error: Words | None = None
     ui_url: Address | None = None
@@ -60,20 +60,20 @@ class PipelineProgress(Struct, forbid_unknown_fields=True):
 class ProgressPoint(Struct):
     """A query at some time."""
 
-    at_ms: int
+    timestamp_ms: int
     rows_per_second: float
     batch_ms: int
     lag: int | None
 
 
-class QueryShown(Struct):
+class QueryStatus(Struct):
     """A query: its last report, and the ones before as points, oldest first."""
 
     last: QueryProgress
     points: list[ProgressPoint]
 
 
-class PipelineShown(Struct):
+class PipelineStatus(Struct):
     """A pipeline."""
 
     name: str
@@ -82,13 +82,13 @@ class PipelineShown(Struct):
     ui_url: str | None
     first_seen_ms: int
     last_seen_ms: int
-    queries: list[QueryShown]
+    queries: list[QueryStatus]
 
 
 @dataclass(slots=True)
 class _Query:
     last: QueryProgress
-    points: deque[ProgressPoint] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
+    points: deque[ProgressPoint] = field(default_factory=lambda: deque(maxlen=MAX_POINTS))
 
 
 @dataclass(slots=True)
@@ -112,14 +112,14 @@ class Pipelines:
         self._forget_silent(now_ms)
         found = self._pipelines.pop(name, None)
         if found is None:
-            if len(self._pipelines) == MOST_PIPELINES:
+            if len(self._pipelines) == MAX_PIPELINES:
                 del self._pipelines[next(iter(self._pipelines))]
             found = _Pipeline(now_ms, now_ms, progress)
         self._pipelines[name] = found  # last: those that were silent for longest come first
         found.last_seen_ms, found.last = now_ms, progress
         for each in progress.queries:
             query = found.queries.pop(each.name, None) or _Query(each)
-            if len(found.queries) == MOST_QUERIES:
+            if len(found.queries) == MAX_QUERIES:
                 del found.queries[next(iter(found.queries))]
             found.queries[each.name] = query
             query.last = each
@@ -132,21 +132,21 @@ class Pipelines:
             if now_ms - pipeline.last_seen_ms > SILENCE_MS:
                 del self._pipelines[name]
 
-    def all(self) -> list[PipelineShown]:
+    def all(self) -> list[PipelineStatus]:
         """Every pipeline, without points."""
         self._forget_silent(self._clock.now_ms())
         return [self._shown(name, has_points=False) for name in sorted(self._pipelines)]
 
-    def one(self, name: str) -> PipelineShown | None:
+    def one(self, name: str) -> PipelineStatus | None:
         self._forget_silent(self._clock.now_ms())
         return self._shown(name, has_points=True) if name in self._pipelines else None
 
-    def _shown(self, name: str, *, has_points: bool) -> PipelineShown:
+    def _shown(self, name: str, *, has_points: bool) -> PipelineStatus:
         found = self._pipelines[name]
         state: ShownState = found.last.state
         if state == "running" and self._clock.now_ms() - found.last_seen_ms > WORRY_MS:
             state = "silent"
-        return PipelineShown(
+        return PipelineStatus(
             name,
             state,
             found.last.error,
@@ -154,7 +154,7 @@ class Pipelines:
             found.first_seen_ms,
             found.last_seen_ms,
             [
-                QueryShown(query.last, list(query.points) if has_points else [])
+                QueryStatus(query.last, list(query.points) if has_points else [])
                 for _, query in sorted(found.queries.items())
             ],
         )

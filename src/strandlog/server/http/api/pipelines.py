@@ -5,37 +5,39 @@ from __future__ import annotations
 from msgspec import Struct
 
 from strandlog.server.http.api.pipeline_reports import (
-    MOST_NAME_CHARACTERS,
+    MAX_NAME_CHARACTERS,
     PipelineProgress,
-    PipelineShown,
+    PipelineStatus,
 )
 from strandlog.server.http.problems import HttpError, bad_request
-from strandlog.server.http.routing import Call, Nothing
-from strandlog.server.http.state import Context
+from strandlog.server.http.routing import ApiRequest, Nothing
+from strandlog.server.http.state import HttpState
 
 
 class PipelineList(Struct):
-    """Pipelines that reported lately, by name. Points are in the description of each."""
+    """Pipelines that reported recently, by name. Points are in the description of each."""
 
-    pipelines: list[PipelineShown]
-
-
-async def report_progress(context: Context, call: Call[Nothing, PipelineProgress]) -> None:
-    name = call.path["name"]
-    if len(name) > MOST_NAME_CHARACTERS:
-        raise bad_request(f"the name of a pipeline has at most {MOST_NAME_CHARACTERS} characters")
-    context.pipelines.report(name, call.body)
+    pipelines: list[PipelineStatus]
 
 
-async def list_pipelines(context: Context, call: Call[Nothing, None]) -> PipelineList:
-    del call
-    return PipelineList(context.pipelines.all())
+async def report_progress(state: HttpState, request: ApiRequest[Nothing, PipelineProgress]) -> None:
+    name = request.path["name"]
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise bad_request(f"the name of a pipeline has at most {MAX_NAME_CHARACTERS} characters")
+    state.pipelines.report(name, request.body)
 
 
-async def describe_pipeline(context: Context, call: Call[Nothing, None]) -> PipelineShown:
-    found = context.pipelines.one(call.path["name"])
+async def list_pipelines(state: HttpState, request: ApiRequest[Nothing, None]) -> PipelineList:
+    del request
+    return PipelineList(state.pipelines.all())
+
+
+async def describe_pipeline(state: HttpState, request: ApiRequest[Nothing, None]) -> PipelineStatus:
+    found = state.pipelines.one(request.path["name"])
     if found is None:
         raise HttpError(
-            404, "Pipeline not found", f"no pipeline {call.path['name']!r} reported lately"
+            404,
+            "Pipeline not found",
+            f"pipeline {request.path['name']!r} has not reported in the last 10 minutes",
         )
     return found

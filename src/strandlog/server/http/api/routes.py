@@ -1,50 +1,54 @@
-"""The JSON API: every call, once. Routing and the OpenAPI document are made of this table."""
+"""The route table of the JSON API. Routing and the OpenAPI document derive from it."""
 
 from __future__ import annotations
 
 from strandlog.server.http.api import cluster, groups, pipelines, topics
-from strandlog.server.http.api.pipeline_reports import PipelineProgress, PipelineShown
-from strandlog.server.http.body_limit import MOST_BODY_BYTES
-from strandlog.server.http.records import produce
-from strandlog.server.http.records import read as browse
+from strandlog.server.http.api.pipeline_reports import PipelineProgress, PipelineStatus
+from strandlog.server.http.body_limit import MAX_BODY_BYTES
+from strandlog.server.http.records import produce, read
 from strandlog.server.http.routing import ApiRoute
 
 PREFIX = "/api/v1"
 
 # fmt: off
 ROUTES: tuple[ApiRoute, ...] = (
-    ApiRoute("GET", "/topics", topics.list_topics, "Topics with their sizes and rates",
-             topics.TopicList, query=topics.TopicsQuery, is_large=True),
-    ApiRoute("POST", "/topics", topics.create_topic, "Make a topic",
-             topics.TopicDescription, body=topics.NewTopic, status=201, is_large=True),
-    ApiRoute("GET", "/topics/{topic}", topics.describe_topic, "A topic with all that is set",
-             topics.TopicDescription, is_large=True),
-    ApiRoute("PATCH", "/topics/{topic}", topics.alter_topic, "Change settings of a topic",
-             topics.TopicDescription, body=topics.TopicChanges, is_large=True),
+    ApiRoute("GET", "/topics", topics.list_topics,
+             "List topics with their sizes and rates", topics.TopicList, query=topics.TopicsQuery,
+             is_large=True),
+    ApiRoute("POST", "/topics", topics.create_topic,
+             "Create a topic", topics.TopicDescription, body=topics.NewTopic, status=201,
+             is_large=True),
+    ApiRoute("GET", "/topics/{topic}", topics.describe_topic,
+             "Describe a topic and its settings", topics.TopicDescription, is_large=True),
+    ApiRoute("PATCH", "/topics/{topic}", topics.alter_topic,
+             "Alter topic settings", topics.TopicDescription, body=topics.TopicChanges,
+             is_large=True),
     ApiRoute("DELETE", "/topics/{topic}", topics.delete_topic, "Delete a topic"),
-    ApiRoute("POST", "/topics/{topic}/partitions", topics.add_partitions, "Let a topic grow",
-             topics.TopicDescription, body=topics.NewPartitions, is_large=True),
-    ApiRoute("GET", "/topics/{topic}/records", browse.browse, "Look at records, and for them",
-             browse.RecordsPage, query=browse.RecordsQuery, is_large=True),
-    ApiRoute("POST", "/topics/{topic}/records", produce.produce, "Append records",
-             produce.RecordPlaces, body=produce.RecordsToSend, most_body_bytes=MOST_BODY_BYTES),
-    ApiRoute("GET", "/groups", groups.list_groups, "Groups with their lag",
-             groups.GroupList, is_large=True),
-    ApiRoute("GET", "/groups/{group}", groups.describe_group, "A group, its members, its lag",
-             groups.GroupShown, is_large=True),
-    ApiRoute("DELETE", "/groups/{group}", groups.delete_group, "Forget a group without members"),
-    ApiRoute("POST", "/groups/{group}/reset", groups.reset_offsets, "Move a group, or try to",
-             groups.OffsetChanges, body=groups.OffsetReset, is_large=True),
-    ApiRoute("GET", "/cluster", cluster.cluster, "The cluster at a glance", cluster.ClusterFacts),
-    ApiRoute("GET", "/broker", cluster.describe_broker, "Requests, stalls, figures and problems",
-             cluster.BrokerFacts),
-    ApiRoute("GET", "/broker/settings", cluster.broker_settings, "Every setting and its origin",
-             cluster.SettingList),
-    ApiRoute("GET", "/pipelines", pipelines.list_pipelines, "Pipelines that reported lately",
-             pipelines.PipelineList),
-    ApiRoute("GET", "/pipelines/{name}", pipelines.describe_pipeline, "A pipeline and its past",
-             PipelineShown),
-    ApiRoute("POST", "/pipelines/{name}/progress", pipelines.report_progress, "Report progress",
-             body=PipelineProgress),
+    ApiRoute("POST", "/topics/{topic}/partitions", topics.add_partitions,
+             "Add partitions", topics.TopicDescription, body=topics.NewPartitions, is_large=True),
+    ApiRoute("GET", "/topics/{topic}/records", read.read_records,
+             "Read or search records", read.RecordsPage, query=read.RecordsQuery, is_large=True),
+    ApiRoute("POST", "/topics/{topic}/records", produce.produce,
+             "Produce records", produce.ProduceResponse, body=produce.ProduceRequest,
+             most_body_bytes=MAX_BODY_BYTES),
+    ApiRoute("GET", "/groups", groups.list_groups,
+             "List groups with their lag", groups.GroupList, is_large=True),
+    ApiRoute("GET", "/groups/{group}", groups.describe_group,
+             "Describe a group: members, offsets, lag", groups.GroupDescription, is_large=True),
+    ApiRoute("DELETE", "/groups/{group}", groups.delete_group, "Delete an empty group"),
+    ApiRoute("POST", "/groups/{group}/reset", groups.reset_offsets,
+             "Reset a group's offsets (dry run by default)", groups.OffsetResetResult,
+             body=groups.OffsetReset, is_large=True),
+    ApiRoute("GET", "/cluster", cluster.cluster, "Cluster summary", cluster.Cluster),
+    ApiRoute("GET", "/broker", cluster.describe_broker,
+             "Broker status: latencies, counters, problems", cluster.BrokerStatus),
+    ApiRoute("GET", "/broker/settings", cluster.broker_settings,
+             "List the settings and their origin", cluster.SettingList),
+    ApiRoute("GET", "/pipelines", pipelines.list_pipelines,
+             "List the pipelines that reported recently", pipelines.PipelineList),
+    ApiRoute("GET", "/pipelines/{name}", pipelines.describe_pipeline,
+             "Describe a pipeline and its recent progress", PipelineStatus),
+    ApiRoute("POST", "/pipelines/{name}/progress", pipelines.report_progress,
+             "Report progress", body=PipelineProgress),
 )
 # fmt: on

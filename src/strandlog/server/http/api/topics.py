@@ -16,13 +16,13 @@ from strandlog.server.awaiting import all_visible, done_in_steps, visible
 from strandlog.server.http.metrics.rates import TopicRate
 from strandlog.server.http.metrics.snapshot import (
     PARTITIONS_AT_ONCE,
-    PartitionFacts,
-    facts_of,
-    group_facts,
-    partition_facts,
+    PartitionSnapshot,
+    group_snapshots,
+    partition_snapshot,
+    partition_snapshots,
 )
-from strandlog.server.http.routing import Call, Nothing
-from strandlog.server.http.state import Context
+from strandlog.server.http.routing import ApiRequest, Nothing
+from strandlog.server.http.state import HttpState
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Work, yield_control
 
@@ -58,7 +58,7 @@ class TopicList(Struct):
     topics: list[TopicSummary]
 
 
-class PartitionShown(Struct):
+class Partition(Struct):
     """A partition. Readers see what is below `end_offset`, those of committed records what is below
     `last_stable_offset`; what is below `log_end_offset` is written."""
 
@@ -88,7 +88,7 @@ class TopicDescription(Struct):
     """A topic with its partitions, its settings, and the groups that have offsets in it."""
 
     summary: TopicSummary
-    partitions: list[PartitionShown]
+    partitions: list[Partition]
     config: list[TopicSetting]
     groups: list[str]
 
@@ -119,23 +119,23 @@ class NewPartitions(Struct, forbid_unknown_fields=True):
     partitions: Count
 
 
-async def list_topics(context: Context, call: Call[TopicsQuery, None]) -> TopicList:
-    await all_visible(context.core)
-    by_topic: dict[str, list[PartitionFacts]] = defaultdict(list)
-    for each in await partition_facts(context.broker):
+async def list_topics(state: HttpState, request: ApiRequest[TopicsQuery, None]) -> TopicList:
+    await all_visible(state.core)
+    by_topic: dict[str, list[PartitionSnapshot]] = defaultdict(list)
+    for each in await partition_snapshots(state.broker):
         by_topic[each.topic].append(each)
-    catalog, rates = context.broker.catalog, context.rates.topics()
+    catalog, rates = state.broker.catalog, state.rates.topics()
     shown = []
     for name, partitions in by_topic.items():
         if name in catalog:
             topic = catalog.topic(name)
-            if call.query.internal or not topic.is_internal:
+            if request.query.internal or not topic.is_internal:
                 shown.append(_summary(topic, partitions, rates.get(name)))
     return TopicList(shown)
 
 
 def _summary(
-    topic: Topic, partitions: list[PartitionFacts], rate: TopicRate | None
+    topic: Topic, partitions: list[PartitionSnapshot], rate: TopicRate | None
 ) -> TopicSummary:
     settings = topic.settings
     return TopicSummary(
@@ -154,31 +154,31 @@ def _summary(
     )
 
 
-async def describe_topic(context: Context, call: Call[Nothing, None]) -> TopicDescription:
-    return await _described(context, call.path["topic"])
+async def describe_topic(state: HttpState, request: ApiRequest[Nothing, None]) -> TopicDescription:
+    return await _described(state, request.path["topic"])
 
 
-async def _described(context: Context, name: str) -> TopicDescription:
-    broker = context.broker
-    await visible(context.core, broker.catalog.logs(name))
+async def _described(state: HttpState, name: str) -> TopicDescription:
+    broker = state.broker
+    await visible(state.core, broker.catalog.logs(name))
     topic, facts, shown = broker.catalog.topic(name), [], []
     for number, log in enumerate(list(broker.catalog.logs(name)), 1):
-        facts.append(facts_of(log))
+        facts.append(partition_snapshot(log))
         shown.append(_partition(log))
         if not number % PARTITIONS_AT_ONCE:
             await asyncio.sleep(0)
-    summary = _summary(topic, facts, context.rates.topics().get(name))
+    summary = _summary(topic, facts, state.rates.topics().get(name))
     groups = [
         facts.group
-        for facts in await group_facts(broker)
+        for facts in await group_snapshots(broker)
         if any(each.tp.topic == name for each in facts.offsets)
     ]
     config = [_setting(row, topic, broker.settings) for row in TOPIC_SETTINGS]
     return TopicDescription(summary, shown, config, groups)
 
 
-def _partition(log: PartitionLog) -> PartitionShown:
-    return PartitionShown(
+def _partition(log: PartitionLog) -> Partition:
+    return Partition(
         log.tp.partition,
         log.log_start_offset,
         log.high_watermark,
@@ -205,32 +205,38 @@ def _setting(row: Setting, topic: Topic, settings: BrokerSettings) -> TopicSetti
     )
 
 
-async def create_topic(context: Context, call: Call[Nothing, NewTopic]) -> TopicDescription:
-    wanted = call.body
-    steps = context.broker.creating_topic(wanted.name, wanted.partitions, wanted.config)
-    await done_in_steps(context.core, "CreateTopic", steps)
-    return await _described(context, wanted.name)
+async def create_topic(
+    state: HttpState, request: ApiRequest[Nothing, NewTopic]
+) -> TopicDescription:
+    wanted = request.body
+    steps = state.broker.creating_topic(wanted.name, wanted.partitions, wanted.config)
+    await done_in_steps(state.core, "CreateTopic", steps)
+    return await _described(state, wanted.name)
 
 
-async def alter_topic(context: Context, call: Call[Nothing, TopicChanges]) -> TopicDescription:
-    name, changes = call.path["topic"], call.body.config
+async def alter_topic(
+    state: HttpState, request: ApiRequest[Nothing, TopicChanges]
+) -> TopicDescription:
+    name, changes = request.path["topic"], request.body.config
 
     def altering() -> Work[None]:
         yield yield_control  # in turn with all that changes topics
-        context.broker.catalog.alter(name, changes)
+        state.broker.catalog.alter(name, changes)
 
-    context.broker.catalog.topic(name)
-    await done_in_steps(context.core, "AlterTopic", altering())
-    return await _described(context, name)
-
-
-async def add_partitions(context: Context, call: Call[Nothing, NewPartitions]) -> TopicDescription:
-    name = call.path["topic"]
-    steps = context.broker.adding_partitions(name, call.body.partitions)
-    await done_in_steps(context.core, "AddPartitions", steps)
-    return await _described(context, name)
+    state.broker.catalog.topic(name)
+    await done_in_steps(state.core, "AlterTopic", altering())
+    return await _described(state, name)
 
 
-async def delete_topic(context: Context, call: Call[Nothing, None]) -> None:
-    steps = context.core.deleting_topic(call.path["topic"])
-    await done_in_steps(context.core, "DeleteTopic", steps)
+async def add_partitions(
+    state: HttpState, request: ApiRequest[Nothing, NewPartitions]
+) -> TopicDescription:
+    name = request.path["topic"]
+    steps = state.broker.adding_partitions(name, request.body.partitions)
+    await done_in_steps(state.core, "AddPartitions", steps)
+    return await _described(state, name)
+
+
+async def delete_topic(state: HttpState, request: ApiRequest[Nothing, None]) -> None:
+    steps = state.core.deleting_topic(request.path["topic"])
+    await done_in_steps(state.core, "DeleteTopic", steps)

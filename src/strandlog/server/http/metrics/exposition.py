@@ -1,6 +1,6 @@
-"""`/metrics`: a picture of the broker, in the text formats of Prometheus.
+"""`/metrics`: a snapshot of the broker, in the text formats of Prometheus.
 
-The picture is taken in the event loop, in slices; it becomes text in a thread, one scrape at a
+The snapshot is taken in the event loop, in slices; it becomes text in a thread, one scrape at a
 time: the text of thousands of partitions takes a tenth of a second to write. Which of the formats
 is used (text or OpenMetrics) follows from what the scraper accepts. The figures of the process
 itself (memory, descriptors, processor time) are those of prometheus-client.
@@ -23,9 +23,9 @@ from starlette.responses import Response
 
 from strandlog.broker.metrics import LIMITS_SECONDS, Metric, table
 from strandlog.server.http.health import disk_space
-from strandlog.server.http.metrics.families import FAMILIES, Family, Picture
-from strandlog.server.http.metrics.snapshot import group_facts, partition_facts
-from strandlog.server.http.state import Context
+from strandlog.server.http.metrics.families import FAMILIES, Family, Snapshot
+from strandlog.server.http.metrics.snapshot import group_snapshots, partition_snapshots
+from strandlog.server.http.state import HttpState
 
 BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
 
@@ -33,63 +33,63 @@ BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
 class Exposition:
     """The figures of one broker, for scrapers."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, state: HttpState) -> None:
+        self._state = state
         self._turn = asyncio.Lock()
         self._process = ProcessCollector(registry=CollectorRegistry())
 
     async def metrics(self, request: Request) -> Response:
         """Answer a scrape."""
-        bodies = self._context.bodies
+        bodies = self._state.bodies
         room = await bodies.room()
         try:
             async with self._turn:
-                picture = await take_picture(self._context)
+                snapshot = await take_snapshot(self._state)
                 accepted = request.headers.get("accept", "")
-                body, kind = await asyncio.to_thread(self._text, picture, accepted)
+                body, kind = await asyncio.to_thread(self._text, snapshot, accepted)
         except BaseException:
             room.release()
             raise
         return bodies.answer(room, body, 200, kind)
 
-    def _text(self, picture: Picture, accepted: str) -> tuple[bytes, str]:
+    def _text(self, snapshot: Snapshot, accepted: str) -> tuple[bytes, str]:
         encode, kind = choose_encoder(accepted)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(picture))
+        registry.register(_Collected(snapshot))
         registry.register(self._process)
         return encode(registry), kind
 
 
-async def take_picture(context: Context) -> Picture:
+async def take_snapshot(state: HttpState) -> Snapshot:
     """Look at everything that has a figure."""
-    core, options = context.core, context.options
+    core, options = state.core, state.options
     broker = core.broker
     cache = broker.log_dir.cache
-    return Picture(
+    return Snapshot(
         core.up_to_date_metrics().snapshot(),
-        context.version,
+        state.version,
         options.kafka_address,
         broker.log_dir.cluster_id,
-        await partition_facts(broker),
-        await group_facts(broker),
-        *await disk_space(context),
+        await partition_snapshots(broker),
+        await group_snapshots(broker),
+        *await disk_space(state),
         (cache.hits, cache.misses, cache.evictions, len(cache)),
         broker.group_coordinator.failed_writes,
-        context.live_clients,
+        state.live_clients,
     )
 
 
 class _Collected:
-    """A picture, as prometheus-client wants its collectors."""
+    """A snapshot, as prometheus-client wants its collectors."""
 
-    def __init__(self, picture: Picture) -> None:
-        self._picture = picture
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[MetricFamily]:
         for row in table():
-            yield _counted(row, self._picture.figures[row.name])
+            yield _counted(row, self._snapshot.figures[row.name])
         for family in FAMILIES:
-            yield _family(family, self._picture)
+            yield _family(family, self._snapshot)
 
 
 def _counted(row: Metric, figure: Any) -> MetricFamily:
@@ -108,8 +108,8 @@ def _counted(row: Metric, figure: Any) -> MetricFamily:
     return plain
 
 
-def _family(family: Family, picture: Picture) -> MetricFamily:
+def _family(family: Family, snapshot: Snapshot) -> MetricFamily:
     made = MetricFamily(family.name.removesuffix("_total"), family.help, family.kind)
-    for labels, value in family.samples(picture):
+    for labels, value in family.samples(snapshot):
         made.add_sample(family.name, dict(zip(family.labels, labels, strict=True)), value)
     return made

@@ -1,6 +1,6 @@
 """What `/metrics` tells besides the broker's own table: everything that has a topic or a group.
 
-Each row is a family: its name, kind, labels, help, and where its samples are in the `Picture` that
+Each row is a family: its name, kind, labels, help, and where its samples are in the `Snapshot` that
 was taken of the broker. Those that begin with kafka_ have the names and labels that kafka_exporter
 gives them, so that dashboards and alerts made for it work here; a single node leads everything, so
 some of them never change.
@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from strandlog.server.http.metrics.snapshot import GroupFacts, GroupOffset, PartitionFacts
+from strandlog.server.http.metrics.snapshot import GroupOffset, GroupSnapshot, PartitionSnapshot
 
 NODE_ID = 0
 Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the figure
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Snapshot:
     """A broker, as it was while somebody looked: plain values that any thread may read."""
 
     figures: Mapping[str, Any]  # `Metrics.snapshot`
     version: str
     address: str
     cluster_id: str
-    partitions: list[PartitionFacts] = field(default_factory=list)
-    groups: list[GroupFacts] = field(default_factory=list)
+    partitions: list[PartitionSnapshot] = field(default_factory=list)
+    groups: list[GroupSnapshot] = field(default_factory=list)
     free_bytes: int = 0
     total_bytes: int = 0
     cache: tuple[int, int, int, int] = (0, 0, 0, 0)  # hits, misses, evictions, mapped now
@@ -43,38 +43,38 @@ class Family(NamedTuple):
     kind: Literal["counter", "gauge"]
     labels: tuple[str, ...]
     help: str
-    samples: Callable[[Picture], Iterable[Sample]]
+    samples: Callable[[Snapshot], Iterable[Sample]]
 
 
-def _one(read: Callable[[Picture], float]) -> Callable[[Picture], Iterable[Sample]]:
-    return lambda picture: [((), read(picture))]
+def _one(read: Callable[[Snapshot], float]) -> Callable[[Snapshot], Iterable[Sample]]:
+    return lambda snapshot: [((), read(snapshot))]
 
 
 def _per_partition(
-    read: Callable[[PartitionFacts], float],
-) -> Callable[[Picture], Iterable[Sample]]:
-    return lambda picture: [
-        ((each.topic, str(each.partition)), read(each)) for each in picture.partitions
+    read: Callable[[PartitionSnapshot], float],
+) -> Callable[[Snapshot], Iterable[Sample]]:
+    return lambda snapshot: [
+        ((each.topic, str(each.partition)), read(each)) for each in snapshot.partitions
     ]
 
 
-def _per_group(read: Callable[[GroupFacts], float]) -> Callable[[Picture], Iterable[Sample]]:
-    return lambda picture: [((each.group,), read(each)) for each in picture.groups]
+def _per_group(read: Callable[[GroupSnapshot], float]) -> Callable[[Snapshot], Iterable[Sample]]:
+    return lambda snapshot: [((each.group,), read(each)) for each in snapshot.groups]
 
 
-def _per_offset(read: Callable[[GroupOffset], float]) -> Callable[[Picture], Iterable[Sample]]:
-    return lambda picture: [
+def _per_offset(read: Callable[[GroupOffset], float]) -> Callable[[Snapshot], Iterable[Sample]]:
+    return lambda snapshot: [
         ((group.group, each.tp.topic, str(each.tp.partition)), read(each))
-        for group in picture.groups
+        for group in snapshot.groups
         for each in group.offsets
     ]
 
 
 def _per_group_and_topic(
     read: Callable[[GroupOffset], float],
-) -> Callable[[Picture], Iterator[Sample]]:
-    def samples(picture: Picture) -> Iterator[Sample]:
-        for group in picture.groups:
+) -> Callable[[Snapshot], Iterator[Sample]]:
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        for group in snapshot.groups:
             sums: dict[str, float] = defaultdict(float)
             for each in group.offsets:
                 sums[each.tp.topic] += read(each)
@@ -84,9 +84,9 @@ def _per_group_and_topic(
     return samples
 
 
-def _partition_counts(picture: Picture) -> Iterator[Sample]:
+def _partition_counts(snapshot: Snapshot) -> Iterator[Sample]:
     counts: dict[str, int] = defaultdict(int)
-    for each in picture.partitions:
+    for each in snapshot.partitions:
         counts[each.topic] += 1
     for topic, count in counts.items():
         yield (topic,), count
@@ -98,59 +98,60 @@ GROUP_TOPIC = ("consumergroup", "topic")
 
 # fmt: off
 FAMILIES: tuple[Family, ...] = (
-    Family("strandlog_info", "gauge", ("version", "cluster_id"), "Always 1; the labels tell.",
-           lambda picture: [((picture.version, picture.cluster_id), 1)]),
+    Family("strandlog_info", "gauge", ("version", "cluster_id"), "Constant 1; see the labels.",
+           lambda snapshot: [((snapshot.version, snapshot.cluster_id), 1)]),
     Family("strandlog_partition_size_bytes", "gauge", PARTITION,
-           "Bytes of the log files of a partition.", _per_partition(lambda each: each.size_bytes)),
+           "Size of a partition's log files.", _per_partition(lambda each: each.size_bytes)),
     Family("strandlog_partition_segments", "gauge", PARTITION,
            "Segments of a partition.", _per_partition(lambda each: each.segments)),
     Family("strandlog_group_lag", "gauge", ("group",),
-           "Offsets that a group has before it, over all its partitions.",
+           "Records between a group's committed offsets and the ends of its partitions.",
            _per_group(lambda each: each.lag)),
     Family("strandlog_disk_free_bytes", "gauge", (),
-           "What the disk of the data folder has left.", _one(lambda p: p.free_bytes)),
+           "Free space on the disk of the data folder.", _one(lambda p: p.free_bytes)),
     Family("strandlog_disk_total_bytes", "gauge", (),
-           "How large the disk of the data folder is.", _one(lambda p: p.total_bytes)),
+           "Size of the disk of the data folder.", _one(lambda p: p.total_bytes)),
     Family("strandlog_segment_cache_hits_total", "counter", (),
-           "Reads of sealed segments that were mapped already.", _one(lambda p: p.cache[0])),
+           "Reads of sealed segments that were already mapped.", _one(lambda p: p.cache[0])),
     Family("strandlog_segment_cache_misses_total", "counter", (),
            "Reads of sealed segments that had to be mapped.", _one(lambda p: p.cache[1])),
     Family("strandlog_segment_cache_evictions_total", "counter", (),
-           "Sealed segments that were unmapped to make room.", _one(lambda p: p.cache[2])),
+           "Sealed segments unmapped to make room.", _one(lambda p: p.cache[2])),
     Family("strandlog_segments_mapped", "gauge", (),
-           "Sealed segments that are mapped.", _one(lambda p: p.cache[3])),
+           "Sealed segments mapped now.", _one(lambda p: p.cache[3])),
     Family("strandlog_failed_group_writes_total", "counter", (),
-           "Writes of the coordinator of groups that the disk refused.",
+           "Writes of the group coordinator that failed.",
            _one(lambda p: p.failed_group_writes)),
     Family("strandlog_live_clients", "gauge", (),
            "Clients of /api/v1/live.", _one(lambda p: p.live_clients)),
     Family("kafka_brokers", "gauge", (), "Brokers of the cluster.", _one(lambda _: 1)),
-    Family("kafka_broker_info", "gauge", ("id", "address"), "Always 1; the labels tell.",
-           lambda picture: [((str(NODE_ID), picture.address), 1)]),
+    Family("kafka_broker_info", "gauge", ("id", "address"), "Constant 1; see the labels.",
+           lambda snapshot: [((str(NODE_ID), snapshot.address), 1)]),
     Family("kafka_topic_partitions", "gauge", ("topic",),
            "Partitions of a topic.", _partition_counts),
     Family("kafka_topic_partition_current_offset", "gauge", PARTITION,
-           "The offset after the last record that readers may see.",
+           "High watermark: the offset after the last record that consumers can read.",
            _per_partition(lambda each: each.end_offset)),
     Family("kafka_topic_partition_oldest_offset", "gauge", PARTITION,
-           "The first offset that is still there.", _per_partition(lambda each: each.start_offset)),
+           "Log start offset.", _per_partition(lambda each: each.start_offset)),
     Family("kafka_topic_partition_leader", "gauge", PARTITION,
-           "The node that leads a partition.", _per_partition(lambda _: NODE_ID)),
+           "Leader of a partition.", _per_partition(lambda _: NODE_ID)),
     Family("kafka_topic_partition_replicas", "gauge", PARTITION,
-           "Copies of a partition.", _per_partition(lambda _: 1)),
+           "Replicas of a partition.", _per_partition(lambda _: 1)),
     Family("kafka_topic_partition_in_sync_replica", "gauge", PARTITION,
-           "Copies of a partition that are up to date.", _per_partition(lambda _: 1)),
+           "In-sync replicas of a partition.", _per_partition(lambda _: 1)),
     Family("kafka_topic_partition_leader_is_preferred", "gauge", PARTITION,
-           "1 if the preferred node leads.", _per_partition(lambda _: 1)),
+           "1 if the preferred replica is the leader.", _per_partition(lambda _: 1)),
     Family("kafka_topic_partition_under_replicated_partition", "gauge", PARTITION,
-           "1 if copies are missing.", _per_partition(lambda _: 0)),
+           "1 if a partition is under-replicated.", _per_partition(lambda _: 0)),
     Family("kafka_consumergroup_current_offset", "gauge", GROUP_PARTITION,
-           "The committed offset of a group.", _per_offset(lambda each: each.committed.offset)),
+           "Committed offset of a group.", _per_offset(lambda each: each.committed.offset)),
     Family("kafka_consumergroup_current_offset_sum", "gauge", GROUP_TOPIC,
            "The same, summed over the partitions of a topic.",
            _per_group_and_topic(lambda each: each.committed.offset)),
     Family("kafka_consumergroup_lag", "gauge", GROUP_PARTITION,
-           "Offsets that a group has before it.", _per_offset(lambda each: each.lag)),
+           "Records between a group's committed offset and the end.",
+           _per_offset(lambda each: each.lag)),
     Family("kafka_consumergroup_lag_sum", "gauge", GROUP_TOPIC,
            "The same, summed over the partitions of a topic.",
            _per_group_and_topic(lambda each: each.lag)),

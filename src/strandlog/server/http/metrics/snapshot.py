@@ -1,8 +1,7 @@
-"""What is known about all partitions and all groups, taken down without keeping the loop busy.
+"""Snapshots of all partitions and groups, taken in slices so that the event loop stays responsive.
 
-Thousands of partitions are looked at in slices; between two of them Kafka's clients have their
-turn. So the picture is not of one moment: a topic that goes meanwhile may be in it or not, and each
-row is true by itself.
+Other requests run between two slices, so a snapshot is not of one moment: a topic that is deleted
+meanwhile may be in it or not. Each row is consistent in itself.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ PARTITIONS_AT_ONCE = 200
 GROUPS_AT_ONCE = 20
 
 
-class PartitionFacts(NamedTuple):
-    """One partition."""
+class PartitionSnapshot(NamedTuple):
+    """A partition."""
 
     topic: str
     partition: int
     start_offset: int
-    end_offset: int  # what readers may see: the high watermark
+    end_offset: int  # the high watermark: consumers read up to it
     size_bytes: int
     segments: int
 
 
 class GroupOffset(NamedTuple):
-    """Where a group stands in one partition."""
+    """A group's committed offset in one partition."""
 
     tp: TopicPartition
     committed: OffsetAndMetadata
@@ -40,12 +39,12 @@ class GroupOffset(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many offsets lie before it; what was deleted meanwhile does not."""
+        """Offsets between the committed one and the end; deleted records do not count."""
         return max(0, self.end_offset - max(self.committed.offset, self.start_offset))
 
 
-class GroupFacts(NamedTuple):
-    """One group."""
+class GroupSnapshot(NamedTuple):
+    """A group and its offsets."""
 
     group: str
     state: str
@@ -58,17 +57,17 @@ class GroupFacts(NamedTuple):
         return sum(each.lag for each in self.offsets)
 
 
-async def partition_facts(broker: Broker) -> list[PartitionFacts]:
+async def partition_snapshots(broker: Broker) -> list[PartitionSnapshot]:
     """Every partition, by topic and number."""
-    found: list[PartitionFacts] = []
+    found: list[PartitionSnapshot] = []
     since_pause = 0
     for name in broker.catalog.names():
         try:
             logs = list(broker.catalog.logs(name))
         except TopicNotFoundError:
-            continue  # deleted while others had their turn
+            continue  # deleted between two slices
         for log in logs:
-            found.append(facts_of(log))
+            found.append(partition_snapshot(log))
             since_pause += 1
             if since_pause == PARTITIONS_AT_ONCE:
                 since_pause = 0
@@ -76,8 +75,8 @@ async def partition_facts(broker: Broker) -> list[PartitionFacts]:
     return found
 
 
-def facts_of(log: PartitionLog) -> PartitionFacts:
-    return PartitionFacts(
+def partition_snapshot(log: PartitionLog) -> PartitionSnapshot:
+    return PartitionSnapshot(
         *log.tp,
         log.log_start_offset,
         log.high_watermark,
@@ -86,9 +85,9 @@ def facts_of(log: PartitionLog) -> PartitionFacts:
     )
 
 
-async def group_facts(broker: Broker) -> list[GroupFacts]:
+async def group_snapshots(broker: Broker) -> list[GroupSnapshot]:
     """Every group, by name."""
-    found: list[GroupFacts] = []
+    found: list[GroupSnapshot] = []
     for number, listing in enumerate(broker.group_coordinator.list_groups(), 1):
         try:
             members = broker.group_coordinator.member_count(listing.group_id)
@@ -96,7 +95,7 @@ async def group_facts(broker: Broker) -> list[GroupFacts]:
             continue
         offsets = await group_offsets(broker, listing.group_id)
         found.append(
-            GroupFacts(listing.group_id, listing.state, listing.protocol_type, members, offsets)
+            GroupSnapshot(listing.group_id, listing.state, listing.protocol_type, members, offsets)
         )
         if not number % GROUPS_AT_ONCE:
             await asyncio.sleep(0)
@@ -104,7 +103,7 @@ async def group_facts(broker: Broker) -> list[GroupFacts]:
 
 
 async def group_offsets(broker: Broker, group: str) -> list[GroupOffset]:
-    """Where a group stands, by topic and partition; topics that are gone are left out."""
+    """The committed offsets of a group, by topic and partition; deleted topics are left out."""
     committed = broker.group_coordinator.fetch_offsets(group)
     found = []
     for number, tp in enumerate(sorted(committed), 1):

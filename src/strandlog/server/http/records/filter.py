@@ -25,7 +25,7 @@ from strandlog.server.http.records.payload import parsed
 Step = str | int
 Test = Callable[[Record], bool]
 _STEP = re.compile(r"""\.?([^.\[\]'"]+)|\[(\d{1,9})\]|\['([^']*)'\]|\["([^"]*)"\]""")
-MOST_STEPS = 50
+MAX_STEPS = 50
 
 
 def parse_path(text: str) -> list[Step]:
@@ -35,7 +35,7 @@ def parse_path(text: str) -> list[Step]:
     position = 0
     while position < len(rest):
         match = _STEP.match(rest, position)
-        if match is None or len(steps) == MOST_STEPS:
+        if match is None or len(steps) == MAX_STEPS:
             raise bad_request(f"{text!r} is no path such as $.order.lines[0].price")
         name, number, single, double = match.groups()
         steps.append(int(number) if number is not None else name or single or double or "")

@@ -2,7 +2,7 @@
 
 Out: `json` (an object or a list, as it was written), else `text`, else `base64`; null stays null.
 What is longer than asked for is cut, and says so; then JSON is text. So is JSON of more than
-`MOST_JSON_BYTES`: all other threads wait while a value is parsed. `plain` never shows JSON as
+`MAX_JSON_BYTES`: all other threads wait while a value is parsed. `plain` never shows JSON as
 anything but text, for those whose numbers are smaller than those of JSON can be: browsers.
 
 In: one of `value` (text), `value_json` (kept as it is written in the request) and `value_base64`;
@@ -21,11 +21,11 @@ from strandlog.model import Headers, Record
 from strandlog.server.http.problems import bad_request
 from strandlog.server.unpacking import size_of
 
-Show = Literal["auto", "plain", "text", "base64"]
-MOST_JSON_BYTES = 1024 * 1024  # of a value that is shown as JSON
-MOST_PARSED_BYTES = 8 * 1024 * 1024
-MOST_PARSED_ITEMS = 50_000
-MOST_SPACES = 1024  # in front of JSON
+PayloadFormat = Literal["auto", "plain", "text", "base64"]
+MAX_JSON_BYTES = 1024 * 1024  # of a value that is shown as JSON
+MAX_PARSED_BYTES = 8 * 1024 * 1024
+MAX_PARSED_ITEMS = 50_000
+MAX_SPACES = 1024  # in front of JSON
 _JSON_STARTS = (b"{", b"[")
 _ITEM_MARKS = (b",", b"[", b"{")
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -41,17 +41,17 @@ class Payload(Struct):
     kind: Literal["json", "text", "base64"]
     data: Raw
     size_bytes: int
-    is_cut: bool
+    is_truncated: bool
 
 
-class HeaderShown(Struct):
+class JsonHeader(Struct):
     """A header of a record."""
 
     name: str
     value: Payload | None
 
 
-class RecordShown(Struct):
+class JsonRecord(Struct):
     """A record."""
 
     partition: int
@@ -59,7 +59,7 @@ class RecordShown(Struct):
     timestamp_ms: int
     key: Payload | None
     value: Payload | None
-    headers: list[HeaderShown]
+    headers: list[JsonHeader]
     size_bytes: int
 
     def written_bytes(self) -> int:
@@ -68,52 +68,52 @@ class RecordShown(Struct):
         return sum(len(bytes(part.data)) for part in parts if part is not None)
 
 
-def shown_record(record: Record, show: Show, limit_bytes: int) -> RecordShown:
+def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRecord:
     """A record, with nothing in it longer than the limit."""
-    return RecordShown(
+    return JsonRecord(
         record.partition,
         record.offset,
         record.timestamp,
-        shown(record.key, show, limit_bytes),
-        shown(record.value, show, limit_bytes),
+        payload(record.key, form, limit_bytes),
+        payload(record.value, form, limit_bytes),
         [
-            HeaderShown(printable(name), shown(value, show, limit_bytes))
+            JsonHeader(printable(name), payload(value, form, limit_bytes))
             for name, value in record.headers
         ],
         size_of(record),
     )
 
 
-def shown_records(
-    records: list[Record], show: Show, limit_bytes: int, total_bytes: int
-) -> list[RecordShown]:
+def json_records(
+    records: list[Record], form: PayloadFormat, limit_bytes: int, total_bytes: int
+) -> list[JsonRecord]:
     """Some records; what comes after `total_bytes` are written is cut to nothing."""
-    found: list[RecordShown] = []
+    found: list[JsonRecord] = []
     for record in records:
-        found.append(shown_record(record, show, min(limit_bytes, max(total_bytes, 0))))
+        found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0))))
         total_bytes -= found[-1].written_bytes()
     return found
 
 
-def shown(data: bytes | None, show: Show, limit_bytes: int) -> Payload | None:
+def payload(data: bytes | None, form: PayloadFormat, limit_bytes: int) -> Payload | None:
     if data is None:
         return None
     size = len(data)
-    is_cut = size > limit_bytes
+    is_truncated = size > limit_bytes
     part = bytes(data[:limit_bytes])
-    if show == "auto" and not is_cut and is_json(part):
-        return Payload("json", Raw(part), size, is_cut)
-    text = None if show == "base64" else _text(part, is_cut)
-    if text is None and show == "text":
+    if form == "auto" and not is_truncated and is_json(part):
+        return Payload("json", Raw(part), size, is_truncated)
+    text = None if form == "base64" else _text(part, is_truncated)
+    if text is None and form == "text":
         text = part.decode(errors="replace")
     if text is not None:
-        return Payload("text", Raw(msgspec.json.encode(text)), size, is_cut)
-    return Payload("base64", Raw(b'"' + b64encode(part) + b'"'), size, is_cut)
+        return Payload("text", Raw(msgspec.json.encode(text)), size, is_truncated)
+    return Payload("base64", Raw(b'"' + b64encode(part) + b'"'), size, is_truncated)
 
 
 def is_json(data: bytes) -> bool:
     """Whether the bytes are an object or a list in JSON; no objects of Python are made of them."""
-    if len(data) > MOST_JSON_BYTES or not _may_be_json(data):
+    if len(data) > MAX_JSON_BYTES or not _may_be_json(data):
         return False
     try:
         msgspec.json.decode(data, type=Raw)
@@ -130,7 +130,7 @@ def parsed(data: bytes) -> object:
     """
     if not _may_be_json(data):
         return UNSET
-    if len(data) > MOST_PARSED_BYTES or sum(map(data.count, _ITEM_MARKS)) > MOST_PARSED_ITEMS:
+    if len(data) > MAX_PARSED_BYTES or sum(map(data.count, _ITEM_MARKS)) > MAX_PARSED_ITEMS:
         raise TooLargeToParseError
     try:
         document: object = msgspec.json.decode(data)
@@ -140,15 +140,19 @@ def parsed(data: bytes) -> object:
 
 
 def _may_be_json(data: bytes) -> bool:
-    return data[:MOST_SPACES].lstrip().startswith(_JSON_STARTS)
+    return data[:MAX_SPACES].lstrip().startswith(_JSON_STARTS)
 
 
-def _text(data: bytes, is_cut: bool) -> str | None:
+def _text(data: bytes, is_truncated: bool) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         # The cut may have gone through the last character.
-        if is_cut and error.start >= len(data) - 3 and error.reason == "unexpected end of data":
+        if (
+            is_truncated
+            and error.start >= len(data) - 3
+            and error.reason == "unexpected end of data"
+        ):
             return data[: error.start].decode()
         return None
 

@@ -1,4 +1,4 @@
-"""Records in over HTTP."""
+"""Produces records that were sent as JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from strandlog.server.http.records.payload import NewHeader, header_pairs, taken
-from strandlog.server.http.routing import Call, Nothing
-from strandlog.server.http.state import Context
+from strandlog.server.http.routing import ApiRequest, Nothing
+from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -18,13 +18,13 @@ from strandlog.server.record_io import (
     NewRecord,
 )
 
-MOST_RECORDS = 10_000
+MAX_RECORDS = 10_000
 ACKS = {"none": ACKS_NONE, "leader": ACKS_LEADER, "all": ACKS_ALL}
 LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
-class RecordToSend(Struct, forbid_unknown_fields=True):
-    """A record; key and value in one of three forms each, or null."""
+class ProduceRecord(Struct, forbid_unknown_fields=True):
+    """A record; key and value are each text, JSON, base64 or null."""
 
     key: str | None = None
     key_json: Raw | UnsetType = UNSET
@@ -36,43 +36,45 @@ class RecordToSend(Struct, forbid_unknown_fields=True):
     timestamp_ms: Annotated[int, Meta(ge=0, le=LAST_MS)] | None = None
 
 
-class RecordsToSend(Struct, forbid_unknown_fields=True):
-    """Records, and how safe they are to be when the answer comes: `all` is on disk, `leader` is
-    written, `none` tells nothing. Without a partition their keys decide."""
+class ProduceRequest(Struct, forbid_unknown_fields=True):
+    """Records to produce. The response follows the fsync (`acks` all), the write (leader), or does
+    not wait (none). Without a partition, the key decides."""
 
-    records: Annotated[list[RecordToSend], Meta(min_length=1, max_length=MOST_RECORDS)]
+    records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=MAX_RECORDS)]
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     acks: Literal["none", "leader", "all"] = "all"
 
 
-class RecordPlace(Struct):
-    """Where a record went."""
+class ProduceResult(Struct):
+    """Partition and offset of one record."""
 
     partition: int
     offset: int
 
 
-class RecordPlaces(Struct):
-    """Where the records went, in their order; empty for `acks` none."""
+class ProduceResponse(Struct):
+    """The results in the order of the request; empty for `acks` none."""
 
-    places: list[RecordPlace]
+    results: list[ProduceResult]
 
 
-async def produce(context: Context, call: Call[Nothing, RecordsToSend]) -> RecordPlaces:
-    sent = call.body
-    topic = context.broker.catalog.topic(call.path["topic"])
+async def produce(
+    state: HttpState, request: ApiRequest[Nothing, ProduceRequest]
+) -> ProduceResponse:
+    sent = request.body
+    topic = state.broker.catalog.topic(request.path["topic"])
     if len(sent.records) > IN_LOOP_RECORDS:
         records = await asyncio.to_thread(_records, sent.records)
     else:
         records = _records(sent.records)
     acks = ACKS[sent.acks]
-    places = await context.writing.append(topic.name, sent.partition, records, acks)
+    places = await state.writing.append(topic.name, sent.partition, records, acks)
     if acks == ACKS_NONE:
-        return RecordPlaces([])
-    return RecordPlaces([RecordPlace(*place) for place in places])
+        return ProduceResponse([])
+    return ProduceResponse([ProduceResult(*place) for place in places])
 
 
-def _records(sent: list[RecordToSend]) -> list[NewRecord]:
+def _records(sent: list[ProduceRecord]) -> list[NewRecord]:
     return [
         NewRecord(
             taken("key", record.key, record.key_json, record.key_base64),

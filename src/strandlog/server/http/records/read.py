@@ -28,22 +28,22 @@ from strandlog.server.core import ServerCore
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.filter import RecordFilter, Test
 from strandlog.server.http.records.payload import (
-    MOST_PARSED_BYTES,
-    MOST_PARSED_ITEMS,
-    RecordShown,
-    Show,
-    shown_records,
+    MAX_PARSED_BYTES,
+    MAX_PARSED_ITEMS,
+    JsonRecord,
+    PayloadFormat,
+    json_records,
 )
-from strandlog.server.http.records.scan import Bounds, sift
-from strandlog.server.http.routing import Call
-from strandlog.server.http.state import Context
+from strandlog.server.http.records.scan import ScanLimits, scan
+from strandlog.server.http.routing import ApiRequest
+from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import finding_timestamp
 
-MOST_RECORDS = 1000
-MOST_PROBLEMS = 100
-MOST_PAGE_BYTES = 16 * 1024 * 1024  # of keys, values and headers, as JSON
+MAX_RECORDS = 1000
+MAX_PROBLEMS = 100
+MAX_PAGE_BYTES = 16 * 1024 * 1024  # of keys, values and headers, as JSON
 PIECE_BYTES = 256 * 1024
 LEAST_PIECE_BYTES = 16 * 1024
 MIB = 1024 * 1024
@@ -60,11 +60,11 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
     cursor: str | None = None
     offset: Offset | None = None
     time_ms: Offset | None = None
-    last: Annotated[int, Meta(ge=1, le=MOST_RECORDS)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=MOST_RECORDS)] = 100
+    last: Annotated[int, Meta(ge=1, le=MAX_RECORDS)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_RECORDS)] = 100
     committed: bool = False
-    show: Show = "auto"
-    show_bytes: Annotated[int, Meta(ge=1, le=8 * MIB)] = 64 * 1024
+    format: PayloadFormat = "auto"
+    max_value_bytes: Annotated[int, Meta(ge=1, le=8 * MIB)] = 64 * 1024
     max_bytes: Annotated[int, Meta(ge=1, le=32 * MIB)] = 8 * MIB
     max_ms: Annotated[int, Meta(ge=1, le=5000)] = 1000
 
@@ -72,29 +72,29 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
 class RecordsPage(Struct):
     """Some records by time, and where to go on; `is_at_end` when nothing is left for now."""
 
-    records: list[RecordShown]
+    records: list[JsonRecord]
     cursor: str
     is_at_end: bool
-    looked_at_records: int
-    looked_at_bytes: int
-    took_ms: float
+    scanned_records: int
+    scanned_bytes: int
+    elapsed_ms: float
     problems: list[str]
 
 
-async def browse(context: Context, call: Call[RecordsQuery, None]) -> RecordsPage:
-    query = call.query
+async def read_records(state: HttpState, request: ApiRequest[RecordsQuery, None]) -> RecordsPage:
+    query = request.query
     test = query.test()
-    logs = _logs(context, call.path["topic"], query.partition)
-    async with context.looks:
-        await visible(context.core, logs.values())
-        begins = await _begins(context.core, logs, query)
-        look = _Look(context, query, test, {number: logs[number] for number in begins}, begins)
+    logs = _logs(state, request.path["topic"], query.partition)
+    async with state.looks:
+        await visible(state.core, logs.values())
+        begins = await _begins(state.core, logs, query)
+        look = _Look(state, query, test, {number: logs[number] for number in begins}, begins)
         await look.run()
         return await look.page()
 
 
-def _logs(context: Context, topic: str, partition: int | None) -> dict[int, PartitionLog]:
-    catalog = context.broker.catalog
+def _logs(state: HttpState, topic: str, partition: int | None) -> dict[int, PartitionLog]:
+    catalog = state.broker.catalog
     if partition is not None:
         return {partition: catalog.log(topic, partition)}
     return dict(enumerate(catalog.logs(topic)))
@@ -137,9 +137,11 @@ def _parse_cursor(text: str, logs: Mapping[int, PartitionLog]) -> dict[int, int]
             number, _, offset = part.partition(":")
             begins[int(number)] = min(int(offset), LARGEST_OFFSET)
     except ValueError:
-        raise bad_request(f"{text[:80]!r} is no cursor: take one out of an answer") from None
+        raise bad_request(
+            f"invalid cursor {text[:80]!r}: use one from a previous response"
+        ) from None
     if not begins.keys() <= logs.keys() or min(begins.values()) < 0:
-        raise bad_request(f"{text[:80]!r} is no cursor of these partitions")
+        raise bad_request(f"cursor {text[:80]!r} does not belong to these partitions")
     return begins
 
 
@@ -148,13 +150,13 @@ class _Look:
 
     def __init__(
         self,
-        context: Context,
+        state: HttpState,
         query: RecordsQuery,
         test: Test | None,
         logs: Mapping[int, PartitionLog],
         begins: Mapping[int, int],
     ) -> None:
-        self._core = context.core
+        self._core = state.core
         self._query = query
         self._test = test
         self._logs = logs
@@ -164,7 +166,7 @@ class _Look:
             inside = max(self._next[number], log.log_start_offset)
             self._next[number] = min(inside, max(self._ends[number], log.log_start_offset))
         self._passed: list[Record] = []
-        self._looked_at = self._looked_at_bytes = 0
+        self._scanned_records = self._scanned_bytes = 0
         self._problems: list[str] = []
         self._began = stopwatch()
         self._deadline = self._began + query.max_ms / 1000
@@ -181,16 +183,16 @@ class _Look:
     def _wanted(self, count: int) -> int:
         """How many records to take from the next partition."""
         if self._query.last is not None:
-            return MOST_RECORDS
+            return MAX_RECORDS
         left = self._query.limit - len(self._passed)
         return min(left, math.ceil(self._query.limit / count)) if left > 0 else 0
 
     def _is_tired(self) -> bool:
-        return stopwatch() >= self._deadline or self._looked_at_bytes >= self._query.max_bytes
+        return stopwatch() >= self._deadline or self._scanned_bytes >= self._query.max_bytes
 
     async def _read_piece(self, number: int, wanted: int, count: int) -> None:
         offset = self._next[number]
-        share = (self._query.max_bytes - self._looked_at_bytes) // count
+        share = (self._query.max_bytes - self._scanned_bytes) // count
         size = max(LEAST_PIECE_BYTES, min(PIECE_BYTES, share))
         end = self._ends[number]
         try:
@@ -206,14 +208,14 @@ class _Look:
             self._next[number] = max(offset, damage.resume_offset or end)
             return
         batch_bytes = self._core.broker.settings.decompressed_max_bytes
-        bounds = Bounds(end, wanted, max(share, 1), self._deadline, batch_bytes)
-        piece = await asyncio.to_thread(sift, found, offset, self._test, bounds)
+        bounds = ScanLimits(end, wanted, max(share, 1), self._deadline, batch_bytes)
+        piece = await asyncio.to_thread(scan, found, offset, self._test, bounds)
         self._passed += piece.passed
         self._problems += map(str, piece.problems)
         if piece.not_searched:
             self._problems.append(_not_searched(self._logs[number], piece.not_searched))
-        self._looked_at += piece.looked_at
-        self._looked_at_bytes += piece.looked_at_bytes
+        self._scanned_records += piece.scanned_records
+        self._scanned_bytes += piece.scanned_bytes
         # One that does not get on has nothing more to show for now.
         self._next[number] = piece.next_offset if piece.next_offset > offset else end
 
@@ -225,22 +227,22 @@ class _Look:
             records,
             ",".join(f"{number}:{offset}" for number, offset in self._next.items()),
             all(self._next[number] >= end for number, end in self._ends.items()),
-            self._looked_at,
-            self._looked_at_bytes,
+            self._scanned_records,
+            self._scanned_bytes,
             round((stopwatch() - self._began) * 1000, 1),
-            self._problems[:MOST_PROBLEMS],
+            self._problems[:MAX_PROBLEMS],
         )
 
 
 def _not_searched(log: PartitionLog, offsets: list[int]) -> str:
     return (
         f"{log.tp}: {len(offsets)} values from offset {offsets[0]} on were not searched: `path` "
-        f"looks into values of up to {MOST_PARSED_BYTES} bytes and {MOST_PARSED_ITEMS} items"
+        f"looks into values of up to {MAX_PARSED_BYTES} bytes and {MAX_PARSED_ITEMS} items"
     )
 
 
-def _rendered(records: list[Record], query: RecordsQuery) -> list[RecordShown]:
+def _rendered(records: list[Record], query: RecordsQuery) -> list[JsonRecord]:
     records.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
     if query.last is not None:
         records = records[-query.last :]
-    return shown_records(records, query.show, query.show_bytes, MOST_PAGE_BYTES)
+    return json_records(records, query.format, query.max_value_bytes, MAX_PAGE_BYTES)

@@ -19,7 +19,7 @@ from strandlog.server.http.records.payload import TooLargeToParseError
 from strandlog.server.unpacking import size_of, unpacked
 
 
-class Bounds(NamedTuple):
+class ScanLimits(NamedTuple):
     """How much may be done for a piece."""
 
     end_offset: int
@@ -29,34 +29,34 @@ class Bounds(NamedTuple):
     batch_bytes: int  # that a batch may unpack to
 
 
-class Piece(NamedTuple):
+class ScanResult(NamedTuple):
     """What came of it."""
 
     passed: list[Record]
     next_offset: int
-    looked_at: int
-    looked_at_bytes: int
+    scanned_records: int
+    scanned_bytes: int
     problems: list[UndecodableBatchError]
     not_searched: list[int]  # offsets of values that are too large for it
 
 
-def sift(found: FetchAnswer, offset: int, test: Test | None, bounds: Bounds) -> Piece:
+def scan(found: FetchAnswer, offset: int, test: Test | None, bounds: ScanLimits) -> ScanResult:
     """The records from an offset on that pass; where to go on."""
     passed: list[Record] = []
     problems: list[UndecodableBatchError] = []
     not_searched: list[int] = []
-    looked_at = size = 0
+    scanned_records = scanned_bytes = 0
 
-    def piece(next_offset: int) -> Piece:
+    def piece(next_offset: int) -> ScanResult:
         end = min(next_offset, bounds.end_offset)
-        return Piece(passed, end, looked_at, size, problems, not_searched)
+        return ScanResult(passed, end, scanned_records, scanned_bytes, problems, not_searched)
 
     for records, next_offset in unpacked(found, offset, bounds.batch_bytes, problems):
         for record in records:
             if record.offset >= bounds.end_offset:
                 return piece(bounds.end_offset)
-            looked_at += 1
-            size += size_of(record)
+            scanned_records += 1
+            scanned_bytes += size_of(record)
             try:
                 if test is None or test(record):
                     passed.append(record)
@@ -64,7 +64,7 @@ def sift(found: FetchAnswer, offset: int, test: Test | None, bounds: Bounds) -> 
                 not_searched.append(record.offset)
             if (
                 len(passed) == bounds.most_records
-                or size >= bounds.most_bytes
+                or scanned_bytes >= bounds.most_bytes
                 or stopwatch() >= bounds.deadline
             ):
                 return piece(record.offset + 1)

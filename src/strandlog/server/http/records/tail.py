@@ -18,18 +18,18 @@ from strandlog.errors import CorruptSegmentError
 from strandlog.model import Record
 from strandlog.server.awaiting import visible
 from strandlog.server.http.records.filter import Test
-from strandlog.server.http.records.payload import RecordShown, Show, shown_records
-from strandlog.server.http.records.scan import Bounds, Piece, sift
-from strandlog.server.http.state import Context
+from strandlog.server.http.records.payload import JsonRecord, PayloadFormat, json_records
+from strandlog.server.http.records.scan import ScanLimits, ScanResult, scan
+from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 from strandlog.storage.partition.log import PartitionLog
 
-MOST_PARTITIONS = 20  # that one look reads from; the others have their turn at the next
+MAX_PARTITIONS = 20  # that one look reads from; the others have their turn at the next
 PIECE_BYTES = 64 * 1024
 SEARCH_BYTES = 1024 * 1024
-MOST_BYTES = 4 * 1024 * 1024
-MOST_SECONDS = 0.5
-MOST_SHOWN_BYTES = 256 * 1024  # of one look, as JSON: a client may leave it unread
+MAX_BYTES = 4 * 1024 * 1024
+MAX_SECONDS = 0.5
+MAX_SHOWN_BYTES = 256 * 1024  # of one look, as JSON: a client may leave it unread
 
 
 class TailOptions(NamedTuple):
@@ -38,23 +38,23 @@ class TailOptions(NamedTuple):
     partition: int | None
     test: Test | None
     limit: int
-    show: Show
-    show_bytes: int
+    format: PayloadFormat
+    max_value_bytes: int
 
 
-class RecordsTold(Struct):
+class RecordsEvent(Struct):
     """Records that came since the last look, by time; `skipped` offsets went by unseen."""
 
     topic: str
-    records: list[RecordShown]
+    records: list[JsonRecord]
     skipped: int
 
 
 class Tail:
     """One look after the other at the end of a topic."""
 
-    def __init__(self, context: Context, topic: str, options: TailOptions) -> None:
-        self._context = context
+    def __init__(self, state: HttpState, topic: str, options: TailOptions) -> None:
+        self._state = state
         self._topic = topic
         self._options = options
         self._next: dict[int, int] = {}
@@ -66,14 +66,14 @@ class Tail:
 
     def logs(self) -> list[PartitionLog]:
         """The partitions it shows."""
-        catalog = self._context.broker.catalog
+        catalog = self._state.broker.catalog
         if self._options.partition is not None:
             return [catalog.log(self._topic, self._options.partition)]
         return list(catalog.logs(self._topic))
 
-    async def newest(self) -> RecordsTold:
+    async def newest(self) -> RecordsEvent:
         """What came since the last look. TopicNotFoundError when the topic is gone."""
-        await visible(self._context.core, self.logs())
+        await visible(self._state.core, self.logs())
         behind = []
         for log in self.logs():
             number = log.tp.partition
@@ -83,18 +83,18 @@ class Tail:
             if self._next[number] < log.high_watermark:
                 behind.append(log)
         behind.sort(key=lambda log: self._next[log.tp.partition] - log.high_watermark)
-        shown: list[RecordShown] = []
+        shown: list[JsonRecord] = []
         skipped = 0
-        reading = behind[:MOST_PARTITIONS]
+        reading = behind[:MAX_PARTITIONS]
         for log in reading:
-            async with self._context.tails:
+            async with self._state.tails:
                 found, passed_over = await self._read(log, len(reading))
             shown += found
             skipped += passed_over
         shown.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
-        return RecordsTold(self._topic, shown, skipped)
+        return RecordsEvent(self._topic, shown, skipped)
 
-    async def _read(self, log: PartitionLog, count: int) -> tuple[list[RecordShown], int]:
+    async def _read(self, log: PartitionLog, count: int) -> tuple[list[JsonRecord], int]:
         """The last records of one of `count` partitions, and how many offsets were skipped."""
         share = max(1, self._options.limit // count)
         number, end = log.tp.partition, log.high_watermark
@@ -105,16 +105,16 @@ class Tail:
         skipped = begin - self._next[number]
         size = PIECE_BYTES if test is None else SEARCH_BYTES
         try:
-            data = await fetch(self._context.core, log.tp, begin, max_bytes=size)
+            data = await fetch(self._state.core, log.tp, begin, max_bytes=size)
         except CorruptSegmentError:
             self._next[number] = end  # whoever looks for records is told (`browse.py`)
             return [], end - begin + skipped
-        deadline = stopwatch() + MOST_SECONDS
-        batch_bytes = self._context.broker.settings.decompressed_max_bytes
-        bounds = Bounds(end, share, MOST_BYTES, deadline, batch_bytes)
+        deadline = stopwatch() + MAX_SECONDS
+        batch_bytes = self._state.broker.settings.decompressed_max_bytes
+        bounds = ScanLimits(end, share, MAX_BYTES, deadline, batch_bytes)
 
-        def read() -> tuple[Piece, list[RecordShown]]:
-            piece = sift(data, begin, test, bounds)
+        def read() -> tuple[ScanResult, list[JsonRecord]]:
+            piece = scan(data, begin, test, bounds)
             return piece, self._shown(piece.passed, count)
 
         piece, shown = await asyncio.to_thread(read)
@@ -127,14 +127,16 @@ class Tail:
         self._next[number] = stand
         return shown, skipped
 
-    def _shown(self, records: list[Record], count: int) -> list[RecordShown]:
+    def _shown(self, records: list[Record], count: int) -> list[JsonRecord]:
         options = self._options
-        return shown_records(records, options.show, options.show_bytes, MOST_SHOWN_BYTES // count)
+        return json_records(
+            records, options.format, options.max_value_bytes, MAX_SHOWN_BYTES // count
+        )
 
 
-async def begin_tail(context: Context, topic: str, options: TailOptions) -> Tail:
+async def begin_tail(state: HttpState, topic: str, options: TailOptions) -> Tail:
     """A tail behind all that was written before this call."""
-    tail = Tail(context, topic, options)
-    await visible(context.core, tail.logs())
+    tail = Tail(state, topic, options)
+    await visible(state.core, tail.logs())
     tail.go_to_end()
     return tail

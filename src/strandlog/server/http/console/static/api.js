@@ -1,7 +1,7 @@
-// The JSON API of the broker. What goes wrong is a Problem with words that say what to do.
+// Client of the broker's JSON API. Errors are Problems whose message says what to do.
 
 const PREFIX = "/api/v1";
-const PATIENCE_MS = 15_000;
+const TIMEOUT_MS = 15_000;
 
 export class Problem extends Error {
   constructor(status, title, detail) {
@@ -22,8 +22,8 @@ export function withQuery(address, query) {
 }
 
 async function call(method, address, { query, body, signal } = {}) {
-  const patience = AbortSignal.timeout(PATIENCE_MS);
-  const request = { method, signal: signal ? AbortSignal.any([signal, patience]) : patience };
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  const request = { method, signal: signal ? AbortSignal.any([signal, timeout]) : timeout };
   if (method !== "GET" && method !== "DELETE") {
     request.headers = { "content-type": "application/json" };
     request.body = JSON.stringify(body ?? {});
@@ -36,9 +36,9 @@ async function call(method, address, { query, body, signal } = {}) {
   } catch (error) {
     if (signal?.aborted) throw error;
     const isSlow = error.name === "TimeoutError";
-    throw new Problem(0, isSlow ? "No answer" : "Not reachable", isSlow
-      ? `The broker did not answer within ${PATIENCE_MS / 1000} s.`
-      : "The broker does not answer. Is it running?");
+    throw new Problem(0, isSlow ? "No response" : "Not reachable", isSlow
+      ? `The broker did not respond within ${TIMEOUT_MS / 1000} s.`
+      : "The broker does not respond. Is it running?");
   }
   const problem = await answer.json().catch(() => ({}));
   throw new Problem(answer.status, problem.title ?? answer.statusText, problem.detail ?? `Status ${answer.status}`);

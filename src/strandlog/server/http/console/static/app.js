@@ -1,10 +1,10 @@
-// The frame: pages by their address, the navigation, the theme, keys that work everywhere.
+// The frame of the console: routing, navigation, theme and keyboard shortcuts.
 
 import { recolour } from "./chart.js";
 import { h, icon } from "./dom.js";
 import { live } from "./live.js";
 import { Page } from "./page.js";
-import { dialog, nothing } from "./parts.js";
+import { dialog, nothing } from "./components.js";
 import { broker } from "./views/broker.js";
 import { group } from "./views/group.js";
 import { groups } from "./views/groups.js";
@@ -24,7 +24,7 @@ const PAGES = [
   ["broker", "Broker", "#/broker", "b"],
 ];
 
-// Which view an address has; the empty part stands for any name.
+// Routes; an empty part matches any name.
 const ROUTES = [
   [[], overview],
   [["topics"], topics],
@@ -60,7 +60,7 @@ function viewOf(parts) {
 
 function lost(page) {
   page.begin("No such page");
-  page.show(h("div", { class: "panel" }, nothing("There is nothing here", "The address leads nowhere.", h("a", { class: "button", href: "#/" }, "Go to the overview"))));
+  page.show(h("div", { class: "panel" }, nothing("Page not found", "This page does not exist.", h("a", { class: "button", href: "#/" }, "Go to the overview"))));
 }
 
 const main = document.getElementById("main");
@@ -80,7 +80,7 @@ function open(isFirst) {
   }
 }
 
-/** Past the navigation. The address stays: it says which page this is. */
+/** Skips the navigation; the address must not change, because it selects the page. */
 function skip(event) {
   event.preventDefault();
   main.focus();
@@ -106,7 +106,7 @@ function theme() {
   return document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light");
 }
 
-function nameTheme() {
+function labelThemeButton() {
   const other = theme() === "dark" ? "light" : "dark";
   const button = document.getElementById("theme");
   button.textContent = theme() === "dark" ? "☀" : "☾";
@@ -118,7 +118,7 @@ function switchTheme() {
   const other = theme() === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = other;
   localStorage.setItem("strandlog.theme", other);
-  nameTheme();
+  labelThemeButton();
   recolour();
 }
 
@@ -159,23 +159,23 @@ function showKeys() {
 
 const WORDS = { live: "Live", connecting: "Connecting", lost: "No connection" };
 
-function tellConnection() {
+function showConnection() {
   const shown = document.getElementById("connection");
   shown.className = `connection ${live.state}`;
   shown.textContent = WORDS[live.state];
 }
 
 buildNavigation();
-nameTheme();
-tellConnection();
-live.addEventListener("state", tellConnection);
+labelThemeButton();
+showConnection();
+live.addEventListener("state", showConnection);
 live.start();
 document.getElementById("theme").addEventListener("click", switchTheme);
 document.querySelector(".skip").addEventListener("click", skip);
 document.getElementById("keys").addEventListener("click", showKeys);
 document.addEventListener("keydown", typed);
 system.addEventListener("change", () => {
-  nameTheme();
+  labelThemeButton();
   recolour();
 });
 addEventListener("hashchange", open);

@@ -6,7 +6,7 @@
 
 import { h } from "./dom.js";
 import { seconds, short } from "./format.js";
-import { nothing } from "./parts.js";
+import { nothing } from "./components.js";
 
 const PLOTLY = "/console/plotly.min.js";
 const SERIES = 6;

@@ -1,4 +1,4 @@
-// Figures as people read them, always with a unit.
+// Formats numbers, sizes, times and durations, always with a unit.
 
 const NOTHING = "–";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });

@@ -1,14 +1,14 @@
-// What goes on in the broker, as one stream for all pages of this tab, and its last minutes.
+// One stream of rates and lag for all pages of this tab, and its last minutes.
 //
-// The stream is closed while nobody looks at the tab: a browser has few connections to a server,
-// and a broker has better things to do. What was seen stays, over a reload too.
+// The stream is closed while the tab is hidden: a browser has few connections to a server. The data
+// points survive a reload.
 
 import { withQuery } from "./api.js";
 
 export const WINDOW_MS = 5 * 60_000;
 const KEPT = "strandlog.live";
-const MOST_GROUPS = 50;
-const MOST_LINES = 6;
+const MAX_GROUPS = 50;
+const MAX_LINES = 6;
 
 class Live extends EventTarget {
   constructor() {
@@ -42,7 +42,7 @@ class Live extends EventTarget {
     this.source = null;
   }
 
-  /** A browser gives up when the answer is an error; we do not. */
+  /** The browser does not reconnect after an error response; this does. */
   lost() {
     this.become("lost");
     if (this.source?.readyState === EventSource.CLOSED) {
@@ -62,26 +62,26 @@ class Live extends EventTarget {
     this.lastRates = told;
     if (told.rates) {
       this.rates.push({
-        at: told.at_ms,
+        at: told.timestamp_ms,
         bytesIn: told.rates.produced_bytes_per_second,
         bytesOut: told.rates.fetched_bytes_per_second,
         recordsIn: told.rates.produced_records_per_second,
         requests: told.rates.requests_per_second,
       });
-      forget(this.rates, told.at_ms);
+      forget(this.rates, told.timestamp_ms);
     }
     this.dispatchEvent(new Event("rates"));
   }
 
   takeLag(told) {
     this.lastLag = told;
-    for (const { group, lag } of told.groups.slice(0, MOST_GROUPS)) {
+    for (const { group, lag } of told.groups.slice(0, MAX_GROUPS)) {
       const points = this.lag.get(group) ?? [];
-      points.push({ at: told.at_ms, lag });
+      points.push({ at: told.timestamp_ms, lag });
       this.lag.set(group, points);
     }
     for (const [group, points] of this.lag) {
-      forget(points, told.at_ms);
+      forget(points, told.timestamp_ms);
       if (!points.length) this.lag.delete(group);
     }
     this.dispatchEvent(new Event("lag"));
@@ -93,13 +93,13 @@ class Live extends EventTarget {
       .filter(([group]) => only === null || group === only)
       .map(([group, points]) => ({ name: group, x: points.map((point) => point.at), y: points.map((point) => point.lag) }))
       .sort((one, other) => Math.max(0, ...other.y) - Math.max(0, ...one.y))
-      .slice(0, MOST_LINES);
+      .slice(0, MAX_LINES);
   }
 
   keep() {
     try {
       sessionStorage.setItem(KEPT, JSON.stringify({ rates: this.rates, lag: [...this.lag] }));
-    } catch { /* there is no room: a reload begins anew */ }
+    } catch { /* the storage is full: a reload starts without data points */ }
   }
 
   restore() {
@@ -109,7 +109,7 @@ class Live extends EventTarget {
       this.lag = new Map(kept.lag ?? []);
       forget(this.rates, Date.now());
       for (const points of this.lag.values()) forget(points, Date.now());
-    } catch { /* what was kept is of no use */ }
+    } catch { /* the stored data cannot be used */ }
   }
 }
 
@@ -122,7 +122,7 @@ export const live = new Live();
 
 /** A stream of a topic's newest records; returns what ends it. */
 export function tail(query, { records, problem, state }) {
-  const source = new EventSource(withQuery("/api/v1/live", { rates: false, lag: false, show: "plain", ...query }));
+  const source = new EventSource(withQuery("/api/v1/live", { rates: false, lag: false, format: "plain", ...query }));
   source.addEventListener("open", () => state("live"));
   source.addEventListener("records", (event) => records(JSON.parse(event.data)));
   source.addEventListener("problem", (event) => {

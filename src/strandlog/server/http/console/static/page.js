@@ -1,8 +1,7 @@
-// A page: what a view gets to build on. It ends when another one is opened, and all that it
-// started ends with it.
+// The page of a view. When another page opens, it ends, with all requests and listeners it started.
 
 import { h, present } from "./dom.js";
-import { failed, loading } from "./parts.js";
+import { failed, loading } from "./components.js";
 
 export class Page {
   constructor(root, route) {
@@ -61,7 +60,7 @@ export class Page {
       } catch (problem) {
         if (this.signal.aborted) return;
         if (!(problem instanceof Error) || problem.status === undefined) console.error(problem);
-        if (isThere && problem.status !== 404) this.tellStale(problem);
+        if (isThere && problem.status !== 404) this.showStale(problem);
         else {
           isThere = false;
           this.show(h("div", { class: "panel" }, failed(problem, again)));
@@ -78,8 +77,8 @@ export class Page {
     return again;
   }
 
-  tellStale(problem) {
-    this.stale.textContent = `Not up to date: ${problem.message} Trying again.`;
+  showStale(problem) {
+    this.stale.textContent = `Not up to date: ${problem.message} Retrying.`;
     this.stale.hidden = false;
   }
 }

@@ -1,4 +1,4 @@
-// A key or a value for people: JSON with its lines and colours, text as it is, bytes in hexadecimal.
+// Displays a key or a value: formatted JSON, text or a hex dump.
 //
 // JSON is laid out from its text, never parsed into numbers of this language, which would change
 // large ones.
@@ -6,7 +6,7 @@
 import { copy, h } from "./dom.js";
 import { bytes } from "./format.js";
 
-const MOST_JSON = 300_000; // characters that are laid out and coloured
+const MAX_JSON = 300_000; // characters that are laid out and coloured
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|[{}[\],:]|\s+/gy;
 const HEX_COLUMNS = 16;
 
@@ -40,7 +40,7 @@ function coloured(token, isKey) {
 
 /** JSON text with one thing a line, as nodes; null when it cannot be laid out. */
 function pretty(text) {
-  const found = text.length <= MOST_JSON ? tokens(text) : null;
+  const found = text.length <= MAX_JSON ? tokens(text) : null;
   if (!found) return null;
   const out = [];
   let depth = 0;
@@ -97,7 +97,7 @@ export function payloadView(title, payload) {
   const ways = isText ? (isJson(payload.data) ? ["JSON", "Text", "Hex"] : ["Text", "Hex"]) : ["Hex"];
   const shown = h("pre", { tabindex: "0", "aria-label": title });
   const buttons = ways.map((way) => h("button", { type: "button", class: "quiet", onclick: () => show(way) }, way));
-  const size = payload.is_cut ? `${bytes(bytesOf(payload).length)} of ${bytes(payload.size_bytes)} are shown` : bytes(payload.size_bytes);
+  const size = payload.is_truncated ? `${bytes(bytesOf(payload).length)} of ${bytes(payload.size_bytes)} shown` : bytes(payload.size_bytes);
 
   function show(way) {
     buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === way)));

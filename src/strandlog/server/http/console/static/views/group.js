@@ -1,13 +1,13 @@
-// One group: its members, where it stands in each partition, and moving it somewhere else.
+// One group: members, committed offsets, lag, offset reset.
 
 import { get, path, remove } from "../api.js";
 import { Chart } from "../chart.js";
-import { linkColumn, topicAddress } from "../columns.js";
+import { linkColumn, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
 import { ago, count, counted } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
-import { badge, dialog, Figures, nothing, panel, Table } from "../parts.js";
-import { reset } from "./reset.js";
+import { badge, dialog, Figures, nothing, panel, Table } from "../components.js";
+import { reset } from "./group_reset.js";
 
 const LOOK_MS = 2000;
 
@@ -17,11 +17,11 @@ export function group(page) {
     crumbs: [["Groups", "#/groups"]],
     actions: [
       h("button", { class: "main", type: "button", onclick: () => last && reset(last, again) }, "Reset offsets"),
-      h("button", { class: "danger", type: "button", onclick: () => forgetGroup(name) }, "Delete group"),
+      h("button", { class: "danger", type: "button", onclick: () => deleteGroup(name) }, "Delete group"),
     ],
   });
   const figures = new Figures({ state: "State", lag: "Lag", members: "Members", partitions: "Partitions" });
-  const over = new Chart(page, { label: `Lag of ${name}`, unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "The first figures come in a second" });
+  const over = new Chart(page, { label: `Lag of ${name}`, unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "Waiting for the first data point" });
   const by = new Chart(page, { label: "Lag by partition", unit: "", isByName: true, isSmall: true, empty: "No offsets yet" });
   const positions = positionTable();
   const members = memberTable();
@@ -64,7 +64,7 @@ function memberTable() {
   return new Table({
     label: "Members",
     key: (row) => row.member_id,
-    empty: () => nothing("No members", "Nobody reads with this group now. Its offsets are kept."),
+    empty: () => nothing("No members", "This group has no active members. Its offsets are kept."),
     columns: [
       { title: "Member", kind: "wide", value: (row) => row.member_id },
       { title: "Client", value: (row) => row.client_id || "–" },
@@ -74,12 +74,12 @@ function memberTable() {
   });
 }
 
-function forgetGroup(name) {
+function deleteGroup(name) {
   dialog({
     title: `Delete group ${name}?`,
     action: "Delete group",
     isDanger: true,
-    content: [h("p", {}, "Its committed offsets are deleted. If it comes back, it starts where its client's auto.offset.reset says.")],
+    content: [h("p", {}, "Its committed offsets are deleted. If it is used again, it starts as auto.offset.reset of its consumers says.")],
     submit: async () => {
       await remove(path("groups", name));
       toast(`${name} deleted`);

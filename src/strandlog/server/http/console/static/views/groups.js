@@ -1,19 +1,19 @@
-// All consumer groups, and how far they are behind.
+// All consumer groups and their lag.
 
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
-import { groupColumns } from "../columns.js";
+import { groupColumns } from "../table_columns.js";
 import { h } from "../dom.js";
 import { counted, someOf } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
-import { field, nothing, panel, Table } from "../parts.js";
+import { field, nothing, panel, Table } from "../components.js";
 
 const LOOK_MS = 3000;
 
 export function groups(page) {
   page.begin("Groups");
-  const search = h("input", { type: "search", placeholder: "Part of a name or a topic", oninput: () => draw() });
-  const chart = new Chart(page, { label: "Lag by group", unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "No lag was seen yet" });
+  const search = h("input", { type: "search", placeholder: "Filter by group or topic", oninput: () => draw() });
+  const chart = new Chart(page, { label: "Lag by group", unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "No lag yet" });
   const table = groupTable();
   const listed = panel("Groups", table.element);
   const tools = h("div", { class: "fields" }, h("div", { class: "grow" }, field("Filter", search)));

@@ -1,20 +1,22 @@
-// The broker at a glance: what goes through it, who is behind, how full the disk is, is it well.
+// Overview: throughput, lag, disk, readiness and problems of the broker.
 
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
-import { groupColumns, linkColumn, topicAddress } from "../columns.js";
+import { groupColumns, linkColumn, topicAddress } from "../table_columns.js";
 import { h } from "../dom.js";
 import { byteRate, bytes, count, counted, duration, rate } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
-import { badge, command, Figures, meter, nothing, panel, Table } from "../parts.js";
+import { badge, command, Figures, meter, nothing, panel, Table } from "../components.js";
 
 const LOOK_MS = 3000;
-const MOST_TOPICS = 8;
-const MOST_GROUPS = 8;
+const MAX_TOPICS = 8;
+const MAX_GROUPS = 8;
+const MAX_PROBLEMS = 3;
 
 export function overview(page) {
   page.begin("Overview");
-  const trouble = h("div", { class: "banner bad", role: "alert", hidden: true });
+  const notReady = h("div", { class: "banner bad", role: "alert", hidden: true });
+  const problems = h("div", { class: "banner", role: "status", hidden: true });
   const figures = new Figures({ in: "In", out: "Out", requests: "Requests", lag: "Consumer lag", disk: "On disk", size: "Topics" });
   const charts = throughput(page);
   const busiest = topicTable();
@@ -24,12 +26,14 @@ export function overview(page) {
   topicsPanel.head.append(h("a", { href: "#/topics" }, "All topics"));
   const groupsPanel = panel("Highest lag", behind.element);
   groupsPanel.head.append(h("a", { href: "#/groups" }, "All groups"));
-  const all = [trouble, figures.element, first, charts.element, h("div", { class: "columns" }, topicsPanel, groupsPanel)];
+  const all = [notReady, problems, figures.element, first, charts.element, h("div", { class: "columns" }, topicsPanel, groupsPanel)];
 
   const load = () => Promise.all([get(path("cluster"), page), get(path("topics"), page)]);
   page.watch(load, ([cluster, { topics }]) => {
     if (!figures.element.isConnected) page.show(all);
-    tellCluster(page, cluster, figures, trouble);
+    showCluster(page, cluster, figures);
+    showNotReady(notReady, cluster);
+    showProblems(problems, cluster);
     const internal = cluster.topics - topics.length;
     figures.set("size", count(topics.length), [counted(cluster.partitions, "partition"), internal > 0 ? `; ${counted(internal, "internal topic")} besides` : null]);
     const isNew = topics.length === 0;
@@ -37,14 +41,14 @@ export function overview(page) {
     first.hidden = !isNew;
     topicsPanel.hidden = isNew;
     topics.sort((one, other) => (other.produced_bytes_per_second ?? 0) - (one.produced_bytes_per_second ?? 0) || other.size_bytes - one.size_bytes);
-    topicsPanel.note.textContent = topics.length > MOST_TOPICS ? `${MOST_TOPICS} of ${count(topics.length)}` : "";
-    busiest.update(topics.slice(0, MOST_TOPICS));
+    topicsPanel.note.textContent = topics.length > MAX_TOPICS ? `${MAX_TOPICS} of ${count(topics.length)}` : "";
+    busiest.update(topics.slice(0, MAX_TOPICS));
     charts.draw();
-    tellRates();
-    tellLag();
+    showRates();
+    showLag();
   }, LOOK_MS);
 
-  function tellRates() {
+  function showRates() {
     const told = live.lastRates;
     if (told?.rates) {
       figures.set("in", byteRate(told.rates.produced_bytes_per_second), rate(told.rates.produced_records_per_second));
@@ -53,29 +57,27 @@ export function overview(page) {
     }
   }
 
-  function tellLag() {
+  function showLag() {
     if (live.lastLag) {
       const { groups } = live.lastLag;
       const sum = groups.reduce((total, each) => total + each.lag, 0);
       figures.set("lag", count(sum), `records, ${counted(groups.length, "group")}`);
-      behind.update(groups.slice(0, MOST_GROUPS));
-      groupsPanel.note.textContent = groups.length > MOST_GROUPS ? `${MOST_GROUPS} of ${count(groups.length)}` : "";
+      behind.update(groups.slice(0, MAX_GROUPS));
+      groupsPanel.note.textContent = groups.length > MAX_GROUPS ? `${MAX_GROUPS} of ${count(groups.length)}` : "";
     }
   }
 
   page.on(live, "rates", () => {
-    tellRates();
+    showRates();
     charts.draw();
   });
-  page.on(live, "lag", tellLag);
+  page.on(live, "lag", showLag);
 }
 
-function tellCluster(page, cluster, figures, trouble) {
+function showCluster(page, cluster, figures) {
   const used = 1 - cluster.disk_free_bytes / Math.max(1, cluster.disk_total_bytes);
   const room = `${bytes(cluster.disk_free_bytes)} free of ${bytes(cluster.disk_total_bytes)}`;
   figures.set("disk", bytes(cluster.size_bytes), [room, meter(used, `The disk is ${Math.round(used * 100)} % full`)]);
-  trouble.hidden = cluster.is_ready;
-  trouble.replaceChildren("Not ready:", h("ul", {}, cluster.reasons.map((reason) => h("li", {}, reason))));
   page.sub.replaceChildren(
     badge(cluster.is_ready ? "Ready" : "Not ready", cluster.is_ready ? "good" : "bad"),
     ` strandlog ${cluster.version} · Kafka at `, h("code", {}, cluster.kafka_address),
@@ -83,9 +85,23 @@ function tellCluster(page, cluster, figures, trouble) {
   );
 }
 
+function showNotReady(banner, { is_ready: isReady, reasons }) {
+  banner.hidden = isReady;
+  banner.replaceChildren("Not ready:", h("ul", {}, reasons.map((reason) => h("li", {}, reason))));
+}
+
+function showProblems(banner, { problems }) {
+  banner.hidden = problems.length === 0;
+  const more = problems.length - MAX_PROBLEMS;
+  banner.replaceChildren(
+    h("a", { href: "#/broker" }, counted(problems.length, "problem")),
+    h("ul", {}, problems.slice(0, MAX_PROBLEMS).map((problem) => h("li", {}, problem)), more > 0 ? h("li", {}, `and ${count(more)} more`) : null),
+  );
+}
+
 function throughput(page) {
-  const traffic = new Chart(page, { label: "Throughput", unit: "B/s", windowMs: WINDOW_MS, empty: "The first figures come in a second" });
-  const requests = new Chart(page, { label: "Records and requests", unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "The first figures come in a second" });
+  const traffic = new Chart(page, { label: "Throughput", unit: "B/s", windowMs: WINDOW_MS, empty: "Waiting for the first data point" });
+  const requests = new Chart(page, { label: "Records and requests", unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "Waiting for the first data point" });
   const lag = new Chart(page, { label: "Lag by group", unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "No consumer groups yet" });
   const element = h("div", { class: "stack" }, panel("Throughput", traffic.element), h("div", { class: "columns" }, panel("Records and requests", requests.element), panel("Lag by group", lag.element)));
 

@@ -1,10 +1,10 @@
-// One pipeline: its queries, batch by batch.
+// One pipeline: the progress of its queries.
 
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
 import { h } from "../dom.js";
 import { ago, count, rate, seconds } from "../format.js";
-import { badge, nothing, panel, Table } from "../parts.js";
+import { badge, nothing, panel, Table } from "../components.js";
 import { sparkLink } from "./pipelines.js";
 
 const LOOK_MS = 1000;
@@ -26,7 +26,7 @@ export function pipeline(page) {
     table.update(found.queries);
     const lines = (of) => found.queries.map(({ last, points }) => {
       const told = points.filter((point) => of(point) !== null);
-      return { name: last.name, x: told.map((point) => point.at_ms), y: told.map(of) };
+      return { name: last.name, x: told.map((point) => point.timestamp_ms), y: told.map(of) };
     });
     rows.update(lines((point) => point.rows_per_second));
     batches.update(lines((point) => point.batch_ms / 1000));

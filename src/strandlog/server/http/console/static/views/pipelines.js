@@ -1,10 +1,10 @@
-// Pipelines on Spark that report in.
+// Spark pipelines that report their progress.
 
 import { get, path } from "../api.js";
-import { linkColumn, pipelineAddress } from "../columns.js";
+import { linkColumn, pipelineAddress } from "../table_columns.js";
 import { h } from "../dom.js";
 import { ago, count, rate, seconds } from "../format.js";
-import { badge, command, nothing, panel, Table } from "../parts.js";
+import { badge, command, nothing, panel, Table } from "../components.js";
 
 const LOOK_MS = 2000;
 
@@ -29,7 +29,7 @@ function pipelineTable() {
     label: "Pipelines",
     key: (row) => row.name,
     sort: [0, 1],
-    empty: () => nothing("No pipelines", "A pipeline that runs on Spark with this broker shows up here by itself, and stays for ten minutes after its last report.", command("strandlog pipeline run pipeline.toml")),
+    empty: () => nothing("No pipelines", "A Spark pipeline that uses this broker appears here, until ten minutes after its last report.", command("strandlog pipeline run pipeline.toml")),
     columns: [
       linkColumn("Pipeline", (row) => row.name, pipelineAddress),
       { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },

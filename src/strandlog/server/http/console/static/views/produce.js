@@ -1,14 +1,14 @@
-// Write a record by hand.
+// Produces a record from a form.
 
 import { get, path, post } from "../api.js";
-import { topicAddress } from "../columns.js";
+import { topicAddress } from "../table_columns.js";
 import { h } from "../dom.js";
 import { count, time } from "../format.js";
-import { failed, field, nothing, offerPartitions, Pairs, panel, select } from "../parts.js";
+import { failed, field, nothing, offerPartitions, Pairs, panel, select } from "../components.js";
 
 const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], ["null", "Null (a tombstone)"]];
-const ACKS = [["all", "all: it is on disk"], ["leader", "leader: it is written"], ["none", "none: do not wait"]];
-const MOST_SENT = 20;
+const ACKS = [["all", "all: wait for the fsync"], ["leader", "leader: wait for the write"], ["none", "none: do not wait"]];
+const MAX_SENT = 20;
 
 export function produce(page) {
   const name = page.route.parts[1];
@@ -23,7 +23,7 @@ export function produce(page) {
   const wrong = h("p", { class: "wrong", role: "alert" });
   const send = h("button", { class: "main", type: "submit", title: "Ctrl+Enter" }, "Send");
   const sent = h("ul", { "aria-live": "polite" });
-  const sentArea = h("div", { class: "body" }, nothing("Nothing sent yet", "What you send is listed here, with a link to where it went."));
+  const sentArea = h("div", { class: "body" }, nothing("Nothing sent yet", "Records that you send are listed here with their offsets."));
   const element = h(
     "form", { class: "form body", novalidate: true, onsubmit: submitted },
     h("div", { class: "row" }, field("Key", key), field("Partition", partition)),
@@ -74,15 +74,15 @@ export function produce(page) {
     event.preventDefault();
     if (check()) return;
     if (form.value === "json" && !value.value.trim()) {
-      wrong.textContent = "There is no JSON here: write some, or choose text or null.";
+      wrong.textContent = "The value is empty: enter JSON, or choose Text or Null.";
       return;
     }
     send.disabled = true;
     try {
       const body = { records: [record()], acks: acks.value };
       if (partition.value !== "") body.partition = Number(partition.value);
-      const { places } = await post(path("topics", name, "records"), body);
-      listSent(places[0]);
+      const { results } = await post(path("topics", name, "records"), body);
+      listSent(results[0]);
     } catch (problem) {
       wrong.textContent = problem.message;
     } finally {
@@ -90,12 +90,12 @@ export function produce(page) {
     }
   }
 
-  function listSent(place) {
+  function listSent(result) {
     if (!sent.isConnected) sentArea.replaceChildren(sent);
-    const link = place
-      ? h("a", { href: `${here}/records?partition=${place.partition}&from=offset&offset=${place.offset}` }, `partition ${place.partition}, offset ${count(place.offset)}`)
-      : "sent; without acks nobody knows the offset";
+    const link = result
+      ? h("a", { href: `${here}/records?partition=${result.partition}&from=offset&offset=${result.offset}` }, `partition ${result.partition}, offset ${count(result.offset)}`)
+      : "sent; without acks the offset is unknown";
     sent.prepend(h("li", {}, h("span", { class: "soft" }, `${time(Date.now())} `), link));
-    while (sent.children.length > MOST_SENT) sent.lastChild.remove();
+    while (sent.children.length > MAX_SENT) sent.lastChild.remove();
   }
 }

@@ -1,8 +1,8 @@
-// The form above records: where to begin, and what passes.
+// The search form above the records: start position and filter.
 
 import { h } from "../dom.js";
 import { fieldTime } from "../format.js";
-import { field, offerPartitions, select } from "../parts.js";
+import { field, offerPartitions, select } from "../components.js";
 
 const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offset"], ["time", "Time"]];
 const WHERE = [["value", "Value"], ["key", "Key"], ["header", "Header"], ["path", "JSON path"]];

@@ -1,4 +1,4 @@
-// Records in rows; a row opens to show all of its record.
+// A table of records; a row expands to the whole record.
 
 import { get, path } from "../api.js";
 import { h } from "../dom.js";
@@ -77,12 +77,12 @@ export class RecordTable {
     }
     const cell = h("td", { colspan: String(COLUMNS.length) }, details(record));
     row.after(h("tr", { class: "detail" }, cell));
-    if ([record.key, record.value].some((payload) => payload?.is_cut)) this.whole(record, cell);
+    if ([record.key, record.value].some((payload) => payload?.is_truncated)) this.whole(record, cell);
   }
 
-  /** What is listed is cut; what is opened is not, within reason. */
+  /** Loads the values that the list shows truncated. */
   async whole(record, cell) {
-    const query = { partition: record.partition, offset: record.offset, limit: 1, show: "plain", show_bytes: WHOLE_BYTES };
+    const query = { partition: record.partition, offset: record.offset, limit: 1, format: "plain", max_value_bytes: WHOLE_BYTES };
     try {
       const { records } = await get(path("topics", this.topic, "records"), { query });
       const found = records.find((each) => each.offset === record.offset);

@@ -1,20 +1,20 @@
-// Records of a topic: from an offset, a time, the beginning or the end, through a search, and live.
+// Records of a topic: from an offset, a time, the oldest or the newest, filtered, or as a live tail.
 //
-// What was looked for stands in the address, so that it can be kept and passed on. A live tail
-// keeps what it fetched, up to MOST_KEPT records, when it is paused too.
+// The address contains the search, so that it can be bookmarked. A live tail keeps the last MAX_KEPT
+// records, also while it is paused.
 
 import { get, path } from "../api.js";
-import { topicAddress } from "../columns.js";
+import { topicAddress } from "../table_columns.js";
 import { h } from "../dom.js";
 import { bytes, count, counted } from "../format.js";
 import { tail } from "../live.js";
-import { failed, loading, nothing, panel } from "../parts.js";
+import { failed, loading, nothing, panel } from "../components.js";
 import { searchForm, SEARCHED_RECORDS } from "./record_search.js";
 import { RecordTable } from "./record_table.js";
 
 const PAGE_RECORDS = 100;
 const PREVIEW_BYTES = 4096;
-const MOST_KEPT = 2000;
+const MAX_KEPT = 2000;
 const LIVE_MS = 500;
 const LIVE_RECORDS = 100;
 
@@ -46,7 +46,7 @@ export function records(page) {
     else look();
   }).catch((problem) => page.signal.aborted || page.show(h("div", { class: "panel" }, failed(problem, () => records(page)))));
 
-  /** Begin anew with what the form says. */
+  /** Starts a new search from the form. */
   async function look() {
     stopLive();
     table.clear();
@@ -63,7 +63,7 @@ export function records(page) {
     more.disabled = true;
     try {
       const place = cursor ? { partition: form.partition(), ...form.filter(), cursor } : form.query();
-      const query = { ...place, limit: PAGE_RECORDS, show: "plain", show_bytes: PREVIEW_BYTES };
+      const query = { ...place, limit: PAGE_RECORDS, format: "plain", max_value_bytes: PREVIEW_BYTES };
       const found = await get(path("topics", name, "records"), { query, signal: AbortSignal.any([mine.signal, page.signal]) });
       take(found);
     } catch (problem) {
@@ -82,7 +82,7 @@ export function records(page) {
     drawTable();
     foot.hidden = more.hidden = found.is_at_end || isNewestFirst;
     more.textContent = table.size ? "Show more" : "Search further";
-    const looked = `searched ${counted(found.looked_at_records, "record")}, ${bytes(found.looked_at_bytes)}, in ${found.took_ms} ms`;
+    const looked = `searched ${counted(found.scanned_records, "record")}, ${bytes(found.scanned_bytes)}, in ${found.elapsed_ms} ms`;
     const trouble = found.problems.length ? `; ${found.problems[0]}` : "";
     status.textContent = `${counted(table.size, "record")} shown; ${looked}${found.is_at_end && !isNewestFirst ? "; end of the topic" : ""}${trouble}`;
   }
@@ -92,7 +92,7 @@ export function records(page) {
       if (!table.element.isConnected) area.replaceChildren(table.element);
       return;
     }
-    if (endLive) area.replaceChildren(nothing("Waiting for records", "What is written to the topic from now on appears here."));
+    if (endLive) area.replaceChildren(nothing("Waiting for records", "New records of this topic appear here."));
     else if (form.isSearching() && form.isNewest()) area.replaceChildren(nothing("Nothing found", `None of the newest ${count(SEARCHED_RECORDS)} records of each partition matches.`, h("button", { type: "button", onclick: form.startFromOldest }, "Search from the oldest")));
     else if (form.isSearching()) area.replaceChildren(nothing("Nothing found", "None of the records searched so far matches."));
     else area.replaceChildren(nothing("No records", "Write some with any Kafka client, or here.", h("a", { class: "button", href: `${here}/produce` }, "Produce")));
@@ -110,12 +110,12 @@ export function records(page) {
     foot.hidden = true;
     skipped = 0;
     if (!form.isNewest()) table.clear(); // the newest go on top: nothing older belongs below them
-    const query = { topic: name, partition: form.partition(), ...form.filter(), limit: LIVE_RECORDS, interval_ms: LIVE_MS, show_bytes: PREVIEW_BYTES };
-    endLive = tail(query, { records: takeLive, problem: endedLive, state: (state) => tellLive(state) });
+    const query = { topic: name, partition: form.partition(), ...form.filter(), limit: LIVE_RECORDS, interval_ms: LIVE_MS, max_value_bytes: PREVIEW_BYTES };
+    endLive = tail(query, { records: takeLive, problem: endedLive, state: (state) => showLive(state) });
     form.setLive(true);
     history.replaceState(null, "", `${here}/records${form.address()}`);
     drawTable();
-    tellLive("connecting");
+    showLive("connecting");
   }
 
   function stopLive() {
@@ -127,9 +127,9 @@ export function records(page) {
   function takeLive(told) {
     skipped += told.skipped;
     table.add(told.records.reverse(), true);
-    table.keep(MOST_KEPT);
+    table.keep(MAX_KEPT);
     drawTable();
-    tellLive("live");
+    showLive("live");
   }
 
   function endedLive(problem) {
@@ -137,10 +137,10 @@ export function records(page) {
     status.textContent = problem.detail;
   }
 
-  function tellLive(state) {
+  function showLive(state) {
     if (!endLive) return;
     const words = { live: "Live", connecting: "Connecting", lost: "No connection; trying again" }[state];
-    const most = table.size === MOST_KEPT ? `, the most that is kept` : "";
+    const most = table.size === MAX_KEPT ? `, the maximum` : "";
     const missed = skipped ? `; ${count(skipped)} went by too fast to show` : "";
     status.textContent = `${words}; ${counted(table.size, "record")}${most}${missed}`;
   }

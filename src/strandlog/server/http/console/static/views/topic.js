@@ -1,16 +1,16 @@
-// One topic: its partitions, its settings and where they come from, who reads it, how busy it is.
+// One topic: partitions, settings with their source, consumer groups, throughput.
 
 import { get, patch, path, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
-import { groupColumns, topicAddress } from "../columns.js";
+import { groupColumns, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
 import { byteRate, bytes, count, counted, rate, retention } from "../format.js";
 import { forget, live, WINDOW_MS } from "../live.js";
-import { badge, dialog, field, Figures, nothing, panel, settingValue, Table } from "../parts.js";
+import { badge, dialog, field, Figures, nothing, panel, settingValue, Table } from "../components.js";
 
 const LOOK_MS = 2000;
 
-// What was seen of each topic, for when its page is opened again.
+// Data points of each topic, kept for the next visit of its page.
 const seen = new Map();
 
 export function topic(page) {
@@ -26,7 +26,7 @@ export function topic(page) {
     ],
   });
   const figures = new Figures({ records: "Records", size: "Size", in: "In", partitions: "Partitions", kept: "Retention" });
-  const chart = new Chart(page, { label: `Records into ${name}`, unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "The first figures come in a few seconds" });
+  const chart = new Chart(page, { label: `Records into ${name}`, unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "Waiting for the first data point" });
   const partitions = partitionTable(here);
   const settings = settingTable(name, () => again());
   const onlyOwn = h("input", { type: "checkbox", onchange: () => drawSettings() });
@@ -38,7 +38,7 @@ export function topic(page) {
   const again = page.watch(() => get(path("topics", name), page), (found) => {
     if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Records in", chart.element), panel("Consumer groups", readers.element)), panel("Partitions", partitions.element), settingsPanel);
     last = found;
-    tellFigures(figures, found);
+    showFigures(figures, found);
     partitions.update(found.partitions);
     drawSettings();
     readers.update(found.groups.map(readerOf));
@@ -59,15 +59,15 @@ function noted(name, value) {
   return { x: points.map((point) => point.at), y: points.map((point) => point.value) };
 }
 
-function tellFigures(figures, { summary }) {
-  figures.set("records", count(summary.offsets), "offsets that can be read");
+function showFigures(figures, { summary }) {
+  figures.set("records", count(summary.offsets), "readable offsets");
   figures.set("size", bytes(summary.size_bytes), counted(summary.segments, "segment"));
   figures.set("in", rate(summary.produced_records_per_second, "rec"), byteRate(summary.produced_bytes_per_second));
   figures.set("partitions", count(summary.partitions), summary.is_internal ? "internal" : "");
   figures.set("kept", retention(summary.retention_ms, summary.retention_bytes), `cleanup: ${summary.cleanup_policy}`);
 }
 
-/** A group by its name, and what the live stream knows of it. */
+/** A group with the state and lag that the live stream last reported. */
 function readerOf(name) {
   return live.lastLag?.groups.find((each) => each.group === name) ?? { group: name, state: null, members: null, lag: null };
 }
@@ -109,7 +109,7 @@ function settingTable(topicName, changed) {
       { title: "Value", kind: "wide", value: (row) => row.value, show: (row) => settingValue(row.name, row.value) },
       { title: "Source", value: (row) => row.origin, show: (row) => badge(row.origin, row.origin === "topic" ? "good" : row.origin === "broker" ? "warn" : "") },
       { title: "Default", kind: "wide soft small-hidden", value: (row) => row.default, show: (row) => settingValue(row.name, row.default) },
-      { title: "What it does", kind: "soft wide small-hidden", isFixed: true, value: (row) => row.help },
+      { title: "Description", kind: "soft wide small-hidden", isFixed: true, value: (row) => row.help },
       { title: "Change", isFixed: true, value: (row) => [row.value, row.origin], show: (row) => h("button", { type: "button", class: "quiet", "aria-label": `Change ${row.name}`, onclick: () => change(topicName, row, changed) }, "Change") },
     ],
   });

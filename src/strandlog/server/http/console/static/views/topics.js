@@ -1,17 +1,17 @@
-// All topics: how large, how busy, how long they keep what they have.
+// All topics: size, throughput, retention.
 
 import { get, path, post } from "../api.js";
-import { linkColumn, topicAddress } from "../columns.js";
+import { linkColumn, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
 import { byteRate, bytes, count, counted, rate, retention, someOf } from "../format.js";
-import { dialog, field, nothing, Pairs, panel, select, Table } from "../parts.js";
+import { dialog, field, nothing, Pairs, panel, select, Table } from "../components.js";
 
 const LOOK_MS = 3000;
 const STARS = "strandlog.stars";
 
 export function topics(page) {
   const stars = new Set(JSON.parse(localStorage.getItem(STARS) ?? "[]"));
-  const search = h("input", { type: "search", placeholder: "Part of a name", value: page.route.query.get("filter") ?? "", oninput: draw });
+  const search = h("input", { type: "search", placeholder: "Filter by name", value: page.route.query.get("filter") ?? "", oninput: draw });
   const internal = h("input", { type: "checkbox", onchange: () => again() });
   const make = h("button", { class: "main", type: "button", onclick: createTopic }, "Create topic");
   page.begin("Topics", { actions: [make] });
@@ -43,7 +43,7 @@ export function topics(page) {
   }
 
   if (page.route.query.has("new")) {
-    history.replaceState(null, "", "#/topics"); // a reload does not ask again
+    history.replaceState(null, "", "#/topics"); // a reload must not open the dialog again
     createTopic();
   }
 }

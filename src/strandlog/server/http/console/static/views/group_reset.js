@@ -1,17 +1,17 @@
-// Moving a group: first what would change, then the change.
+// Resets a group's offsets: first a preview, then the reset.
 
 import { path, post } from "../api.js";
 import { h, toast } from "../dom.js";
 import { count, counted, fieldTime } from "../format.js";
-import { dialog, field, nothing, select, Table } from "../parts.js";
+import { dialog, field, nothing, select, Table } from "../components.js";
 
-const PLACES = [["earliest", "Earliest"], ["latest", "Latest"], ["offset", "Offset"], ["time", "Time"]];
+const TARGETS = [["earliest", "Earliest"], ["latest", "Latest"], ["offset", "Offset"], ["time", "Time"]];
 
 export function reset(group, changed) {
   const topics = [...new Set(group.positions.map((each) => each.topic))];
   const topic = select("topic", [...(topics.length ? [["", "All its topics"]] : []), ...topics.map((name) => [name, name])], "", { onchange: stale });
   const other = h("input", { name: "other", spellcheck: "false", oninput: stale, placeholder: topics.length ? "Or another topic" : "A topic" });
-  const place = select("to", PLACES, "earliest", { onchange: choose });
+  const place = select("to", TARGETS, "earliest", { onchange: choose });
   const offset = h("input", { name: "offset", type: "number", min: "0", value: "0", oninput: stale });
   const time = h("input", { name: "time", type: "datetime-local", step: "1", value: fieldTime(Date.now()), oninput: stale });
   const offsetField = field("Offset", offset);
@@ -22,7 +22,7 @@ export function reset(group, changed) {
   const preview = h("button", { type: "button", onclick: look }, "Preview");
   const members = group.members.length;
   const content = [
-    members ? h("p", { class: "banner" }, `This group has ${counted(members, "member")}. Stop them first: they would go on from where they are.`) : null,
+    members ? h("p", { class: "banner" }, `This group has ${counted(members, "member")}. Stop them first: they would continue from their own positions.`) : null,
     h("div", { class: "row" }, topics.length ? field("Topic", topic) : null, field(topics.length ? "Other topic" : "Topic", other), field("Reset to", place), offsetField, timeField),
     h("div", { class: "actions" }, preview), summary, result,
   ];
@@ -37,7 +37,7 @@ export function reset(group, changed) {
 
   function stale() {
     shown.done.disabled = true;
-    summary.textContent = "Preview what would change first.";
+    summary.textContent = "Preview the reset first.";
     result.hidden = true;
   }
 
@@ -74,7 +74,7 @@ export function reset(group, changed) {
 
 function changeTable() {
   return new Table({
-    label: "What would change",
+    label: "Preview of the reset",
     key: (row) => `${row.topic}/${row.partition}`,
     empty: () => nothing("Nothing to move"),
     columns: [

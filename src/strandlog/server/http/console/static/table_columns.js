@@ -1,8 +1,8 @@
-// Where things are, and the columns that tables of several pages share.
+// Addresses of pages, and table columns that several pages share.
 
 import { h } from "./dom.js";
 import { count } from "./format.js";
-import { badge } from "./parts.js";
+import { badge } from "./components.js";
 
 export const topicAddress = (name) => `#/topics/${encodeURIComponent(name)}`;
 export const groupAddress = (name) => `#/groups/${encodeURIComponent(name)}`;

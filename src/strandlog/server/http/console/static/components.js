@@ -1,4 +1,4 @@
-// The parts that pages are made of: figures, tables, states, dialogs. parts.css gives them a look.
+// Components of the pages: figures, tables, states, dialogs. components.css styles them.
 
 import { copy, h, icon, present } from "./dom.js";
 import { bytes, duration } from "./format.js";

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import NamedTuple
+from uuid import UUID
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+
+Buffer = bytes | bytearray | memoryview
+TopicRef = str | UUID  # the name of a topic, or its id
 
 
 class ProducerIdentity(NamedTuple):
@@ -64,6 +68,22 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp: int
+
+
+class Acks(IntEnum):
+    """What a producer waits for, with Kafka's numbers."""
+
+    NONE = 0
+    LEADER = 1
+    ALL = -1
+
+
+class PartitionRecords(NamedTuple):
+    """Record batches for one partition, as a producer sends them."""
+
+    topic: TopicRef
+    partition: int
+    records: Buffer | None
 
 
 class TimestampType(IntEnum):

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.support.log_builders import START_MS, batch, uuids
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
@@ -30,6 +31,8 @@ from strandlog.storage.partition.read import aborted_in, read
 from strandlog.storage.segment.scan import batches_of_read
 from strandlog.storage.segment.transaction_index import AbortedRanges
 from strandlog.testing import FakeClock
+
+CONTEXT = embedded_context()
 
 SETTINGS: dict[str, object] = {
     "offsets.topic.num.partitions": 3,
@@ -150,12 +153,12 @@ class _Maker:
 
     def fill(self) -> None:
         broker = self.broker
-        broker.create_topic("plain", 3)
-        broker.create_topic("compacted", 2, {"cleanup.policy": "compact"})
-        broker.create_topic("transactions", 1)
-        broker.create_topic("idempotent", 2)
-        broker.create_topic("trimmed", 1)
-        broker.create_topic("small", 1)
+        broker.create_topic(CONTEXT, "plain", 3).result()
+        broker.create_topic(CONTEXT, "compacted", 2, {"cleanup.policy": "compact"}).result()
+        broker.create_topic(CONTEXT, "transactions", 1).result()
+        broker.create_topic(CONTEXT, "idempotent", 2).result()
+        broker.create_topic(CONTEXT, "trimmed", 1).result()
+        broker.create_topic(CONTEXT, "small", 1).result()
         for number in range(70):
             self._append(TopicPartition("plain", number % 3))
             self._append(TopicPartition("trimmed", 0))
@@ -197,15 +200,15 @@ class _Maker:
 
     def _append(self, tp: TopicPartition, keys: int = 0) -> None:
         log = self.broker.catalog.log(*tp)
-        self.broker.append(log, self._batch(log.log_end_offset, keys))
+        self.broker.appender.append(log, self._batch(log.log_end_offset, keys))
 
     def _transaction(self, *, is_committed: bool) -> None:
         log = self.broker.catalog.log("transactions", 0)
         producer = ProducerIdentity(self._ids.next(), 0)
         data = batch(b"in a transaction", producer=(*producer, 0), transactional=True)
-        self.broker.append(log, bytearray(data))
+        self.broker.appender.append(log, bytearray(data))
         kind = ControlType.COMMIT if is_committed else ControlType.ABORT
-        self.broker.write_marker(log.tp, kind, producer)
+        self.broker._write_marker(log.tp, kind, producer)
 
     def _produce_idempotently(self) -> None:
         for partition in range(2):
@@ -215,7 +218,7 @@ class _Maker:
                 for sequence in range(12):
                     value = b"%d of %d" % (sequence, producer_id)
                     data = batch(value, producer=(producer_id, 0, sequence), timestamp=self._moment)
-                    base = self.broker.append(log, bytearray(data)).base_offset
+                    base = self.broker.appender.append(log, bytearray(data)).base_offset
                 self._truth.retries.append((log.tp, base, data))
 
     def _commit(self) -> None:

@@ -22,7 +22,7 @@ from typing import TypeVar
 from tests.support.broker_harness import NEW, T0, T1, TIMEOUT_MS, U0, TransactionBench
 
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import SyncJob
+from strandlog.broker.durability import FlushJob
 from strandlog.errors import ConcurrentTransactionsError, ProducerError, TransactionError
 from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.storage.work import run_inline
@@ -127,7 +127,7 @@ class Workload:
         self.bench = TransactionBench(disk, settings=SETTINGS)
         run_inline(self.bench.broker.offsets_table.ensure())
         run_inline(self.bench.broker.transactions_table.ensure())
-        self._jobs: list[SyncJob] = []
+        self._jobs: list[FlushJob] = []
         self._lives = {name: self._life(name) for name in NAMES}
 
     def steps(self, count: int) -> Iterator[str]:

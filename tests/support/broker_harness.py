@@ -13,9 +13,11 @@ from typing import TypeVar
 from tests.support.log_builders import START_MS, batch, uuids
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import SyncJob
+from strandlog.broker.durability import FlushJob
 from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.runtime import InlineRuntime
 from strandlog.broker.topics.topic import OFFSETS_TOPIC
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError, StrandlogError
@@ -26,6 +28,8 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read
 from strandlog.storage.segment.scan import batches_of_read
 from strandlog.testing import CrashChoice, FakeClock, SimulatedFiles
+
+CONTEXT = embedded_context()
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 TOPICS = {"t": 2, "u": 1}
@@ -59,10 +63,11 @@ class TransactionBench:
             self.clock,
             uuids(1 if is_new else 1_000),
             broker_settings(BROKER_SETTINGS.parse(self._settings)),
+            InlineRuntime(executes_flushes=True),
         )
         for topic, partitions in TOPICS.items():
             if is_new:
-                self.broker.create_topic(topic, partitions)
+                self.broker.create_topic(CONTEXT, topic, partitions).result()
         self.core = ServerCore(self.broker)
         self.transactions = self.core.transactions
         self._sequences: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
@@ -78,18 +83,18 @@ class TransactionBench:
 
     # -- disk and time -------------------------------------------------------------------------
 
-    def take(self) -> list[SyncJob]:
+    def take(self) -> list[FlushJob]:
         """The syncs that are due, by partition."""
-        return sorted(self.core.durability.take(), key=lambda job: job.log.tp)
+        return sorted(self.core.durability.take_flushes(), key=lambda job: job.log.tp)
 
-    def execute(self, job: SyncJob) -> None:
+    def execute(self, job: FlushJob) -> None:
         """Do one of them."""
         try:
             job.plan.execute()
         except StorageError as error:
-            self.core.durability.done(job, error)
+            self.core.durability.flush_done(job, error)
         else:
-            self.core.durability.done(job, None)
+            self.core.durability.flush_done(job, None)
 
     def sync(self, topic: str = "") -> list[TopicPartition]:
         """Sync what is due, once; of one topic only, if told. Returns what was synced."""
@@ -99,8 +104,7 @@ class TransactionBench:
             self.execute(job)
         for job in jobs:
             if job not in wanted:  # not yet: as if nobody had taken it
-                self.broker.upkeep.syncing.discard(job.log)
-                self.core.durability.appended(job.log, is_awaited=True)
+                self.broker.flush_dropped(job)
         return [job.log.tp for job in wanted]
 
     def settle(self) -> None:
@@ -114,7 +118,7 @@ class TransactionBench:
     def advance(self, ms: int, *, syncing: bool = True) -> None:
         """Let time pass, and everybody see their deadlines on the way."""
         end_ms = self.clock.monotonic_ms() + ms
-        self.broker.upkeep.mend_failed()
+        self.broker.maintenance.repair()
         while True:
             if syncing:
                 self.settle()
@@ -122,7 +126,7 @@ class TransactionBench:
             if deadline_ms is None or deadline_ms > end_ms:
                 break
             self.clock.advance(max(0, deadline_ms - self.clock.monotonic_ms()))
-            self.broker.upkeep.mend_failed()
+            self.broker.maintenance.repair()
             self.core.timers.run_due(self.clock.monotonic_ms())
         self.clock.advance(end_ms - self.clock.monotonic_ms())
 
@@ -154,9 +158,9 @@ class TransactionBench:
             timestamp=self.clock.now_ms(),
         )
         log = self.log(tp)
-        self.broker.append(log, data)
+        self.broker.appender.append(log, data)
         self._sequences[producer, tp] = sequence + len(texts)
-        self.core.durability.appended(log, is_awaited=True)
+        self.core.durability.written(log)
 
     def offsets_partition(self, group: str = "g") -> TopicPartition:
         return self.broker.offsets_table.log_for(group).tp

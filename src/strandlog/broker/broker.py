@@ -1,52 +1,87 @@
-"""The facade: a folder opened, its topics, groups and chores wired together.
+"""`Broker`: the one object that listeners, the embedded library and tests call.
 
-Everything here is synchronous and belongs to one thread at a time. Time, disk and chance come in
-through the constructor. `tick` drives what waits for time (group sessions, chores); `next_due_ms`
-says when it should be called.
+It owns the topics, groups, transactions, producer ids, flushes, delayed fetches, timers and metrics
+of one data folder. One thread at a time calls it. Time, disk, randomness and threads come in
+through the constructor; nothing is assigned later.
 
-The table of groups and offsets lives in the compacted topic `__consumer_offsets`, which is made
-when the first group needs it: a program that uses no groups has no such folder.
+Every method that a client can cause takes the `RequestContext` of that client first. Permission and
+quota checks belong into the first lines of these methods and nowhere else. The methods come in four
+forms:
+
+    value or error at once    `topic`, `heartbeat`, …
+    `Deferred[T]`             what may have to wait; every `StrandlogError` arrives through it
+    `T | Deferred[T]`         `produce`, `fetch`: the value itself if nothing has to wait
+    `Work[T]`                `produce_work`, `list_offset`: work in steps for the caller to run
+
+A topic is given by name or id where the type is `TopicRef`. No method returns a `PartitionLog`.
+
+The owner of the runtime calls `tick` when `next_deadline_ms` says so, executes `take_flushes`, and
+reports each job with `flush_done` (broker/runtime.py).
+
+The tables of the coordinators are compacted topics, which are created at the first use: a program
+without groups has no such folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from strandlog.broker.compacted_table import CompactedTable, TableSpec
+from strandlog.broker.context import IN_PROCESS_HOST
+from strandlog.broker.durability import Durability, FlushJob
+from strandlog.broker.facade.records import RecordRequests
+from strandlog.broker.facade.transactions import TransactionRequests
+from strandlog.broker.fetch import (
+    DelayedFetches,
+)
 from strandlog.broker.groups.coordinator import GroupCoordinator
-from strandlog.broker.maintenance import Upkeep
+from strandlog.broker.maintenance import Maintenance
 from strandlog.broker.metrics import Metrics
-from strandlog.broker.topics.catalog import Catalog, Topic
+from strandlog.broker.produce import RecordAppender
+from strandlog.broker.runtime import InlineRuntime, Runtime
+from strandlog.broker.timers import Timers
+from strandlog.broker.topics.admin import TopicAdmin
+from strandlog.broker.topics.catalog import Catalog
 from strandlog.broker.topics.topic import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
-    check_topic_name,
-    forbid_internal,
 )
+from strandlog.broker.transactions.coordinator import TransactionCoordinator, TransactionEffects
 from strandlog.broker.transactions.producer_ids import ProducerIds
+from strandlog.broker.visibility import Visibility
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import (
-    DiskFullError,
     StorageError,
-    StrandlogError,
     TopicNotFoundError,
 )
-from strandlog.model import ProducerIdentity, TopicPartition
+from strandlog.model import (
+    ProducerIdentity,
+    TopicPartition,
+)
 from strandlog.protocol import transaction_records
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.files import Buffer, Files
+from strandlog.storage.files import Files
 from strandlog.storage.folder.log_dir import LogDir, LogDirOptions
-from strandlog.storage.partition.append_checks import check_batch, split_batches
-from strandlog.storage.partition.log import AppendResult, PartitionLog
-from strandlog.storage.partition.record_checks import check_records
-from strandlog.storage.work import Work, run_inline
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.paths import join
 
-FREE_SPACE_LOOK_BYTES = 8 * 1024 * 1024
-IN_PROCESS_HOST = "in-process"
+MAX_COUNTED_POSITIONS = 10_000  # of one client
+WRITE_PROBE = ".write-probe"
+
+T = TypeVar("T")
+
+
+class DiskUsage(NamedTuple):
+    """The data folder and the disk that it is on."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
 
 
 def _group_of(key: bytes) -> str:
@@ -64,7 +99,7 @@ def _transactional_id_of(key: bytes) -> str:
     return name
 
 
-class Broker:
+class Broker(RecordRequests, TransactionRequests):
     """One data folder at work."""
 
     def __init__(
@@ -74,14 +109,19 @@ class Broker:
         clock: Clock,
         new_uuid: Callable[[], UUID],
         settings: BrokerSettings | None = None,
+        runtime: Runtime | None = None,
+        *,
+        keeps_reserve: bool = False,
     ) -> None:
+        """`keeps_reserve` holds back some disk space, so that a full disk can still be cleaned
+        up; a server does that, a program that embeds the log does not."""
         # A copy: clients may change dynamic settings of this broker while it runs.
         self.settings = replace(settings) if settings is not None else broker_settings()
         self.clock = clock
         self.metrics = Metrics()
-        # Whoever syncs elsewhere is told here about what the broker writes by itself; else that is
-        # synced at once.
-        self.on_written: Callable[[PartitionLog], None] | None = None
+        self._runtime = runtime if runtime is not None else InlineRuntime()
+        self.timers = Timers(self._runtime.wake)
+        self._keeps_reserve = keeps_reserve
         options = LogDirOptions(
             self.settings.fsyncs,
             self.settings.log_segment_cache_size,
@@ -94,198 +134,131 @@ class Broker:
         try:
             with self.log_dir.reserve.spending():
                 self._open(new_uuid)
+            if keeps_reserve:
+                self.log_dir.reserve.hold()
+            self._load_transactions()
         except BaseException:
             self.log_dir.abandon()
             raise
-        self._bytes_until_look = 0
+        self._is_stopping = False
         self.is_closed = False
 
     def _open(self, new_uuid: Callable[[], UUID]) -> None:
-        """Open every partition and load the coordinators."""
-        self.catalog = Catalog(self.log_dir, self.settings, new_uuid)
-        self.producer_ids = ProducerIds(self.log_dir)
+        """Open every partition and load the groups."""
+        settings, clock, runtime = self.settings, self.clock, self._runtime
+        self.catalog = Catalog(self.log_dir, settings, new_uuid)
+        self.delayed_fetches = DelayedFetches(self.timers, runtime)
+        self.durability = Durability(clock, settings, self.delayed_fetches, runtime)
+        max_wait_ms = settings.visibility_max_wait_ms
+        self.visibility = Visibility(self.durability, self.timers, clock, max_wait_ms)
         self.offsets_table = self._table(
             OFFSETS_TOPIC,
-            self.settings.offsets_topic_num_partitions,
-            self.settings.offsets_topic_segment_bytes,
+            settings.offsets_topic_num_partitions,
+            settings.offsets_topic_segment_bytes,
             _group_of,
         )
         self.transactions_table = self._table(
             TRANSACTIONS_TOPIC,
-            self.settings.transaction_state_log_num_partitions,
-            self.settings.transaction_state_log_segment_bytes,
+            settings.transaction_state_log_num_partitions,
+            settings.transaction_state_log_segment_bytes,
             _transactional_id_of,
         )
         self.group_coordinator = GroupCoordinator(
-            self.settings, self.clock, self.offsets_table, lambda: str(new_uuid())
+            settings, clock, self.timers, self.offsets_table, lambda: str(new_uuid())
         )
+        self.producer_ids = ProducerIds(self.log_dir)
+        self.transaction_coordinator = TransactionCoordinator(
+            settings,
+            clock,
+            self.timers,
+            self.transactions_table,
+            TransactionEffects(
+                self.producer_ids.next,
+                self._write_marker,
+                self.durability.when_durable,
+                self._open_transactions,
+            ),
+        )
+        self._open_services()
         self.group_coordinator.load()
-        self._forget_members_of_old_processes()
-        self.upkeep = Upkeep(self.log_dir, self.catalog, self.settings, self.clock, self.metrics)
+        self._remove_members_of_old_processes()
+
+    def _open_services(self) -> None:
+        """What appends records, changes topics and maintains the folder."""
+        settings, clock, runtime = self.settings, self.clock, self._runtime
+        self.appender = RecordAppender(
+            self.log_dir,
+            self.catalog,
+            self.transaction_coordinator,
+            self.durability,
+            settings,
+            clock,
+            self.metrics,
+            runtime,
+        )
+        self.maintenance = Maintenance(
+            self.log_dir,
+            self.catalog,
+            self.durability,
+            settings,
+            clock,
+            self.metrics,
+            runtime,
+            keeps_reserve=self._keeps_reserve,
+        )
+        self.topic_admin = TopicAdmin(
+            self.log_dir,
+            self.catalog,
+            self.group_coordinator,
+            self.durability,
+            self.delayed_fetches,
+            self.maintenance,
+            settings,
+        )
 
     def _table(
         self, name: str, partitions: int, segment_bytes: int, owner_of: Callable[[bytes], str]
     ) -> CompactedTable:
         spec = TableSpec(name, partitions, {"segment.bytes": segment_bytes}, owner_of)
-        return CompactedTable(self.catalog, spec, self._written, self.log_dir.problems)
+        return CompactedTable(self.catalog, spec, self.durability.written, self.log_dir.problems)
 
-    def _written(self, log: PartitionLog) -> None:
-        if self.on_written is not None:
-            self.on_written(log)
-        elif self.settings.fsyncs:
-            log.flush()
-
-    def _forget_members_of_old_processes(self) -> None:
-        """Members that lived inside the last owner died with it; nobody need wait for them."""
+    def _remove_members_of_old_processes(self) -> None:
+        """Members inside the last owner's process ended with it; no rebalance waits for them."""
         for listing in self.group_coordinator.list_groups():
             for member in self.group_coordinator.describe(listing.group_id).members:
                 if member.client_host == IN_PROCESS_HOST:
                     self.group_coordinator.leave(listing.group_id, member.member_id)
 
-    @property
-    def problems(self) -> list[str]:
-        """What the start found wrong, and what was done about it; what chores cannot do."""
-        found = [*self.log_dir.problems, *self.upkeep.failures]
-        for log in self.log_dir.logs.values():
-            report = log.last_report
-            if report.torn_bytes:
-                found.append(f"{log.tp}: a torn tail of {report.torn_bytes} bytes was cut off")
-            found += [f"{log.tp}: {problem}" for problem in report.problems]
-        return found
-
-    # -- topics --------------------------------------------------------------------------------
-
-    def create_topic(
-        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
-    ) -> Topic:
-        """Make a topic, of which no group remembers anything."""
-        return run_inline(self.creating_topic(name, partitions, config))
-
-    def creating_topic(
-        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
-    ) -> Work[Topic]:
-        """The same in steps."""
-        forbid_internal(check_topic_name(name))
-        if name not in self.catalog:
-            # A crash or a full disk may have kept `delete_topic` from it.
-            yield from self.group_coordinator.delete_topic_offsets(name)
-        return (yield from self.catalog.creating(name, partitions, config))
-
-    def delete_topic(self, name: str) -> None:
-        """Remove a topic and what the groups remember of it."""
-        run_inline(self.deleting_topic(name))
-
-    def deleting_topic(self, name: str) -> Work[None]:
-        """The same in steps; it is gone after the first."""
-        forbid_internal(check_topic_name(name))
-        with self.log_dir.reserve.spending():
-            yield from self.catalog.deleting(name)
-            try:
-                yield from self.group_coordinator.delete_topic_offsets(name)
-            except StrandlogError as error:  # the topic is gone; `create_topic` tries again
-                self.log_dir.report(
-                    "groups still have offsets of deleted topics",
-                    f"groups still have offsets of the deleted topic {name!r}: {error}",
-                )
-
-    def add_partitions(self, name: str, count: int) -> Topic:
-        """Let a topic grow."""
-        return run_inline(self.adding_partitions(name, count))
-
-    def adding_partitions(self, name: str, count: int) -> Work[Topic]:
-        """The same in steps."""
-        forbid_internal(name)  # the partition of a group follows from their number
-        return (yield from self.catalog.adding_partitions(name, count))
-
-    # -- records -------------------------------------------------------------------------------
-
-    def append(
-        self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
-    ) -> AppendResult:
-        """Append whole batches to a partition; "written" when this returns. The caller may have
-        called `check_records` before, in another thread."""
-        self._bytes_until_look -= len(data)
-        if self._bytes_until_look < 0:
-            self._check_free_space()
-        if log.settings.checks_records and not records_checked:
-            self.check_records(log, data)
-        return self._append(log, data)
-
-    def append_all(
-        self, parts: Sequence[tuple[PartitionLog, Buffer]], *, records_checked: bool = False
-    ) -> list[AppendResult]:
-        """Append to several partitions; when one refuses its part, nothing is written anywhere."""
-        for log, data in parts:
-            self._bytes_until_look -= len(data)
-            if self._bytes_until_look < 0:
-                self._check_free_space()
-            if log.settings.checks_records and not records_checked:
-                self.check_records(log, data)
-            if len(parts) > 1:  # a partition looks at its own part anyway, when it comes to it
-                if log.failure is not None:
-                    raise StorageError(str(log.failure))
-                now_ms = self.clock.now_ms()
-                for header, view in split_batches(data):
-                    most = self.settings.batch_max_records
-                    check_batch(header, view, log.settings, now_ms, most, is_control=False)
-        return [self._append(log, data) for log, data in parts]
-
-    def _append(self, log: PartitionLog, data: Buffer) -> AppendResult:
-        try:  # as `Catalog.changing` does, but this is called often
-            result = log.append(data)
-        except StrandlogError:
-            raise
-        except BaseException:
-            self.catalog.distrust(log)
-            raise
-        if not result.is_duplicate:
-            self.metrics.produced_bytes += len(data)
-            self.metrics.produced_records += result.last_offset - result.base_offset + 1
-        return result
-
-    def check_records(self, log: PartitionLog, data: Buffer) -> None:
-        """Raise what is wrong with the records of some batches, by the rules of their topic.
-
-        Changes nothing, so any thread may do it; the headers are checked first, which bounds it.
-        """
-        now_ms, settings = self.clock.now_ms(), log.settings
-        most, limit_bytes = self.settings.batch_max_records, self.settings.decompressed_max_bytes
-        for header, view in split_batches(data):
-            check_batch(header, view, settings, now_ms, most, is_control=False)
-            check_records(log.tp, header, view, settings, now_ms, limit_bytes)
-
-    def _check_free_space(self) -> None:
-        """Refuse appends while there is room left for reads, deletes and a clean stop."""
-        free = self.log_dir.files.free_bytes(self.log_dir.path)
-        limit = self.settings.log_min_free_bytes
-        if free < limit:
-            raise DiskFullError(
-                f"{self.log_dir.path} has {free} bytes left; appends are refused below {limit} "
-                f"(log.min.free.bytes): free some space, reading and deleting still work"
+    def _load_transactions(self) -> None:
+        aborted = self.transaction_coordinator.load()
+        if aborted:
+            self._runtime.report(
+                f"{aborted} transactions that no coordinator knew were aborted at the start"
             )
-        self._bytes_until_look = min(FREE_SPACE_LOOK_BYTES, free - limit)
+        for transaction in self.transaction_coordinator.all():
+            self.producer_ids.note(transaction.producer_id)
+        self.producer_ids.check()
 
-    # -- transactions --------------------------------------------------------------------------
+    # -- markers -------------------------------------------------------------------------------
 
-    def write_marker(
+    def _write_marker(
         self, tp: TopicPartition, kind: ControlType, producer: ProducerIdentity
     ) -> PartitionLog | None:
-        """End the transaction of a producer in one partition; None when there is no such one."""
+        """End the transaction of a producer in one partition; None if the partition is gone."""
         try:
-            log = self.catalog.log(tp.topic, tp.partition)
+            log = self.catalog.log(*tp)
         except TopicNotFoundError:
             return None
         marker = control_batch(kind, producer.producer_id, producer.epoch, self.clock.now_ms())
         with self.catalog.changing(log):
             log.append(marker, is_control=True)
-            self._written(log)
+            self.durability.written(log)
         if tp.topic == OFFSETS_TOPIC:
-            self.group_coordinator.end_transaction(
-                producer.producer_id, commit=kind is ControlType.COMMIT
-            )
+            is_commit = kind is ControlType.COMMIT
+            self.group_coordinator.end_transaction(producer.producer_id, commit=is_commit)
         return log
 
-    def open_transactions(self) -> Iterator[tuple[PartitionLog, ProducerIdentity]]:
+    def _open_transactions(self) -> Iterator[tuple[PartitionLog, ProducerIdentity]]:
         """Every open transaction of every partition."""
         for log in list(self.log_dir.logs.values()):
             for producer_id in log.producers.open_transactions():
@@ -293,25 +266,117 @@ class Broker:
                 if entry is not None:
                     yield log, ProducerIdentity(producer_id, entry.epoch)
 
-    # -- time ----------------------------------------------------------------------------------
+    # -- for the owner of the runtime ------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due."""
-        self.tick_groups()
-        self.upkeep.step()
+        """Do what is due: time-outs, maintenance, and flushes if the runtime executes none."""
+        self.timers.run_due(self.clock.monotonic_ms())
+        if not self._is_stopping:
+            self.maintenance.start_due()
+        if not self._runtime.executes_flushes:
+            for error in self.durability.flush_due():
+                self.maintenance.note(error)
 
-    def tick_groups(self) -> None:
-        """Do what is due, but for the chores: those are in the hands of somebody else."""
-        self.group_coordinator.tick(self.clock.monotonic_ms())
+    def next_deadline_ms(self, *, with_flushes: bool = True) -> int:
+        """When `tick` or, unless it is called soon anyway, `take_flushes` has something to do, on
+        the monotonic clock."""
+        deadline_ms = self.maintenance.next_due_ms()
+        timer_ms = self.timers.next_deadline_ms()
+        if timer_ms is not None and timer_ms < deadline_ms:
+            deadline_ms = timer_ms
+        flush_ms = self.durability.next_due_ms() if with_flushes else None
+        return deadline_ms if flush_ms is None else min(deadline_ms, flush_ms)
 
-    def next_due_ms(self) -> int:
-        """When `tick` has something to do, on the monotonic clock."""
-        group_ms = self.group_coordinator.next_deadline_ms()
-        chores_ms = self.upkeep.next_due_ms()
-        return chores_ms if group_ms is None else min(group_ms, chores_ms)
+    def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
+        """Flushes that are due; any thread may execute them."""
+        return self.durability.take_flushes(max_partitions)
+
+    def flush_done(self, job: FlushJob, error: StorageError | None) -> None:
+        """A flush was executed, or failed."""
+        self.durability.flush_done(job, error)
+
+    def flush_dropped(self, job: FlushJob) -> None:
+        """A flush was not executed."""
+        self.durability.flush_dropped(job)
+
+    @property
+    def has_waiting_requests(self) -> bool:
+        """Whether a request waits for the disk."""
+        return self.durability.has_waiting
+
+    def complete_delayed_fetches(self) -> None:
+        """Answer all fetches with what there is: the process stops."""
+        self.delayed_fetches.complete_all()
+
+    def stop_maintenance(self) -> None:
+        """Start no more tasks; a compaction that runs is cancelled."""
+        self._is_stopping = True
+        self.maintenance.cancel_compaction()
+
+    @property
+    def problems(self) -> list[str]:
+        """What the start found wrong and did about it, and what maintenance cannot do."""
+        found = [*self.log_dir.problems, *self.maintenance.failures]
+        for log in self.log_dir.logs.values():
+            report = log.last_report
+            if report.torn_bytes:
+                found.append(f"{log.tp}: a torn tail of {report.torn_bytes} bytes was cut off")
+            found += [f"{log.tp}: {problem}" for problem in report.problems]
+        return found
+
+    def refresh_metrics(self) -> Metrics:
+        """The metrics, with those that are not counted on the way computed now."""
+        metrics = self.metrics
+        metrics.waiting_fetches = self.delayed_fetches.waiting_count
+        metrics.fetched_bytes = self.delayed_fetches.read_bytes
+        metrics.problems = len(self.problems)
+        reports = [log.last_report for log in self.log_dir.logs.values()]
+        metrics.torn_bytes = sum(report.torn_bytes for report in reports)
+        return metrics
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the data folder, which clients see as the id of the cluster."""
+        return self.log_dir.cluster_id
+
+    @property
+    def path(self) -> str:
+        """The data folder."""
+        return self.log_dir.path
+
+    def disk_usage(self) -> DiskUsage:
+        """The space on the disk of the data folder; any thread may call it."""
+        files, path = self.log_dir.files, self.log_dir.path
+        return DiskUsage(path, files.total_bytes(path), files.free_bytes(path))
+
+    @property
+    def write_failure(self) -> StorageError | None:
+        """Why the last append failed, if the disk was the reason."""
+        return self.appender.write_failure
+
+    def probe_write(self) -> None:
+        """Write a small file, and raise if that fails; any thread may call it."""
+        path = join(self.log_dir.path, WRITE_PROBE)
+        self.log_dir.files.replace(path, b"probe")
+        self.log_dir.files.remove(path)
+
+    def write_works_again(self, failure: StorageError) -> None:
+        """`probe_write` succeeded after this failure."""
+        if self.appender.write_failure is failure:
+            self.appender.write_failure = None
+
+    def failed_partitions(self) -> list[tuple[TopicPartition, StorageError]]:
+        """Partitions that take no records since a failed fsync."""
+        logs = list(self.log_dir.logs.values())
+        return [(log.tp, log.failure) for log in logs if log.failure is not None]
 
     def close(self) -> None:
         """Stop cleanly."""
         if not self.is_closed:
             self.is_closed = True
             self.log_dir.close()
+
+    def abandon(self) -> None:
+        """Let go of the folder without writing anything: this process is a fork of its owner."""
+        self.is_closed = True
+        self.log_dir.abandon()

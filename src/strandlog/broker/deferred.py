@@ -18,9 +18,11 @@ callback may call the state machine again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
+
+from strandlog.errors import StrandlogError
 
 T = TypeVar("T")
 
@@ -42,6 +44,13 @@ class Deferred(Generic[T]):
         """A deferred result that is already complete."""
         result = cls()
         result.complete(value)
+        return result
+
+    @classmethod
+    def failed(cls, error: Exception) -> Deferred[T]:
+        """A deferred result that has failed already."""
+        result = cls()
+        result.fail(error)
         return result
 
     @property
@@ -89,6 +98,31 @@ class Deferred(Generic[T]):
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
+
+
+def deferred(ask: Callable[[], Deferred[T]]) -> Deferred[T]:
+    """What `ask` returns; an error that it raises becomes a failed result."""
+    try:
+        return ask()
+    except StrandlogError as error:
+        return Deferred.failed(error)
+
+
+def gather(results: Sequence[Deferred[Any]]) -> Deferred[None]:
+    """Complete when all results are done, whether they succeeded or failed."""
+    gathered: Deferred[None] = Deferred()
+    left = len(results) + 1
+
+    def one_done(_: Deferred[Any] | None) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            gathered.complete(None)
+
+    for result in results:
+        result.on_done(one_done)
+    one_done(None)
+    return gathered
 
 
 COMPLETED_AT_ONCE = 64

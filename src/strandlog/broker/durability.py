@@ -1,199 +1,319 @@
-"""Who waits for which partition to be on disk, and what is to be synced when.
+"""Group commit: decides which partitions to fsync next, and completes the requests that wait.
 
-    appended ──▶ dirty ──take()──▶ syncing ──done()──▶ clean, or dirty again if more came meanwhile
-                   │
-                   └─ urgent, as soon as somebody waits
+    appended ──▶ dirty ──take_flushes()──▶ busy ──flush_done()──▶ clean (dirty again if more was
+                   │                                              appended meanwhile)
+                   └─ urgent, as soon as a request waits
 
-A producer waits for its acknowledgement, or a request for records that were written before it came
-(`when_durable`; see visibility.py), or a parked reader for more (`is_awaited`). Such a partition is
-due at once. Any other one is due `lazy_sync_ms` after its first unsynced append: a sync after each
-request would help no client and would hold the next writes up, for a file system that commits lets
-them wait.
+A partition is due immediately if a request waits for it: an acks=all producer, a request that must
+see what was written before it (`when_durable`; see visibility.py), or a delayed fetch. It is also
+due when `flush.messages` records are not on disk. Otherwise it is due `flush.ms` after its first
+unflushed append; fsyncing earlier only delays later writes, because the file system blocks them
+while it commits.
 
-The core decides, threads wait for the disk: `take` hands out plans for the partitions that are due
-(group commit), any thread executes them, `done` brings the outcome back to the owner's thread.
-`next_due_ms` says when `take` has something to hand out. A partition has at most one sync under
-way: when one of two fails, the kernel calls the pages clean, and the other would vouch for lost
-bytes.
+`take_flushes` returns jobs for the partitions that are due. Any thread may execute them;
+`flush_done` runs on the owner's thread, advances the high watermark and completes the waiting
+requests. A failed fsync fails all requests that wait for the partition. `next_due_ms` says when
+`take_flushes` has something to return. If the runtime executes no flushes, a partition is flushed
+inside `when_durable`.
 
-One request can write to thousands of partitions. So `take` hands out at most `MAX_JOBS`, first
-those that requests of few partitions wait for (`is_bulk` is false), and keeps some places for the
+A busy partition has an fsync or a truncation in flight (`hold`, `release`). It never has two
+fsyncs in flight: after one fails, the kernel marks the pages clean, and the other would report
+success for lost bytes.
+
+One request can write to thousands of partitions. So `take_flushes` returns at most `MAX_JOBS`,
+first those that requests of few partitions wait for (`is_bulk` is False), and reserves some for the
 others: a producer does not wait until all partitions of another one are on disk.
 
-After each successful sync `on_visible` is told that readers may see more, and everybody who waited
-for an offset below the new end hears about it. A failed sync fails all who wait for that partition.
+With `log.durability=page_cache` an append is as durable as it gets: nothing waits, and readers see
+records at once. `flush.ms` and `flush.messages` apply there, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from strandlog.broker.fetch import DelayedFetches
+from strandlog.broker.runtime import Runtime
 from strandlog.clock import Clock
+from strandlog.config.setting import MAX_LONG
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import StorageError
 from strandlog.storage.partition.flush_plan import FlushPlan
 from strandlog.storage.partition.log import PartitionLog
 
-Waiter = Callable[[StorageError | None], None]
+OnDurable = Callable[[StorageError | None], None]
 
-LAZY_SYNC_MS = 100
-AT_ONCE_MS = 0
+DUE_NOW_MS = 0
 MAX_JOBS = 64  # of one group commit
-KEPT_JOBS = 16  # of those, for partitions that only requests of many partitions wait for
+RESERVED_JOBS = 16  # of those, for partitions that only requests of many partitions wait for
 BULK_PARTITIONS = 16  # a request that waits for more of them is one of many partitions
+NEVER_MS = 2**62  # flush.ms at or above this never flushes
 
 
-class SyncJob(NamedTuple):
-    """One partition's sync, to be executed anywhere."""
+class FlushJob(NamedTuple):
+    """One partition's flush; any thread may execute the plan."""
 
     log: PartitionLog
     plan: FlushPlan
 
 
 class Durability:
-    """The syncs of one broker. `syncing` is shared with the chores, which leave those alone."""
+    """The flushes of one broker."""
 
     def __init__(
         self,
         clock: Clock,
-        syncing: set[PartitionLog],
-        on_visible: Callable[[PartitionLog], None],
-        lazy_sync_ms: int = LAZY_SYNC_MS,
+        settings: BrokerSettings,
+        delayed_fetches: DelayedFetches,
+        runtime: Runtime,
     ) -> None:
+        self.waits_for_fsync = settings.fsyncs
+        self.busy: set[PartitionLog] = set()
         self._clock = clock
-        self._syncing = syncing
-        self._on_visible = on_visible
-        self._lazy_sync_ms = lazy_sync_ms
-        # By when each is to be synced. All wait equally long, so the first one is due first.
+        self._fetches = delayed_fetches
+        self._runtime = runtime
+        # When each is due to be flushed, whether or not a request waits.
         self._dirty: dict[PartitionLog, int] = {}
+        self._due: list[tuple[int, int, PartitionLog]] = []  # heap; may be stale
+        self._entries = 0
         # Some of the dirty ones: requests of few partitions wait for these,
         self._urgent: dict[PartitionLog, None] = {}
-        # requests of many partitions or parked readers for these.
+        # requests of many partitions, or delayed fetches, for these.
         self._bulk: dict[PartitionLog, None] = {}
-        self._waiters: dict[PartitionLog, list[tuple[int, Waiter]]] = {}
+        self._waiting: dict[PartitionLog, list[tuple[int, OnDurable]]] = {}
+
+    # -- what is due -----------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether `take` has something to hand out now."""
+        """Whether `take_flushes` has something to return now."""
         due_ms = self.next_due_ms()
         return due_ms is not None and due_ms <= self._clock.monotonic_ms()
 
     def next_due_ms(self) -> int | None:
-        """When `take` has something to hand out, on the monotonic clock; None while nothing is
-        dirty but what is being synced."""
-        if not (self._urgent.keys() <= self._syncing and self._bulk.keys() <= self._syncing):
-            return AT_ONCE_MS
-        for log, due_ms in self._dirty.items():
-            if log not in self._syncing:
-                return due_ms
-        return None
+        """When `take_flushes` has something to return, on the monotonic clock; None if nothing is
+        dirty but what is busy."""
+        if not (self._urgent.keys() <= self.busy and self._bulk.keys() <= self.busy):
+            return DUE_NOW_MS
+        due = self._due
+        while due and self._dirty.get(due[0][2]) != due[0][0]:
+            heapq.heappop(due)  # it was flushed meanwhile
+        if not due:
+            return None
+        if due[0][2] not in self.busy:
+            return due[0][0]
+        return min((at for log, at in self._dirty.items() if log not in self.busy), default=None)
 
-    def appended(self, log: PartitionLog, *, is_awaited: bool = False) -> None:
-        """Something was written that is not on disk yet, and perhaps a reader waits for it."""
+    def appended(self, log: PartitionLog) -> None:
+        """Records were appended that are not on disk yet."""
+        settings = log.settings
         if log not in self._dirty:
-            self._dirty[log] = self._clock.monotonic_ms() + self._lazy_sync_ms
-        if is_awaited and log not in self._urgent:
+            self._note_dirty(log, self._clock.monotonic_ms() + settings.flush_ms)
+            self._runtime.wake()
+        if not self.waits_for_fsync:
+            self._fetches.high_watermark_moved(log)
+        elif self._fetches.is_awaited(log):
+            self._make_bulk(log)
+        if settings.flush_messages < MAX_LONG and log.unflushed_count >= settings.flush_messages:
+            self._make_bulk(log)
+
+    def written(self, log: PartitionLog) -> None:
+        """The broker wrote to one of its own tables, or a marker: it is due immediately."""
+        self.appended(log)
+        if not self.waits_for_fsync:
+            return
+        self._make_bulk(log)
+        if not self._runtime.executes_flushes and log not in self.busy:
+            self._flush_here(log)
+            if log.failure is not None:
+                raise StorageError(str(log.failure))
+
+    def _note_dirty(self, log: PartitionLog, due_ms: int) -> None:
+        self._dirty[log] = due_ms
+        if due_ms < NEVER_MS:
+            self._entries += 1
+            heapq.heappush(self._due, (due_ms, self._entries, log))
+            if len(self._due) > 2 * len(self._dirty) + MAX_JOBS:
+                self._due = [entry for entry in self._due if self._dirty.get(entry[2]) == entry[0]]
+                heapq.heapify(self._due)
+
+    def _make_bulk(self, log: PartitionLog) -> None:
+        if log not in self._urgent and log not in self._bulk:
             self._bulk[log] = None
+            self._runtime.wake()
+
+    # -- waiting ---------------------------------------------------------------------------------
 
     def when_durable(
-        self, log: PartitionLog, end_offset: int, waiter: Waiter, *, is_bulk: bool = False
+        self, log: PartitionLog, end_offset: int, on_durable: OnDurable, *, is_bulk: bool = False
     ) -> None:
-        """Call back once everything below `end_offset` is on disk, or will not be. `is_bulk` is for
-        a request that waits for many partitions."""
-        if log.flushed_offset >= end_offset:
-            waiter(None)
+        """Call back once everything below `end_offset` is as safe as acks=all promises, or the
+        disk failed. `is_bulk` is for a request that waits for many partitions."""
+        if not self.waits_for_fsync or log.flushed_offset >= end_offset:
+            on_durable(None)
             return
-        self._waiters.setdefault(log, []).append((end_offset, waiter))
-        self._wait(log, is_bulk=is_bulk)
+        self._waiting.setdefault(log, []).append((end_offset, on_durable))
+        self._make_urgent(log, is_bulk=is_bulk)
+        if not self._runtime.executes_flushes and log not in self.busy:
+            self._flush_here(log)
 
-    def _wait(self, log: PartitionLog, *, is_bulk: bool) -> None:
-        self.appended(log, is_awaited=is_bulk)
-        if not is_bulk:
+    def _make_urgent(self, log: PartitionLog, *, is_bulk: bool) -> None:
+        if log not in self._dirty:
+            self._note_dirty(log, self._clock.monotonic_ms() + log.settings.flush_ms)
+        if is_bulk:
+            self._make_bulk(log)
+        elif log not in self._urgent:
             self._bulk.pop(log, None)
             self._urgent[log] = None
+            self._runtime.wake()
 
-    def unsynced(self) -> set[PartitionLog]:
+    def unflushed(self) -> set[PartitionLog]:
         """Every partition that may have records which are not on disk."""
-        return self._syncing.union(self._dirty)
+        return self.busy.union(self._dirty)
 
-    def take(self) -> list[SyncJob]:
-        """Plans for partitions that are due and not being synced already, at most `MAX_JOBS`."""
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a request waits for the disk."""
+        return bool(self._waiting)
+
+    # -- flushing --------------------------------------------------------------------------------
+
+    def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
+        """Jobs for partitions that are due and not busy, at most `MAX_JOBS`."""
         jobs = []
-        for log in self._due():
-            self._clean(log)
-            if log.failure is not None:
-                self._tell(log, log.failure)
-                continue
-            plan = log.flush_plan()
-            if plan is not None:
-                self._syncing.add(log)
-                jobs.append(SyncJob(log, plan))
-            else:
-                self._tell(log, None)
+        for log in self._due_logs()[:max_partitions]:
+            job = self._begin(log)
+            if job is not None:
+                jobs.append(job)
         return jobs
 
-    def _due(self) -> list[PartitionLog]:
+    def _begin(self, log: PartitionLog) -> FlushJob | None:
+        self._clean(log)
+        if log.failure is not None:
+            self._complete(log, log.failure)
+            return None
+        plan = log.flush_plan()
+        if plan is None:
+            self._complete(log, None)
+            return None
+        self.busy.add(log)
+        return FlushJob(log, plan)
+
+    def _due_logs(self) -> list[PartitionLog]:
         now_ms = self._clock.monotonic_ms()
-        urgent = [log for log in self._urgent if log not in self._syncing]
+        urgent = [log for log in self._urgent if log not in self.busy]
         others: dict[PartitionLog, None] = {}
         for log in self._bulk:
             if len(others) == MAX_JOBS:
                 break
-            if log not in self._syncing:
+            if log not in self.busy:
                 others[log] = None
-        for log, due_ms in self._dirty.items():
-            if due_ms > now_ms or len(others) == MAX_JOBS:
-                break
-            if log not in self._syncing and log not in self._urgent:
-                others[log] = None
-        room = max(MAX_JOBS - len(others), MAX_JOBS - KEPT_JOBS)
+        self._add_overdue(others, now_ms)
+        room = max(MAX_JOBS - len(others), MAX_JOBS - RESERVED_JOBS)
         due = urgent[:room]
         return due + list(others)[: MAX_JOBS - len(due)]
+
+    def _add_overdue(self, others: dict[PartitionLog, None], now_ms: int) -> None:
+        """Add the partitions whose flush.ms is over. Those that stay dirty keep their entry."""
+        kept = []
+        while self._due and self._due[0][0] <= now_ms and len(others) < MAX_JOBS:
+            entry = heapq.heappop(self._due)
+            due_ms, _, log = entry
+            if self._dirty.get(log) != due_ms:
+                continue
+            kept.append(entry)
+            if log not in self.busy and log not in self._urgent:
+                others[log] = None
+        for entry in kept:
+            heapq.heappush(self._due, entry)
 
     def _clean(self, log: PartitionLog) -> None:
         self._dirty.pop(log, None)
         self._urgent.pop(log, None)
         self._bulk.pop(log, None)
 
-    def done(self, job: SyncJob, error: StorageError | None) -> None:
-        """A plan was executed, or could not be."""
+    def flush_done(self, job: FlushJob, error: StorageError | None) -> None:
+        """A job was executed, or failed."""
         log = job.log
-        self._syncing.discard(log)
+        self.busy.discard(log)
         if error is None:
             log.flush_completed(job.plan)
-            self._on_visible(log)
+            self._fetches.high_watermark_moved(log)
         else:
             log.flush_failed(job.plan, error)
-        self._tell(log, error)
-        if log in self._waiters:
-            self._wait(log, is_bulk=False)
+        self._complete(log, error)
+        self._flush_rest(log)
 
-    def released(self, log: PartitionLog) -> None:
-        """A chore synced the partition and lets go of it."""
+    def flush_dropped(self, job: FlushJob) -> None:
+        """A job was not executed: the partition is due again."""
+        self.busy.discard(job.log)
+        self._flush_rest(job.log)
+        if job.log not in self._dirty:
+            self._note_dirty(job.log, self._clock.monotonic_ms())
+
+    def _flush_rest(self, log: PartitionLog) -> None:
+        if log in self._waiting:
+            self._make_urgent(log, is_bulk=False)
+
+    def flush_due(self) -> list[StorageError]:
+        """Execute what is due here, for runtimes that execute no flushes; returns the errors."""
+        outcomes = [self._execute(job) for job in self.take_flushes()]
+        return [error for error in outcomes if error is not None]
+
+    def _flush_here(self, log: PartitionLog) -> None:
+        job = self._begin(log)
+        if job is not None:
+            self._execute(job)
+
+    def _execute(self, job: FlushJob) -> StorageError | None:
+        failure: StorageError | None = None
+        try:
+            job.plan.execute()
+        except StorageError as error:
+            failure = error
+        except BaseException:
+            self.flush_dropped(job)
+            raise
+        self.flush_done(job, failure)
+        return failure
+
+    # -- busy partitions -------------------------------------------------------------------------
+
+    def is_busy(self, log: PartitionLog) -> bool:
+        """Whether an fsync or a truncation of the partition is in flight."""
+        return log in self.busy
+
+    def hold(self, log: PartitionLog) -> None:
+        """A maintenance task truncates or rewrites the partition: nothing else may flush it."""
+        self.busy.add(log)
+
+    def release(self, log: PartitionLog) -> None:
+        """The maintenance task is done with the partition, and has flushed it."""
+        self.busy.discard(log)
         if log.failure is not None:
-            self._tell(log, log.failure)
+            self._complete(log, log.failure)
             return
-        self._on_visible(log)
-        self._tell(log, None)
-        if log in self._waiters:
-            self._wait(log, is_bulk=False)
+        self._fetches.high_watermark_moved(log)
+        self._complete(log, None)
+        self._flush_rest(log)
+        if log in self._dirty:
+            self._runtime.wake()
 
-    @property
-    def has_waiters(self) -> bool:
-        """Whether somebody waits for the disk."""
-        return bool(self._waiters)
+    # -- completing ------------------------------------------------------------------------------
 
-    def _tell(self, log: PartitionLog, error: StorageError | None) -> None:
-        waiters = self._waiters.pop(log, [])
+    def _complete(self, log: PartitionLog, error: StorageError | None) -> None:
         kept = []
-        for end_offset, waiter in waiters:
+        for end_offset, on_durable in self._waiting.pop(log, ()):
             if error is not None or log.flushed_offset >= end_offset:
-                waiter(error)
+                on_durable(error)
             else:
-                kept.append((end_offset, waiter))
+                kept.append((end_offset, on_durable))
         if kept:
-            self._waiters[log] = kept
+            self._waiting[log] = kept + self._waiting.get(log, [])
 
-    def forget(self, log: PartitionLog) -> None:
-        """The partition is deleted: who waits for it waits for nothing."""
-        self._clean(log)
-        self._tell(log, StorageError(f"{log.tp} was deleted before its records were on disk"))
+    def deleted(self, logs: Iterable[PartitionLog]) -> None:
+        """Partitions are deleted: what waits for them fails."""
+        for log in logs:
+            self._clean(log)
+            self._complete(log, StorageError(f"{log.tp} was deleted before it was flushed"))

@@ -1,37 +1,35 @@
-"""Reads for consumers: answered at once when there is enough, parked when there is not.
+"""Reads for consumers; a fetch with too little data waits for more or for its deadline.
 
 A fetch asks for several partitions and says how much it wants (`min_bytes`), how much it takes
 (`max_bytes`, and a limit per partition) and how long it would wait. It is answered when at least
 `min_bytes` can be read, when any partition has an error, or at its deadline, whichever comes first.
-Partitions are served in the order of the request; the first batch of the first partition that has
-one comes whole, however large, so a consumer always gets on (KIP-74).
+Partitions are read in the order of the request; the first batch of the first partition that has one
+is returned whole, however large, so that a consumer always makes progress (KIP-74).
 
-A parked fetch is looked at again when one of its partitions has more to show (`visible`). Nothing
+A delayed fetch is looked at again when the high watermark of one of its partitions moves. Nothing
 is read before it is known to be wanted: the estimate counts bytes up to the high watermark.
 
-Records that are written but not durable are not read, and an offset among them is in range: a fetch
-there finds nothing yet. When they were written before the fetch came, it waits for their sync even
-if it would not wait for new records (`when_visible`); they were acknowledged, and the consumer
+Records that are appended but not durable are not returned, and an offset among them is in range: a
+fetch there finds nothing yet. If they were appended before the fetch came, it waits for their flush
+even if it would not wait for new records (`when_visible`); they were acknowledged, and the consumer
 expects them.
 
 A fetch of many partitions is read in slices, one fetch at a time: so others have their turn, and
-the bytes of at most one such answer are in memory that no budget knows yet.
+the bytes of at most one such response are in memory that no budget knows yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.runtime import Runtime
 from strandlog.broker.timers import Timer, Timers
-from strandlog.broker.visibility import has_more_to_show
 from strandlog.clock import stopwatch
-from strandlog.config.setting import MAX_INT
 from strandlog.errors import CorruptSegmentError, StrandlogError, TopicNotFoundError
-from strandlog.model import TopicPartition
+from strandlog.model import Buffer, IsolationLevel, TopicRef
 from strandlog.record.batch_header import end_offset_of
-from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import (
     CheckBudget,
@@ -40,170 +38,187 @@ from strandlog.storage.partition.read import (
     read_plan,
     report,
 )
+from strandlog.storage.work import Work, run_inline, yield_control
 
 FEW_ABORTED = 100
 WAKE_SECONDS = 0.004
 FEW_PARTITIONS = 32  # are read without a pause
-# Partitions of all fetches of more than a few that wait. Another one is answered at once, and asks
-# again; its consumer is served less quickly, and the memory and time for waiting are bounded.
-PARKED_MAX_PARTITIONS = 100_000
+# Partitions of all waiting fetches of more than a few. Another such fetch is answered at once, and
+# its consumer asks again: less quickly, but memory and time for waiting are bounded.
+MAX_WAITING_PARTITIONS = 100_000
+NO_EPOCH = -1
 TOO_LARGE = bytearray()
 
 
-class FetchPart(NamedTuple):
-    """One partition of a fetch: where to read, or why not."""
+class FetchPartition(NamedTuple):
+    """One partition of a fetch."""
 
-    tp: TopicPartition
-    log: PartitionLog | None
+    topic: TopicRef
+    partition: int
     offset: int
     max_bytes: int
-    error: StrandlogError | None = None
+    leader_epoch: int = NO_EPOCH  # that the client knows of
 
 
-class FetchAnswer(NamedTuple):
-    """What one partition has to say."""
+class FetchRequest(NamedTuple):
+    """A whole fetch."""
 
-    tp: TopicPartition
+    partitions: Sequence[FetchPartition]
+    min_bytes: int
+    max_bytes: int
+    deadline_ms: int
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+
+
+class FetchPartitionData(NamedTuple):
+    """The result for one partition."""
+
+    topic: TopicRef
+    partition: int
     error: StrandlogError | None
     high_watermark: int
     log_start_offset: int
     data: Buffer
     last_stable_offset: int = -1
-    aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset), or not asked
+    aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset); read_committed
 
 
-class FetchWish(NamedTuple):
-    """A whole fetch."""
-
-    parts: Sequence[FetchPart]
-    min_bytes: int
-    max_bytes: int
-    deadline_ms: int
-    committed: bool = False  # nothing of open transactions, and which were aborted
+FetchResult = list[FetchPartitionData]
+# The log of each partition of a request, or why it cannot be read.
+Target = PartitionLog | StrandlogError
+WhenVisible = Callable[[Iterable[PartitionLog], Callable[[], None]], bool]
 
 
-class _Parked:
-    """A fetch that waits."""
+class DelayedFetch(Deferred[FetchResult]):
+    """A fetch whose result comes later."""
 
     __slots__ = (
         "_available",
-        "_parts",
         "_readable",
+        "_rows",
         "is_expired",
-        "pending",
+        "request",
+        "targets",
         "timer",
-        "waits_for_sync",
-        "wish",
+        "waits_for_flush",
     )
 
-    def __init__(self, wish: FetchWish, pending: Deferred[list[FetchAnswer]]) -> None:
-        self.wish = wish
-        self.pending = pending
-        self._parts = {part.log: part for part in wish.parts}
-        self._readable = {log: _part_bytes(part, wish) for log, part in self._parts.items()}
-        self._available = sum(self._readable.values())
+    def __init__(self, request: FetchRequest, targets: list[Target]) -> None:
+        super().__init__(request.deadline_ms)
+        self.request = request
+        self.targets = targets
         self.timer: Timer | None = None
-        self.waits_for_sync = False  # of what was written before the fetch came
+        self.waits_for_flush = False  # of what was appended before the fetch came
         self.is_expired = False  # its deadline has passed
+        self._available = 0
+        self._readable: dict[PartitionLog, int] = {}
+        self._rows: dict[PartitionLog, FetchPartition] = {}
+
+    def estimate(self) -> None:
+        """Note what can be read now."""
+        for part, log in zip(self.request.partitions, self.targets, strict=True):
+            if isinstance(log, PartitionLog):
+                self._rows[log] = part
+                self._readable[log] = _part_bytes(part, log, self.request)
+        self._available = sum(self._readable.values())
 
     def is_enough(self, logs: Iterable[PartitionLog]) -> bool:
-        """Whether to answer now that these partitions have more to show; the others are as they
-        were."""
+        """Whether to answer, now that readers may see more of these partitions."""
         for log in logs:
-            part = self._parts[log]
-            if _has_error(part):
+            part = self._rows[log]
+            if _has_error(part, log):
                 return True
-            now = _part_bytes(part, self.wish)
+            now = _part_bytes(part, log, self.request)
             self._available += now - self._readable[log]
             self._readable[log] = now
-        return self._available >= self.wish.min_bytes
+        return self._available >= self.request.min_bytes
 
 
-class Fetches:
+class DelayedFetches:
     """All fetches of one broker."""
 
-    def __init__(
-        self,
-        timers: Timers,
-        when_visible: Callable[[Iterable[PartitionLog], Callable[[], None]], bool],
-        room: Callable[[], int] = lambda: MAX_INT,
-        later: Callable[[Callable[[], None]], None] = lambda run: run(),
-        on_damage: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """`when_visible` calls back once readers see what was written before (`Visibility`).
-        `room` says how many bytes an answer may have now; a first batch comes whole anyway.
-        `later` calls back after others had their turn: thousands may wait for one partition.
-        `on_damage` gets each problem that a read finds on disk, once.
-        """
-        self._on_damage = on_damage
-        self._later = later
-        # To be looked at, each with the partitions that have more to show.
-        self._woken: dict[_Parked, dict[PartitionLog, None]] = {}
-        self._parked_partitions = 0  # of fetches of more than a few
-        self._is_waking = False
+    def __init__(self, timers: Timers, runtime: Runtime) -> None:
         self._timers = timers
-        self._when_visible = when_visible
-        self._room = room
-        self._parked: dict[PartitionLog, dict[_Parked, None]] = {}
-        self._by_pending: dict[Deferred[list[FetchAnswer]], _Parked] = {}
-        # Fetches of many partitions that are to be answered; the first one is being read.
-        self._large: dict[Deferred[list[FetchAnswer]], FetchWish] = {}
+        self._runtime = runtime
+        # To be looked at, each with the partitions that have more to return.
+        self._woken: dict[DelayedFetch, dict[PartitionLog, None]] = {}
+        self._waiting_partitions = 0  # of fetches of more than a few
+        self._is_waking = False
+        self._by_log: dict[PartitionLog, dict[DelayedFetch, None]] = {}
+        self._waiting: dict[DelayedFetch, None] = {}
+        # Fetches of many partitions that are to be read; the first one is being read.
+        self._large: dict[DelayedFetch, None] = {}
         self._is_reading = False
         self.read_bytes = 0
 
     @property
-    def parked_count(self) -> int:
+    def waiting_count(self) -> int:
         """How many fetches wait."""
-        return len(self._by_pending)
+        return len(self._waiting)
 
-    def fetch(self, wish: FetchWish, now_ms: int) -> Deferred[list[FetchAnswer]]:
-        """The answer, now or later."""
-        pending: Deferred[list[FetchAnswer]] = Deferred(wish.deadline_ms)
-        if _is_enough(wish):
-            self._answer(wish, pending)
-            return pending
-        logs = {part.log for part in wish.parts if part.log is not None}
-        unseen = [log for log in logs if has_more_to_show(log)]
-        size = len(wish.parts) if len(wish.parts) > FEW_PARTITIONS else 0
-        has_room = self._parked_partitions + size <= PARKED_MAX_PARTITIONS
-        is_expired = now_ms >= wish.deadline_ms or not (size == 0 or has_room)
+    def fetch(
+        self, request: FetchRequest, targets: list[Target], now_ms: int, when_visible: WhenVisible
+    ) -> FetchResult | Deferred[FetchResult]:
+        """The result, or a deferred one. `when_visible` calls back once readers see what was
+        appended before."""
+        is_large = len(targets) > FEW_PARTITIONS
+        if _is_enough(request, targets):
+            if not is_large:
+                return self._read(request, targets)
+            delayed = DelayedFetch(request, targets)
+            self._answer(delayed)
+            return delayed
+        logs = [log for log in targets if isinstance(log, PartitionLog)]
+        unseen = {log for log in logs if has_more_to_show(log)}
+        size = len(targets) if is_large else 0
+        has_room = self._waiting_partitions + size <= MAX_WAITING_PARTITIONS
+        is_expired = now_ms >= request.deadline_ms or not (size == 0 or has_room)
+        if is_expired and not unseen and not is_large:
+            return self._read(request, targets)
+        delayed = DelayedFetch(request, targets)
         if is_expired and not unseen:
-            self._answer(wish, pending)
-            return pending
-        self._parked_partitions += size
-        parked = self._by_pending[pending] = _Parked(wish, pending)
-        parked.is_expired = is_expired
-        if not is_expired:
-            parked.timer = self._timers.schedule(wish.deadline_ms, lambda: self._expire(parked))
-        for part in wish.parts:
-            if part.log is not None:
-                self._parked.setdefault(part.log, {})[parked] = None
+            self._answer(delayed)
+            return delayed
+        self._wait(delayed, logs, size, is_expired=is_expired)
         if unseen:
-            parked.waits_for_sync = True
-            self._when_visible(unseen, lambda: self._synced(parked))
-        return pending
+            delayed.waits_for_flush = True
+            when_visible(unseen, lambda: self._flushed(delayed))
+        return delayed
 
-    def _expire(self, parked: _Parked) -> None:
-        parked.is_expired = True
-        if not parked.waits_for_sync:
-            self._finish(parked)
+    def _wait(
+        self, delayed: DelayedFetch, logs: list[PartitionLog], size: int, *, is_expired: bool
+    ) -> None:
+        delayed.estimate()
+        self._waiting_partitions += size
+        self._waiting[delayed] = None
+        delayed.is_expired = is_expired
+        if not is_expired:
+            deadline_ms = delayed.request.deadline_ms
+            delayed.timer = self._timers.schedule(deadline_ms, lambda: self._expire(delayed))
+        for log in logs:
+            self._by_log.setdefault(log, {})[delayed] = None
 
-    def _synced(self, parked: _Parked) -> None:
-        """What was written before the fetch came is visible, or will not be soon."""
-        parked.waits_for_sync = False
-        if parked.is_expired:
-            self._finish(parked)
+    def _expire(self, delayed: DelayedFetch) -> None:
+        delayed.is_expired = True
+        if not delayed.waits_for_flush:
+            self._finish(delayed)
 
-    def has_parked(self, log: PartitionLog) -> bool:
-        """Whether a reader waits for this partition to have more to show."""
-        return log in self._parked
+    def _flushed(self, delayed: DelayedFetch) -> None:
+        """What was appended before the fetch came is visible, or will not be soon."""
+        delayed.waits_for_flush = False
+        if delayed.is_expired:
+            self._finish(delayed)
 
-    def visible(self, log: PartitionLog) -> None:
-        """A partition has more to show, or is gone: look at who waits for it."""
-        waiting = self._parked.get(log)
+    def is_awaited(self, log: PartitionLog) -> bool:
+        """Whether a fetch waits for more of this partition."""
+        return log in self._by_log
+
+    def high_watermark_moved(self, log: PartitionLog) -> None:
+        """Readers may see more of a partition: look at the fetches that wait for it."""
+        waiting = self._by_log.get(log)
         if waiting:
-            for parked in waiting:
-                self._woken.setdefault(parked, {})[log] = None
+            for delayed in waiting:
+                self._woken.setdefault(delayed, {})[log] = None
             if not self._is_waking:
                 self._wake()
 
@@ -212,131 +227,162 @@ class Fetches:
         self._is_waking = True
         began = stopwatch()
         while self._woken and stopwatch() - began < WAKE_SECONDS:
-            parked = next(iter(self._woken))
-            logs = self._woken.pop(parked)
-            # An answer to one may close the connection of another, which cancels its fetch.
-            if parked.pending in self._by_pending and parked.is_enough(logs):
-                self._finish(parked)
+            delayed = next(iter(self._woken))
+            logs = self._woken.pop(delayed)
+            # A response may close the connection of another fetch, which cancels it.
+            if delayed in self._waiting and delayed.is_enough(logs):
+                self._finish(delayed)
         if self._woken:
-            self._later(self._wake)
+            self._runtime.run_soon(self._wake)
         else:
             self._is_waking = False
 
     def deleted(self, log: PartitionLog) -> None:
-        """A partition is gone: who waits for it hears so."""
+        """A partition is deleted: fetches that wait for it fail."""
         gone = TopicNotFoundError(log.tp.topic)
-        for parked in list(self._parked.get(log, ())):
-            parts = [
-                part._replace(error=gone) if part.log is log else part for part in parked.wish.parts
-            ]
-            parked.wish = parked.wish._replace(parts=parts)
-            self._finish(parked)
+        for delayed in list(self._by_log.get(log, ())):
+            self._stop_waiting(delayed)
+            delayed.targets = [gone if each is log else each for each in delayed.targets]
+            if not delayed.is_done:
+                self._answer(delayed)
 
-    def finish_all(self) -> None:
+    def complete_all(self) -> None:
         """Answer all fetches with what there is."""
-        for parked in list(self._by_pending.values()):
-            self._finish(parked)
+        for delayed in list(self._waiting):
+            self._finish(delayed)
 
-    def cancel(self, pending: Deferred[list[FetchAnswer]]) -> None:
-        """The consumer hung up."""
-        self._large.pop(pending, None)
-        parked = self._by_pending.get(pending)
-        if parked is not None:
-            self._unpark(parked)
+    def cancel(self, delayed: Deferred[FetchResult]) -> None:
+        """The consumer disconnected."""
+        assert isinstance(delayed, DelayedFetch), "only fetches of this broker can be cancelled"
+        self._large.pop(delayed, None)
+        if delayed in self._waiting:
+            self._stop_waiting(delayed)
 
-    def _finish(self, parked: _Parked) -> None:
-        is_wanted = parked.pending in self._by_pending  # else it was answered or cancelled
-        self._unpark(parked)
-        if is_wanted and not parked.pending.is_done:
-            self._answer(parked.wish, parked.pending)
+    def _finish(self, delayed: DelayedFetch) -> None:
+        is_wanted = delayed in self._waiting  # else it was answered or cancelled
+        self._stop_waiting(delayed)
+        if is_wanted and not delayed.is_done:
+            self._answer(delayed)
 
-    def _answer(self, wish: FetchWish, pending: Deferred[list[FetchAnswer]]) -> None:
-        if len(wish.parts) > FEW_PARTITIONS:
-            self._large[pending] = wish
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _answer(self, delayed: DelayedFetch) -> None:
+        if len(delayed.targets) > FEW_PARTITIONS:
+            self._large[delayed] = None
             if not self._is_reading:
                 self._is_reading = True
                 self._read_large()
         else:
-            max_bytes = min(wish.max_bytes, self._room())
-            self._complete(pending, answer(wish, max_bytes, self._on_damage))
+            delayed.complete(self._read(delayed.request, delayed.targets))
 
-    def _complete(self, pending: Deferred[list[FetchAnswer]], answers: list[FetchAnswer]) -> None:
-        self.read_bytes += sum([len(each.data) for each in answers])
-        pending.complete(answers)
+    def _read(self, request: FetchRequest, targets: list[Target]) -> FetchResult:
+        max_bytes = min(request.max_bytes, self._runtime.response_room())
+        return self._count(run_inline(self._reading(request, targets, max_bytes)))
+
+    def _count(self, found: FetchResult) -> FetchResult:
+        self.read_bytes += sum([len(each.data) for each in found])
+        return found
 
     def _read_large(self) -> None:
         """Begin with the next fetch of many partitions."""
         if not self._large:
             self._is_reading = False
             return
-        pending, wish = next(iter(self._large.items()))
-        max_bytes = min(wish.max_bytes, self._room())
-        self._read_slice(pending, answering(wish, max_bytes, self._on_damage))
+        delayed = next(iter(self._large))
+        max_bytes = min(delayed.request.max_bytes, self._runtime.response_room())
+        self._read_slice(delayed, self._reading(delayed.request, delayed.targets, max_bytes))
 
-    def _read_slice(
-        self,
-        pending: Deferred[list[FetchAnswer]],
-        steps: Generator[None, None, list[FetchAnswer]],
-    ) -> None:
+    def _read_slice(self, delayed: DelayedFetch, reading: Work[FetchResult]) -> None:
         began = stopwatch()
-        while pending in self._large:  # else the consumer hung up
+        while delayed in self._large:  # else the consumer disconnected
             try:
-                next(steps)
+                next(reading)
             except StopIteration as end:
-                del self._large[pending]
-                self._complete(pending, end.value)
+                del self._large[delayed]
+                delayed.complete(self._count(end.value))
                 break
             if stopwatch() - began > WAKE_SECONDS:
-                self._later(lambda: self._read_slice(pending, steps))
+                self._runtime.run_soon(lambda: self._read_slice(delayed, reading))
                 return
         if self._large:
-            self._later(self._read_large)
+            self._runtime.run_soon(self._read_large)
         else:
             self._is_reading = False
 
-    def _unpark(self, parked: _Parked) -> None:
-        if self._by_pending.pop(parked.pending, None) and len(parked.wish.parts) > FEW_PARTITIONS:
-            self._parked_partitions -= len(parked.wish.parts)
-        self._woken.pop(parked, None)
-        if parked.timer is not None:
-            parked.timer.cancel()
-        for part in parked.wish.parts:
-            waiting = self._parked.get(part.log) if part.log is not None else None
-            if waiting is not None and part.log is not None:
-                waiting.pop(parked, None)
+    def _reading(
+        self, request: FetchRequest, targets: list[Target], max_bytes: int
+    ) -> Work[FetchResult]:
+        """Read within the limits of the request and `max_bytes` in total; yields after each
+        partition."""
+        left = max_bytes
+        budget = CheckBudget()
+        results = []
+        took_any = False
+        committed = request.isolation is IsolationLevel.READ_COMMITTED
+        for part, log in zip(request.partitions, targets, strict=True):
+            if not isinstance(log, PartitionLog):
+                results.append(failed_fetch(part, log))
+                yield yield_control
+                continue
+            found = _read_part(part, log, left, budget, is_first=not took_any, committed=committed)
+            if isinstance(found.error, CorruptSegmentError):
+                problem = str(found.error)
+                if report(log, problem):
+                    self._runtime.report(f"{log.tp}: {problem}")
+            if found.data is TOO_LARGE:
+                left = 0  # the response is full: nothing more is read only to be dropped
+                found = found._replace(data=b"")
+            left -= len(found.data)
+            took_any = took_any or bool(found.data)
+            results.append(found)
+            yield yield_control
+        return results
+
+    def _stop_waiting(self, delayed: DelayedFetch) -> None:
+        if delayed in self._waiting:
+            del self._waiting[delayed]
+            if len(delayed.targets) > FEW_PARTITIONS:
+                self._waiting_partitions -= len(delayed.targets)
+        self._woken.pop(delayed, None)
+        if delayed.timer is not None:
+            delayed.timer.cancel()
+        for log in delayed.targets:
+            waiting = self._by_log.get(log) if isinstance(log, PartitionLog) else None
+            if waiting is not None and isinstance(log, PartitionLog):
+                waiting.pop(delayed, None)
                 if not waiting:
-                    del self._parked[part.log]
+                    del self._by_log[log]
 
 
-def _is_enough(wish: FetchWish) -> bool:
+def has_more_to_show(log: PartitionLog) -> bool:
+    """Whether a flush would show readers more than they see now."""
+    return log.high_watermark < log.log_end_offset and log.failure is None
+
+
+def _is_enough(request: FetchRequest, targets: list[Target]) -> bool:
     """Whether there is something to answer with: an error, or min_bytes to read."""
     available = 0
-    for part in wish.parts:
-        if _has_error(part):
+    for part, log in zip(request.partitions, targets, strict=True):
+        if not isinstance(log, PartitionLog) or _has_error(part, log):
             return True
-        available += _part_bytes(part, wish)
-        if 0 < wish.min_bytes <= available:
+        available += _part_bytes(part, log, request)
+        if 0 < request.min_bytes <= available:
             return True
-    return wish.min_bytes <= 0
+    return request.min_bytes <= 0
 
 
-def _has_error(part: FetchPart) -> bool:
-    log = part.log
-    if part.error is not None or log is None:
-        return True
+def _has_error(part: FetchPartition, log: PartitionLog) -> bool:
     return not log.log_start_offset <= part.offset <= log.log_end_offset
 
 
-def _part_bytes(part: FetchPart, wish: FetchWish) -> int:
+def _part_bytes(part: FetchPartition, log: PartitionLog, request: FetchRequest) -> int:
     """About how much of a partition the fetch can read."""
-    log = part.log
-    if log is None or part.offset >= (
-        log.last_stable_offset if wish.committed else log.high_watermark
-    ):
+    committed = request.isolation is IsolationLevel.READ_COMMITTED
+    if part.offset >= (log.last_stable_offset if committed else log.high_watermark):
         return 0
-    if wish.min_bytes <= 1:
+    if request.min_bytes <= 1:
         return 1  # what nearly every consumer asks for: anything at all
-    return min(_readable_bytes(log, part.offset, wish.committed), part.max_bytes)
+    return min(_readable_bytes(log, part.offset, committed), part.max_bytes)
 
 
 def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:
@@ -353,52 +399,20 @@ def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:
     return plan.end_position - found[0] + sum(later)
 
 
-def answer(wish: FetchWish, max_bytes: int, on_damage: Callable[[str], None]) -> list[FetchAnswer]:
-    """Read what the fetch asks for, within its limits and `max_bytes` in total."""
-    steps = answering(wish, max_bytes, on_damage)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            answers: list[FetchAnswer] = end.value
-            return answers
+def failed_fetch(part: FetchPartition, error: StrandlogError) -> FetchPartitionData:
+    """The result for a partition that cannot be read."""
+    return FetchPartitionData(part.topic, part.partition, error, -1, -1, b"")
 
 
-def answering(
-    wish: FetchWish, max_bytes: int, on_damage: Callable[[str], None]
-) -> Generator[None, None, list[FetchAnswer]]:
-    """The same as a generator that yields after each partition."""
-    left = max_bytes
-    budget = CheckBudget()
-    answers = []
-    took_any = False
-    for part in wish.parts:
-        found = _answer_part(part, left, budget, is_first=not took_any, committed=wish.committed)
-        if isinstance(found.error, CorruptSegmentError) and part.log is not None:
-            problem = str(found.error)
-            if report(part.log, problem):
-                on_damage(f"{part.tp}: {problem}")
-        if found.data is TOO_LARGE:
-            left = 0  # the reply is full: nothing more is read only to be dropped
-            found = found._replace(data=b"")
-        left -= len(found.data)
-        took_any = took_any or bool(found.data)
-        answers.append(found)
-        yield
-    return answers
-
-
-def refused_fetch(part: FetchPart) -> FetchAnswer:
-    """The answer for a partition that cannot be read."""
-    return FetchAnswer(part.tp, part.error, -1, -1, b"")
-
-
-def _answer_part(
-    part: FetchPart, left: int, budget: CheckBudget, *, is_first: bool, committed: bool
-) -> FetchAnswer:
-    log = part.log
-    if log is None or part.error is not None:
-        return refused_fetch(part)
+def _read_part(
+    part: FetchPartition,
+    log: PartitionLog,
+    left: int,
+    budget: CheckBudget,
+    *,
+    is_first: bool,
+    committed: bool,
+) -> FetchPartitionData:
     data: Buffer = b""
     error: StrandlogError | None = None
     try:
@@ -407,10 +421,11 @@ def _answer_part(
             data = read_intact(log, part.offset, limit, budget, committed=committed)
             if len(data) > left and not is_first:
                 data = TOO_LARGE  # a first batch that no longer fits; the next fetch gets it
-    except StrandlogError as refused:
-        error = refused
-    return FetchAnswer(
-        part.tp,
+    except StrandlogError as raised:
+        error = raised
+    return FetchPartitionData(
+        part.topic,
+        part.partition,
         error,
         log.high_watermark,
         log.log_start_offset,

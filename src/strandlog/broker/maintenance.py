@@ -1,25 +1,22 @@
-"""What must be done now and then: flush lazily, clean, expire, checkpoint, remove files.
+"""Periodic tasks: repair after a failed fsync, retention, compaction, file removal, checkpoints.
 
-Nothing here runs by itself. Whoever embeds the broker looks when `next_due_ms` says so (on the
-monotonic clock); the embedded library does it on the way through its calls (`step`), the server
-takes what is due (`begin_due`) and does the slow parts of it in threads (storage/work.py). A chore
-that is under way is not begun again. Each has its own interval and is independent of the others. So
-is each partition: one that a chore cannot help is noted in `failures` and does not keep the chore
-from the next. One that cannot be compacted, because it is damaged, is left alone from then on; all
-others are tried again at the next turn.
-
-    chore         how often                                  what
-    flush         every 100 ms                               partitions past flush.ms or .messages
-    mend          every 5 s                                  read back, check and sync a failed tail
-    retention     log.retention.check.interval.ms            drop old segments and old producers
+    task          interval                                   what
+    repair        5 s                                        read back, check and flush the tail of
+                                                             partitions whose fsync failed
+    retention     log.retention.check.interval.ms            remove expired segments and producers
     compaction    log.cleaner.backoff.ms                     the dirtiest partition that is due
-    files         every second                               remove what waited long enough, hold
+    files         1 s                                        remove files after their delay, hold
                                                              the disk reserve
     checkpoints   log.flush.offset.checkpoint.interval.ms    the four of LogDir
 
-`syncing` holds the partitions that are being synced or trimmed, by whomsoever: they are left alone,
-and looked at again a second later. Whoever syncs elsewhere is handed lazy flushes
-(`sync_elsewhere`) and hears when a chore lets go of a partition that it has synced (`on_released`).
+`start_due` hands the tasks that are due to the runtime, as work in steps. A task that runs is not
+started again. Each task has its own interval and is independent of the others. So is each
+partition: an error is noted in `failures`, and the task continues with the next partition. A
+partition that cannot be compacted because it is damaged is left alone from then on; everything else
+is tried again at the next interval.
+
+Tasks skip partitions with an fsync or a truncation in flight (`Durability.is_busy`), and retry
+after one second. They look at `PARTITIONS_AT_A_TIME` partitions before other work has its turn.
 """
 
 from __future__ import annotations
@@ -28,7 +25,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from strandlog.broker.durability import Durability
 from strandlog.broker.metrics import Metrics
+from strandlog.broker.runtime import Runtime
 from strandlog.broker.topics.catalog import Catalog
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
@@ -44,105 +43,108 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.trimming import dropping_oldest
 from strandlog.storage.work import Work, run_inline, yield_control
 
-FLUSH_LOOK_MS = 100
-MEND_INTERVAL_MS = 5_000
+REPAIR_INTERVAL_MS = 5_000
 REMOVE_INTERVAL_MS = 1_000
-TRY_AGAIN_MS = 1_000
+RETRY_MS = 1_000
 FAILURES_KEPT = 100
-MOST_UNDECODABLE = 10  # batches that one compaction reports
-LOOKS_AT_A_TIME = 50  # partitions, before others get their turn
+MAX_UNDECODABLE = 10  # batches that one compaction reports
+PARTITIONS_AT_A_TIME = 50
 
 COMPACTION = "compaction"
 RETENTION = "retention"
 
 
-class _Chore(NamedTuple):
+class _Task(NamedTuple):
     name: str
     interval_ms: int
     begin: Callable[[], Work[None]]
 
 
-class Upkeep:
-    """The chores of one broker."""
+class Maintenance:
+    """The periodic tasks of one broker."""
 
     def __init__(
         self,
         log_dir: LogDir,
         catalog: Catalog,
+        durability: Durability,
         settings: BrokerSettings,
         clock: Clock,
         metrics: Metrics,
+        runtime: Runtime,
+        *,
+        keeps_reserve: bool = False,
     ) -> None:
         self._log_dir = log_dir
         self._catalog = catalog
+        self._durability = durability
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
+        self._runtime = runtime
+        self._keeps_reserve = keeps_reserve
         self.failures: deque[str] = deque(maxlen=FAILURES_KEPT)
-        self.syncing: set[PartitionLog] = set()
-        self.sync_elsewhere: Callable[[PartitionLog], None] | None = None
-        self.on_released: Callable[[PartitionLog], None] | None = None
         self.compacting: CompactionPlan | None = None
-        self.keeps_reserve = False  # a server keeps one; a program that embeds the log does not
         self._uncleanable: set[PartitionLog] = set()
-        self._under_way: set[str] = set()
-        self._chores = (
-            _Chore("flush", FLUSH_LOOK_MS, self._flushing_lazily),
-            _Chore("mend", MEND_INTERVAL_MS, self._mending),
-            _Chore(RETENTION, settings.log_retention_check_interval_ms, self._enforcing_retention),
-            _Chore(COMPACTION, settings.log_cleaner_backoff_ms, self._compacting_dirtiest),
-            _Chore("files", REMOVE_INTERVAL_MS, self._removing_files),
-            _Chore(
+        self._running: set[str] = set()
+        self._tasks = (
+            _Task("repair", REPAIR_INTERVAL_MS, self._repair_all),
+            _Task(RETENTION, settings.log_retention_check_interval_ms, self._apply_retention),
+            _Task(COMPACTION, settings.log_cleaner_backoff_ms, self._compact_dirtiest),
+            _Task("files", REMOVE_INTERVAL_MS, self._remove_files),
+            _Task(
                 "checkpoints",
                 settings.log_flush_offset_checkpoint_interval_ms,
                 log_dir.writing_checkpoints,
             ),
         )
         now_ms = clock.monotonic_ms()
-        self._due_ms = {chore.name: now_ms + chore.interval_ms for chore in self._chores}
+        self._due_ms = {task.name: now_ms + task.interval_ms for task in self._tasks}
 
     def next_due_ms(self) -> int:
-        due_ms = [at for name, at in self._due_ms.items() if name not in self._under_way]
-        return min(due_ms) if due_ms else self._clock.monotonic_ms() + TRY_AGAIN_MS
+        """When `start_due` has something to start, on the monotonic clock."""
+        due_ms = [at for name, at in self._due_ms.items() if name not in self._running]
+        return min(due_ms) if due_ms else self._clock.monotonic_ms() + RETRY_MS
 
-    def step(self) -> None:
-        """Do what is due, here. A chore that fails is noted and tried again at its next turn."""
-        for _, steps in self.begin_due():
-            run_inline(steps)
-
-    def begin_due(self) -> list[tuple[str, Work[None]]]:
-        """The chores that are due and not under way, by name; each is to be done to its end."""
+    def start_due(self) -> None:
+        """Start the tasks that are due and not running."""
         now_ms = self._clock.monotonic_ms()
-        begun = []
-        for chore in self._chores:
-            if now_ms >= self._due_ms[chore.name] and chore.name not in self._under_way:
-                self._due_ms[chore.name] = now_ms + chore.interval_ms
-                begun.append((chore.name, self._noting_failure(chore)))
-        return begun
+        for task in self._tasks:
+            if now_ms >= self._due_ms[task.name] and task.name not in self._running:
+                self._due_ms[task.name] = now_ms + task.interval_ms
+                work = self._run(task)
+                is_long = task.name == COMPACTION
+                self._runtime.run_in_background(task.name, work, is_long=is_long)
 
-    def _noting_failure(self, chore: _Chore) -> Work[None]:
-        self._under_way.add(chore.name)
+    def _run(self, task: _Task) -> Work[None]:
+        self._running.add(task.name)
         try:
-            yield from chore.begin()
+            yield from task.begin()
         except StrandlogError as error:
-            self._note(error)
+            self.note(error)
         finally:
-            self._under_way.discard(chore.name)
+            self._running.discard(task.name)
 
-    def hurry(self, name: str) -> None:
-        """Let a chore be due soon."""
-        soon_ms = self._clock.monotonic_ms() + TRY_AGAIN_MS
+    def schedule_soon(self, name: str) -> None:
+        """Let a task be due within a second."""
+        soon_ms = self._clock.monotonic_ms() + RETRY_MS
         self._due_ms[name] = min(self._due_ms[name], soon_ms)
 
-    def _note(self, error: StrandlogError) -> None:
+    def cancel_compaction(self) -> None:
+        """Stop a compaction that runs; it leaves the partition as it was."""
+        if self.compacting is not None:
+            self.compacting.give_up()
+
+    def note(self, error: StrandlogError) -> None:
+        """Keep an error for `failures`, once."""
         if str(error) not in self.failures:
             self.failures.append(str(error))
 
     def _logs(self) -> list[PartitionLog]:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
-    def _with_care(self, log: PartitionLog, work: Work[None]) -> Work[None]:
-        """Work on one partition, whose trouble is its own."""
+    def _isolated(self, log: PartitionLog, work: Work[None]) -> Work[None]:
+        """Work on one partition, whose errors concern no other."""
         try:
             yield from work
         except (StrandlogError, FileNotFoundError) as error:
@@ -150,7 +152,7 @@ class Upkeep:
                 return  # it was deleted meanwhile, and its files with it
             if not isinstance(error, StrandlogError):
                 raise
-            self._note(error)
+            self.note(error)
         except BaseException:
             self._catalog.distrust(log)
             raise
@@ -158,74 +160,57 @@ class Upkeep:
     def _for_each(self, work: Callable[[PartitionLog], Work[None]]) -> Work[None]:
         for number, log in enumerate(self._logs(), 1):
             if not log.is_closed:
-                yield from self._with_care(log, work(log))
-            if number % LOOKS_AT_A_TIME == 0:
+                yield from self._isolated(log, work(log))
+            if number % PARTITIONS_AT_A_TIME == 0:
                 yield yield_control
 
-    # -- flush and mend --------------------------------------------------------------------------
+    # -- repair ----------------------------------------------------------------------------------
 
-    def _flushing_lazily(self) -> Work[None]:
-        """Sync partitions whose oldest unsynced record has waited long enough."""
-        now_ms = self._log_dir.steady_clock.now_ms()
-        for log in self._logs():
-            if should_flush(log, now_ms) and log not in self.syncing and log.failure is None:
-                yield from self._with_care(log, self._flush(log))
+    def repair(self) -> None:
+        """Let partitions whose fsync failed take records again, where the disk allows it."""
+        run_inline(self._repair_all())
 
-    def _flush(self, log: PartitionLog) -> Work[None]:
-        if self.sync_elsewhere is not None:
-            self.sync_elsewhere(log)
-        else:
-            yield log.flush
+    def _repair_all(self) -> Work[None]:
+        yield from self._for_each(self._repair)
 
-    def mend_failed(self) -> None:
-        """Let partitions that failed to sync go on, where the disk allows it again."""
-        run_inline(self._mending())
-
-    def _mending(self) -> Work[None]:
-        # In one piece: until it is over, nobody may look at what the partition says of itself.
-        for log in self._logs():
-            if log.failure is not None and log not in self.syncing:
-                yield from self._with_care(log, self._mend(log))
-
-    def _mend(self, log: PartitionLog) -> Work[None]:
-        log.revalidate()
-        self._release(log)
-        yield yield_control
-
-    def _release(self, log: PartitionLog) -> None:
-        self.syncing.discard(log)
-        if self.on_released is not None:
-            self.on_released(log)
+    def _repair(self, log: PartitionLog) -> Work[None]:
+        if log.failure is not None and not self._durability.is_busy(log):
+            # Without a pause: until it is over, the partition's own state must not be read.
+            log.revalidate()
+            self._durability.release(log)
+            yield yield_control
 
     # -- retention -------------------------------------------------------------------------------
 
-    def _enforcing_retention(self) -> Work[None]:
-        """Drop what is too old or too much, and forget producers that fell silent."""
-        yield from self._for_each(self._drop_expired)
+    def _apply_retention(self) -> Work[None]:
+        """Remove expired segments, and producers that have been idle for too long."""
+        yield from self._for_each(self._remove_expired)
         now_ms = self._log_dir.steady_clock.now_ms()
-        for log in self._logs():
+        for number, log in enumerate(self._logs(), 1):
             log.producers.expire(now_ms, self._settings.producer_id_expiration_ms)
+            if number % PARTITIONS_AT_A_TIME == 0:
+                yield yield_control
         yield from self._log_dir.writing_log_starts()
 
-    def _drop_expired(self, log: PartitionLog) -> Work[None]:
+    def _remove_expired(self, log: PartitionLog) -> Work[None]:
         count = count_expired(log)
         if not count:
             return
         is_compacted = self.compacting is not None and self.compacting.log is log
-        if log in self.syncing or is_compacted:
-            self.hurry(RETENTION)
+        if self._durability.is_busy(log) or is_compacted:
+            self.schedule_soon(RETENTION)
             return
-        self.syncing.add(log)
+        self._durability.hold(log)
         try:
             with self._log_dir.reserve.spending():
                 self._metrics.retention_bytes += yield from dropping_oldest(log, count)
             self._metrics.retention_segments += count
         finally:
-            self._release(log)
+            self._durability.release(log)
 
     # -- compaction ------------------------------------------------------------------------------
 
-    def _compacting_dirtiest(self) -> Work[None]:
+    def _compact_dirtiest(self) -> Work[None]:
         """Compact the one partition that needs it most."""
         due: list[tuple[float, PartitionLog]] = []
 
@@ -249,7 +234,7 @@ class Upkeep:
         if plan is not None:
             self.compacting = plan
             try:
-                yield from self._with_care(log, self._compact(plan))
+                yield from self._isolated(log, self._compact(plan))
             finally:
                 self.compacting = None
 
@@ -260,20 +245,20 @@ class Upkeep:
         except (CorruptSegmentError, DataError):
             self._uncleanable.add(log)
             raise
-        while log in self.syncing and self.sync_elsewhere is not None:
-            yield yield_control  # whoever syncs it is nearly done
+        while self._durability.is_busy(log) and self._runtime.executes_flushes:
+            yield yield_control  # its fsync is nearly done
         if log.is_closed:
             return
-        is_free = log not in self.syncing
-        self.syncing.add(log)
+        was_busy = self._durability.is_busy(log)
+        self._durability.hold(log)
         try:
             report = yield from plan.completing()
         finally:
-            if is_free:
-                self._release(log)
+            if not was_busy:
+                self._durability.release(log)
         if self._log_dir.logs.get(log.tp) is log:
             self._log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
-        for text in report.undecodable[:MOST_UNDECODABLE]:
+        for text in report.undecodable[:MAX_UNDECODABLE]:
             problem = f"compaction kept a batch whose records cannot be decoded: {text}"
             if problem not in log.last_report.problems:
                 log.last_report.problems.append(problem)
@@ -284,20 +269,10 @@ class Upkeep:
     # -- files -----------------------------------------------------------------------------------
 
     def remove_files(self) -> None:
-        """Remove what waited long enough."""
-        run_inline(self._removing_files())
+        """Remove files whose delay is over."""
+        run_inline(self._remove_files())
 
-    def _removing_files(self) -> Work[None]:
+    def _remove_files(self) -> Work[None]:
         yield from self._log_dir.remover.removing(self._clock.now_ms())
-        if self.keeps_reserve:
+        if self._keeps_reserve:
             self._log_dir.reserve.hold()
-
-
-def should_flush(log: PartitionLog, now_ms: int) -> bool:
-    """Whether the lazy flusher's patience with a partition is over."""
-    if log.first_unflushed_ms is None:
-        return False
-    waited_ms = now_ms - log.first_unflushed_ms
-    return waited_ms >= log.settings.flush_ms or (
-        log.unflushed_count >= log.settings.flush_messages
-    )

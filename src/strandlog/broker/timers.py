@@ -56,9 +56,11 @@ class Timer:
 class Timers:
     """All deadlines of one broker."""
 
-    __slots__ = ("_dead_entries", "_heap", "_next_entry")
+    __slots__ = ("_dead_entries", "_heap", "_next_entry", "_on_earlier")
 
-    def __init__(self) -> None:
+    def __init__(self, on_earlier: Callable[[], None] = lambda: None) -> None:
+        """`on_earlier` is called when a new deadline is earlier than all others."""
+        self._on_earlier = on_earlier
         self._heap: list[tuple[int, int, Timer]] = []
         self._next_entry = 0
         self._dead_entries = 0
@@ -101,6 +103,8 @@ class Timers:
         timer._entry = self._next_entry
         self._next_entry += 1
         heapq.heappush(self._heap, (timer.deadline_ms, timer._entry, timer))
+        if self._heap[0][2] is timer:
+            self._on_earlier()
 
     def _give_back(self, item: tuple[int, int, Timer]) -> None:
         """Puts an entry that was taken out back, unless an earlier callback ended its timer."""

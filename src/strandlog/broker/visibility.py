@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from strandlog.broker.durability import BULK_PARTITIONS, Durability
+from strandlog.broker.fetch import has_more_to_show
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import Clock
 from strandlog.storage.partition.log import PartitionLog
@@ -105,8 +106,3 @@ class Visibility:
         for end in look.finish():
             if end in self._looks:
                 self._looks[end].pop(look, None)
-
-
-def has_more_to_show(log: PartitionLog) -> bool:
-    """Whether a sync would show readers more than they see now."""
-    return log.high_watermark < log.log_end_offset and log.failure is None

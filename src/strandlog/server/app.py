@@ -31,13 +31,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.durability import SyncJob
-from strandlog.broker.maintenance import COMPACTION
+from strandlog.broker.durability import FlushJob
 from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.resolve import Chosen
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import ServerCrashError, StorageError
-from strandlog.server.background import SlowWork
+from strandlog.server.background import ServerRuntime
 from strandlog.server.core import ServerCore
 from strandlog.server.kafka.api import warm_up
 from strandlog.server.kafka.connection import Connection
@@ -49,6 +48,7 @@ from strandlog.storage.files import DiskFiles, Files
 logger = logging.getLogger(__name__)
 
 LONGEST_NAP_MS = 1000
+MAX_PROBLEMS_LOGGED = 100
 NOT_OPEN = -1  # the port of a listener that is not open
 IDLE_LOOKS = 10  # during the time that a client may be silent
 DRAIN_LOOK_SECONDS = 0.01
@@ -78,7 +78,7 @@ class ServerOptions:
     chosen: Mapping[str, Chosen] = field(default_factory=dict)  # every setting with its origin
 
 
-def execute_all(jobs: list[SyncJob]) -> list[StorageError | None]:
+def execute_all(jobs: list[FlushJob]) -> list[StorageError | None]:
     """Execute flush plans one after the other; the outcome of each."""
     outcomes: list[StorageError | None] = []
     for job in jobs:
@@ -107,9 +107,19 @@ class Server:
         self._options = options
         self._loop = asyncio.get_running_loop()
         files = files or DiskFiles(options.settings.dir_mode)
-        self.broker = Broker(options.data, files, SystemClock(), uuid.uuid4, options.settings)
-        self.core = ServerCore(self.broker, self._on_work)
-        self._slow_work = self.core.slow_work = SlowWork(self.crash)
+        clock = SystemClock()
+        self._runtime = ServerRuntime(options.settings, clock, self._on_work, self.crash)
+        self.broker = Broker(
+            options.data,
+            files,
+            clock,
+            uuid.uuid4,
+            options.settings,
+            self._runtime,
+            keeps_reserve=True,
+        )
+        self._log_problems()
+        self.core = ServerCore(self.broker, self._runtime)
         self.door = KafkaDoor(self.core, advertised=options.advertised)
         self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="strandlog-sync")
         self._sync_wanted = asyncio.Event()
@@ -120,7 +130,6 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._side_doors = SideDoors()
         self._syncer: asyncio.Task[None] | None = None
-        self._is_stopping = False
         self._was_ready = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 
@@ -180,8 +189,17 @@ class Server:
 
     def warm_up(self) -> None:
         """Load what the first requests need, while nobody waits for it."""
-        self._slow_work.in_thread("loading", _load)
+        self._runtime.in_thread("loading", _load)
         self._side_doors.begin()
+
+    def _log_problems(self) -> None:
+        """Log what the start found wrong, up to a limit."""
+        problems = self.broker.problems
+        for problem in problems[:MAX_PROBLEMS_LOGGED]:
+            logger.warning("%s", problem)
+        if len(problems) > MAX_PROBLEMS_LOGGED:
+            more = len(problems) - MAX_PROBLEMS_LOGGED
+            logger.warning("%d more problems; GET /api/v1/broker lists them", more)
 
     # -- trouble ---------------------------------------------------------------------------------
 
@@ -207,7 +225,7 @@ class Server:
 
     def _on_work(self) -> None:
         """Something was asked of the broker: there may be something to sync or to wait for."""
-        if self.core.durability.is_due():
+        if self.broker.durability.is_due():
             self._sync_wanted.set()
         self._set_alarm()
 
@@ -216,9 +234,9 @@ class Server:
         while True:
             await self._sync_wanted.wait()
             self._sync_wanted.clear()
-            jobs = self.core.durability.take()
+            jobs = self.broker.take_flushes()
             if not jobs:
-                self._on_work()  # `take` looks at some partitions only
+                self._on_work()  # `take_flushes` looks at some partitions only
                 continue
             began = stopwatch()
             if len(jobs) <= FEW_SYNCS:
@@ -229,30 +247,19 @@ class Server:
             metrics.fsync_seconds.observe(stopwatch() - began)
             for job, outcome in zip(jobs, outcomes, strict=True):
                 metrics.fsync_failures += outcome is not None
-                self.core.durability.done(job, outcome)
+                self.broker.flush_done(job, outcome)
             self._on_work()
 
-    async def _execute_together(self, jobs: list[SyncJob]) -> list[StorageError | None]:
+    async def _execute_together(self, jobs: list[FlushJob]) -> list[StorageError | None]:
         """A file system makes many small files durable at once nearly as quickly as one."""
         running = [self._loop.run_in_executor(self._pool, execute_all, [job]) for job in jobs]
         return [outcome for [outcome] in await asyncio.gather(*running)]
 
     # -- time ------------------------------------------------------------------------------------
 
-    def _next_due_ms(self) -> int:
-        due_ms = self.broker.next_due_ms()
-        waiting_ms = self.core.timers.next_deadline_ms()
-        if waiting_ms is not None and waiting_ms < due_ms:
-            due_ms = waiting_ms
-        if not self._sync_wanted.is_set():
-            syncing_ms = self.core.durability.next_due_ms()
-            if syncing_ms is not None and syncing_ms < due_ms:
-                due_ms = syncing_ms
-        return due_ms
-
     def _set_alarm(self) -> None:
         """Wake up for the next deadline, unless an alarm is set for that time or earlier."""
-        due_ms = self._next_due_ms()
+        due_ms = self.broker.next_deadline_ms(with_flushes=not self._sync_wanted.is_set())
         if self._alarm is not None:
             if self._alarm_ms <= due_ms:
                 return
@@ -263,11 +270,7 @@ class Server:
 
     def _ring(self) -> None:
         self._alarm = None
-        self.core.timers.run_due(self.broker.clock.monotonic_ms())
-        self.broker.tick_groups()
-        if not self._is_stopping:
-            for name, steps in self.broker.upkeep.begin_due():
-                self._slow_work.begin_chore(name, steps, is_long=name == COMPACTION)
+        self.broker.tick()
         self._on_work()
 
     def _look_for_idle(self) -> None:
@@ -289,7 +292,7 @@ class Server:
         return (
             f"{requests} requests of {metrics.connections_accepted} connections; "
             f"{metrics.produced_records} records ({metrics.produced_bytes} bytes) in, "
-            f"{self.core.fetches.read_bytes} bytes out; {metrics.fsyncs} syncs; "
+            f"{self.broker.delayed_fetches.read_bytes} bytes out; {metrics.fsyncs} syncs; "
             f"event loop late by at most {stall.max_seconds * 1000:.0f} ms, "
             f"99 % of the time by less than {stall.quantile(0.99) * 1000:.0f} ms"
         )
@@ -298,7 +301,7 @@ class Server:
 
     async def stop(self) -> None:
         """Answer what is under way, finish what is being synced, close the folder."""
-        self._is_stopping = True
+        self.broker.stop_maintenance()
         if self._listener is not None:
             self._listener.close()
         for timer in (self._idle_look, self._alarm):
@@ -306,18 +309,16 @@ class Server:
                 timer.cancel()
         await self._drain()
         self.door.close_all()
-        if self.broker.upkeep.compacting is not None:
-            self.broker.upkeep.compacting.give_up()
-        self._slow_work.abandon()
-        await self._slow_work.settle()
+        self._runtime.abandon()
+        await self._runtime.settle()
         if self._syncer is not None:
             self._syncer.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._syncer
         self._pool.shutdown(wait=True)
         closing = self.broker.log_dir.flushing_for_close()
-        self._slow_work.begin_chore("stop", closing, is_long=False)
-        await self._slow_work.finish()
+        self._runtime.run_in_background("stop", closing, is_long=False)
+        await self._runtime.finish()
         self._heartbeat.stop()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -329,7 +330,7 @@ class Server:
         """Let requests that wait for the disk be answered, and replies be taken."""
         hanging_up = asyncio.ensure_future(self._side_doors.stop())
         self.door.drain()
-        self.core.fetches.finish_all()
+        self.broker.complete_delayed_fetches()
         deadline = stopwatch() + self._options.drain_ms / 1000
         while self._has_work() and stopwatch() < deadline and not self.crashed.done():
             self._on_work()
@@ -341,7 +342,7 @@ class Server:
         await hanging_up
 
     def _has_work(self) -> bool:
-        return self.core.durability.has_waiters or self._slow_work.asked > 0
+        return self.broker.has_waiting_requests or self._runtime.requested > 0
 
 
 async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) -> None:

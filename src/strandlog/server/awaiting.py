@@ -10,27 +10,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from strandlog.broker.deferred import Deferred
 from strandlog.errors import StorageError
 from strandlog.server.core import ServerCore
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Work
 
 T = TypeVar("T")
-
-
-async def result_of(pending: Deferred[T]) -> T:
-    """The result of a `Deferred`, or its error raised."""
-    if not pending.is_done:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(_: Deferred[T]) -> None:
-            if not future.done():
-                future.set_result(None)
-
-        pending.on_done(done)
-        await future
-    return pending.result()
 
 
 class _Told:
@@ -72,7 +57,7 @@ async def visible(core: ServerCore, logs: Iterable[PartitionLog]) -> None:
 
 async def all_visible(core: ServerCore) -> None:
     """The same for all partitions."""
-    await visible(core, core.durability.unsynced())
+    await visible(core, core.durability.unflushed())
 
 
 async def group_durable(core: ServerCore, group: str) -> None:

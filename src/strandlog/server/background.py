@@ -1,15 +1,21 @@
-"""Does work in steps: the slow parts in threads, everything between them in the event loop.
+"""Runs flush plans, maintenance and topic changes in worker threads, and their results in the loop.
 
-    disk       one thread for everything that waits for the disk and is short: parts that write the
-               same file never meet
+`ServerRuntime` is the broker's `Runtime`. Work in steps executes its blocking calls in threads and
+everything between them in the event loop:
+
+    disk       one thread for short blocking calls: two of them never write the same file at once
     cleaner    one thread for compaction, which may take minutes
-    crew       a few threads for parts that may be done at the same time
-    decoder    one thread that decodes large batches, one after the other: so what is unpacked at
-               the same time is bounded by one batch, and requests take turns batch by batch
+    parallel   a few threads for calls that may run at the same time (`Parallel`)
+    decoder    one thread that decodes large batches, one after the other: so what is decompressed
+               at the same time is bounded by one batch, and requests take turns batch by batch
 
-Steps that change topics are done one after the other (`in_turn`), in the order in which they were
-asked for. Work that ends with an error that it did not take care of is a mistake of ours
-(`on_crash`): nobody knows in which state it was left.
+Topic changes run one after the other, in the order of the requests (`run_in_order`). Work that ends
+with an exception it did not handle is a bug (`on_crash`): its state is unknown, and the server
+stops.
+
+The broker calls `wake` when a flush or an earlier deadline becomes due. That schedules one
+callback; a listener handles a pending wake before it returns to the loop (`handle_wake`), so that a
+flush starts as early as possible.
 """
 
 from __future__ import annotations
@@ -18,74 +24,129 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
-from strandlog.clock import stopwatch
-from strandlog.server.turns import SLICE_SECONDS
+from strandlog.broker.deferred import Deferred
+from strandlog.clock import Clock, stopwatch
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.server.memory import request_budget, response_budget
+from strandlog.server.turns import SLICE_SECONDS, Turns
 from strandlog.storage.work import Parallel, Step, Work, yield_control
 
 logger = logging.getLogger(__name__)
 
 LONG_IN_LOOP_SECONDS = 0.05
-CREW_SIZE = 8
+PARALLEL_THREADS = 8
+
+T = TypeVar("T")
 
 
-class SlowWork:
-    """The threads of one server, apart from the one that syncs."""
+class ServerRuntime:
+    """The threads of one server, apart from those that flush, and its share of the event loop."""
 
-    def __init__(self, on_crash: Callable[[str, BaseException], None]) -> None:
+    executes_flushes = True
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        clock: Clock,
+        on_wake: Callable[[], None],
+        on_crash: Callable[[str, BaseException], None],
+    ) -> None:
+        """`on_wake` is called in the event loop, never from inside the broker."""
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="strandlog-disk")
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="strandlog-cleaner")
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="strandlog-decoder")
-        self._crew = ThreadPoolExecutor(CREW_SIZE, thread_name_prefix="strandlog-crew")
+        self._parallel = ThreadPoolExecutor(
+            PARALLEL_THREADS, thread_name_prefix="strandlog-parallel"
+        )
+        self._on_wake = on_wake
         self._on_crash = on_crash
-        self._turn = asyncio.Lock()
+        self.request_bytes = request_budget(settings, clock)
+        self.response_bytes = response_budget(settings, clock)
+        self.turns = Turns()
+        self._is_wake_pending = False
+        self._is_wake_scheduled = False
+        self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_abandoned = False
-        self._queued: set[Future[object]] = set()  # parts of what requests asked for
-        self.asked = 0  # how many of the tasks a request waits for
+        self._queued: set[Future[object]] = set()  # blocking calls that requests wait for
+        self.requested = 0  # how many of the tasks a request waits for
 
-    def begin_chore(self, name: str, steps: Work[None], *, is_long: bool) -> None:
-        """Do a chore; it takes care of its own errors."""
+    # -- the broker's runtime --------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """A flush or an earlier deadline became due."""
+        self._is_wake_pending = True
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
+            self._loop.call_soon(self._handle_scheduled_wake)
+
+    def _handle_scheduled_wake(self) -> None:
+        self._is_wake_scheduled = False
+        self.handle_wake()
+
+    def handle_wake(self) -> None:
+        """Look now at what became due, rather than in the next round of the event loop."""
+        if self._is_wake_pending:
+            self._is_wake_pending = False
+            self._on_wake()
+
+    def run_in_background(self, name: str, work: Work[None], *, is_long: bool) -> None:
+        """Execute a maintenance task, which handles its own errors."""
         pool = self._cleaner if is_long else self._disk
-        self._spawn(name, self._drive(name, steps, pool))
+        self._spawn(name, self._drive(name, work, pool))
 
-    def in_decoder(self, name: str, steps: Work[None]) -> None:
-        """Do what a client asked for and needs the records of large batches."""
-        self.asked += 1
-        self._spawn(name, self._finish_decoding(name, steps))
+    def run_in_order(self, name: str, work: Work[None]) -> None:
+        """Execute work that a request waits for, after all that was asked for before it."""
+        self.requested += 1
+        self._spawn(name, self._finish_in_order(name, work))
 
-    async def _finish_decoding(self, name: str, steps: Work[None]) -> None:
+    async def _finish_in_order(self, name: str, work: Work[None]) -> None:
         try:
-            await self._drive(name, steps, self._decoder, is_asked=True)
+            async with self._order:
+                await self._drive(name, work, self._disk, is_requested=True)
         finally:
-            self.asked -= 1
+            self.requested -= 1
 
-    def in_turn(self, name: str, steps: Work[None]) -> None:
-        """Do what somebody asked for, after all that was asked for before it."""
-        self.asked += 1
-        self._spawn(name, self._finish_asked(name, steps))
+    def run_soon(self, callback: Callable[[], None]) -> None:
+        """Call back after other work had its turn."""
+        self.turns.add(callback)
 
-    async def _finish_asked(self, name: str, steps: Work[None]) -> None:
+    def response_room(self) -> int:
+        """How many bytes a response may have now."""
+        return self.response_bytes.room()
+
+    def report(self, problem: str) -> None:
+        """Write a problem to the server's log."""
+        logger.warning("%s", problem)
+
+    # -- for listeners ---------------------------------------------------------------------------
+
+    def run_in_decoder(self, name: str, work: Work[None]) -> None:
+        """Execute work that a request waits for and that decodes large batches."""
+        self.requested += 1
+        self._spawn(name, self._finish_decoding(name, work))
+
+    async def _finish_decoding(self, name: str, work: Work[None]) -> None:
         try:
-            async with self._turn:
-                await self._drive(name, steps, self._disk, is_asked=True)
+            await self._drive(name, work, self._decoder, is_requested=True)
         finally:
-            self.asked -= 1
+            self.requested -= 1
 
     def abandon(self) -> None:
-        """The server stops and waited long enough: end what requests asked for at its next step.
+        """The server stops and waited long enough: end the work of requests at its next step.
 
-        What that leaves behind is what a crash at this step would, or less: steps undo what they
-        have begun. Parts that no thread has taken up yet are dropped.
+        What that leaves behind is what a crash at this step would, or less: work undoes what it
+        has begun. Calls that no thread has started yet are dropped.
         """
         self._is_abandoned = True
         for part in list(self._queued):
             part.cancel()
 
     def in_thread(self, name: str, part: Step) -> None:
-        """Do one part that nobody waits for."""
+        """Execute one call that no request waits for."""
 
         async def do() -> None:
             await self._loop.run_in_executor(self._disk, part)
@@ -103,18 +164,18 @@ class SlowWork:
             self._on_crash(task.get_name(), error)
 
     async def _drive(
-        self, name: str, steps: Work[None], pool: ThreadPoolExecutor, *, is_asked: bool = False
+        self, name: str, work: Work[None], pool: ThreadPoolExecutor, *, is_requested: bool = False
     ) -> None:
         error: BaseException | None = None
         while True:
             began = stopwatch()
-            if is_asked and self._is_abandoned:
-                steps.close()
+            if is_requested and self._is_abandoned:
+                work.close()
                 return
             try:
-                part = next(steps) if error is None else steps.throw(error)
+                part = next(work) if error is None else work.throw(error)
                 while part is yield_control and stopwatch() - began < SLICE_SECONDS:
-                    part = next(steps)
+                    part = next(work)
             except StopIteration:
                 return
             finally:
@@ -125,28 +186,45 @@ class SlowWork:
                 error = None
                 await asyncio.sleep(0)
             else:
-                error = await self._outcome(part, pool, is_asked=is_asked)
+                error = await self._outcome(part, pool, is_requested=is_requested)
 
     async def _outcome(
-        self, part: Step, pool: ThreadPoolExecutor, *, is_asked: bool
+        self, part: Step, pool: ThreadPoolExecutor, *, is_requested: bool
     ) -> BaseException | None:
         parts = [part]
         if isinstance(part, Parallel):
-            parts, pool = list(part.steps), self._crew
+            parts, pool = list(part.steps), self._parallel
         running = [pool.submit(each) for each in parts]
-        if is_asked:
+        if is_requested:
             self._queued.update(running)
         outcomes = await asyncio.gather(*map(asyncio.wrap_future, running), return_exceptions=True)
         self._queued.difference_update(running)
         return next((each for each in outcomes if isinstance(each, BaseException)), None)
 
     async def settle(self) -> None:
-        """Wait until everything that was begun is done."""
+        """Wait until all work is done."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def finish(self) -> None:
-        """Wait until everything that was begun is done, then end the threads."""
+        """Wait until all work is done, then end the threads."""
         await self.settle()
-        for pool in (self._disk, self._cleaner, self._decoder, self._crew):
+        for pool in (self._disk, self._cleaner, self._decoder, self._parallel):
             pool.shutdown()
+
+
+async def as_future(result: Deferred[T]) -> T:
+    """The value of a deferred result, or its error raised.
+
+    A coroutine that is cancelled while it waits misses the result and nothing else.
+    """
+    if not result.is_done:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: Deferred[T]) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        result.on_done(done)
+        await future
+    return result.result()

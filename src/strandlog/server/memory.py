@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from strandlog.clock import Clock, stopwatch
+from strandlog.config.tables.broker import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -185,3 +186,17 @@ class ByteBudget:
                 self.limit,
             )
         holder.abort()
+
+
+def request_budget(settings: BrokerSettings, clock: Clock) -> ByteBudget:
+    """The budget of all requests."""
+    queued = settings.queued_max_request_bytes
+    # Over the limit one connection may still finish its frame, however large.
+    most = queued + settings.socket_request_max_bytes
+    return ByteBudget("requests", queued, most, settings.queued_stall_timeout_ms, clock)
+
+
+def response_budget(settings: BrokerSettings, clock: Clock) -> ByteBudget:
+    """The budget of all responses."""
+    queued = settings.queued_max_response_bytes
+    return ByteBudget("replies", queued, 2 * queued, settings.queued_stall_timeout_ms, clock)

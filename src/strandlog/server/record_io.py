@@ -14,18 +14,19 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strandlog.broker.fetch import FetchAnswer, FetchPart, FetchWish
-from strandlog.errors import InvalidRecordError, TopicNotFoundError
-from strandlog.model import TopicPartition
+from strandlog.broker.context import RequestContext
+from strandlog.broker.deferred import Deferred
+from strandlog.broker.fetch import FetchPartition, FetchPartitionData, FetchRequest
+from strandlog.broker.produce import NOTHING_CHECKED, Checked
+from strandlog.errors import InvalidRecordError, StrandlogError, TopicNotFoundError
+from strandlog.model import IsolationLevel, PartitionRecords, TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.partitioner import key_hash
-from strandlog.server.awaiting import durable, result_of
+from strandlog.server.background import as_future
 from strandlog.server.core import ServerCore
-from strandlog.server.decoding import parts_to_decode
-from strandlog.storage.files import Buffer
-from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import run_inline
 
-ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, 2
+CONTEXT = RequestContext()
 DEFAULT_READ_BYTES = 1024 * 1024
 MOST_READ_BYTES = 8 * 1024 * 1024
 IN_LOOP_RECORDS = 100  # so few, and
@@ -67,30 +68,28 @@ class Writing:
         """
         if not records:
             raise InvalidRecordError("there are no records to append")
-        core = self._core
-        count = core.broker.catalog.topic(topic).partitions
+        broker = self._core.broker
+        count = broker.topic(CONTEXT, topic).partitions
         if partition is not None and not 0 <= partition < count:
             raise TopicNotFoundError(topic, partition, count)
         by_partition, batches = await self._batches(count, partition, records)
-        # After the thread: a topic may be gone by now.
-        logs = {number: core.broker.catalog.log(topic, number) for number in by_partition}
+        parts = [
+            PartitionRecords(topic, number, batch)
+            for number, batch in zip(by_partition, batches, strict=True)
+        ]
+        checks = broker.record_checks(CONTEXT, parts)
+        checked: Checked = NOTHING_CHECKED
+        if checks is not None:
+            checked = await asyncio.to_thread(run_inline, checks)
+        results = broker.produce_all(CONTEXT, parts, acks, checked)
+        if isinstance(results, Deferred):
+            results = await as_future(results)
         places: list[Place] = [Place(-1, -1)] * len(records)
-        parts: list[tuple[PartitionLog, Buffer]] = list(zip(logs.values(), batches, strict=True))
-        slow = parts_to_decode(parts)
-        for part in slow:
-            for batch in part.batches:
-                await asyncio.to_thread(core.broker.check_records, part.log, batch)
-        results = core.append_all(parts, records_checked=bool(slow))
         for (number, rows), result in zip(by_partition.items(), results, strict=True):
+            if isinstance(result, StrandlogError):
+                raise result
             for place, row in enumerate(rows):
                 places[row] = Place(number, result.base_offset + place)
-        core.on_work()
-        if acks == ACKS_ALL:
-            ends = [
-                (logs[number], result.last_offset + 1)
-                for number, result in zip(by_partition, results, strict=True)
-            ]
-            await asyncio.gather(*(durable(core, log, end) for log, end in ends))
         return places
 
     async def _batches(
@@ -153,21 +152,22 @@ async def fetch(
     max_bytes: int,
     wait_ms: int = 0,
     committed: bool = False,
-) -> FetchAnswer:
+) -> FetchPartitionData:
     """Raw batches from an offset on; with `wait_ms` there is a wait for the first of them."""
-    log = core.broker.catalog.log(*tp)
-    now_ms = core.clock.monotonic_ms()
+    broker = core.broker
     limit = min(max(1, max_bytes), MOST_READ_BYTES)
-    part = FetchPart(log.tp, log, offset, limit)
-    wish = FetchWish([part], 1, limit, now_ms + wait_ms, committed)
-    pending = core.fetches.fetch(wish, now_ms)
-    if not pending.is_done:
-        core.on_work()
-    try:
-        [answer] = await result_of(pending)
-    except asyncio.CancelledError:
-        core.fetches.cancel(pending)
-        raise
-    if answer.error is not None:
-        raise answer.error
-    return answer
+    deadline_ms = broker.clock.monotonic_ms() + wait_ms
+    isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    part = FetchPartition(tp.topic, tp.partition, offset, limit)
+    found = broker.fetch(CONTEXT, FetchRequest([part], 1, limit, deadline_ms, isolation))
+    if isinstance(found, Deferred):
+        delayed = found
+        try:
+            found = await as_future(delayed)
+        except asyncio.CancelledError:
+            broker.cancel_fetch(delayed)
+            raise
+    [data] = found
+    if data.error is not None:
+        raise data.error
+    return data

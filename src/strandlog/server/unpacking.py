@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strandlog.broker.fetch import FetchAnswer
+from strandlog.broker.fetch import FetchPartitionData
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.model import Record
 from strandlog.record.aborted import AbortedBatches
@@ -35,7 +35,7 @@ def size_of(record: Record) -> int:
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
-def is_quick(found: FetchAnswer) -> bool:
+def is_quick(found: FetchPartitionData) -> bool:
     """Whether all of it may be taken apart in the event loop."""
     if len(found.data) > IN_LOOP_BYTES:
         return False
@@ -46,7 +46,7 @@ def is_quick(found: FetchAnswer) -> bool:
 
 
 def unpacked(
-    found: FetchAnswer,
+    found: FetchPartitionData,
     offset: int,
     limit_bytes: int,
     problems: list[UndecodableBatchError] | None = None,
@@ -57,6 +57,7 @@ def unpacked(
     `UndecodableBatchError`, or added to `problems` and passed over. Of a batch of thousands, the
     records before the first bad one may have been handed out by then.
     """
+    topic = str(found.topic)
     aborted = AbortedBatches(found.aborted or ())
     batches = iter_batches(found.data)
     while (batch := _next(batches, problems)) is not None:
@@ -64,12 +65,12 @@ def unpacked(
         try:
             batch.check()
             if not aborted.hides(batch):
-                for records in batch.pieces(*found.tp, offset, limit_bytes):
+                for records in batch.pieces(topic, found.partition, offset, limit_bytes):
                     if records:
                         yield Unpacked(records, records[-1].offset + 1)
         except DataError as damage:
             offsets = header.base_offset, header.last_offset
-            error = UndecodableBatchError(*found.tp, *offsets, str(damage))
+            error = UndecodableBatchError(topic, found.partition, *offsets, str(damage))
             if problems is None:
                 raise error from damage
             problems.append(error)

@@ -7,7 +7,7 @@ was yielded. While a step runs, other code may change state, so a condition that
 a yield must be checked again after it.
 
 The embedded library executes steps in place (`run_inline`). The server executes them in a thread,
-one after the other, so two steps never write the same file. Steps without a file in common may be
+one after the other, so two steps never write the same file. Work without a file in common may be
 handed out as `Parallel`: a file system makes many small files durable nearly as fast as one.
 
 An operation that works in steps is one function: a verb that returns `Work`. Synchronous callers
@@ -26,7 +26,7 @@ Work = Generator[Step, None, T]
 
 
 class Parallel:
-    """Steps that may run at the same time; as a step itself, it runs them one after the other."""
+    """Work that may run at the same time; as a step itself, it runs them one after the other."""
 
     __slots__ = ("steps",)
 

@@ -15,10 +15,10 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, http_address, http_broker, ok, problem
 
-from strandlog.broker.fetch import FetchAnswer
+from strandlog.broker.fetch import FetchPartitionData
 from strandlog.clock import stopwatch
 from strandlog.config.tables.broker import broker_settings
-from strandlog.model import Record, TopicPartition
+from strandlog.model import Record
 from strandlog.record.builder import build_batch
 from strandlog.server.http.body_limit import (
     LARGE_ANSWER_BYTES,
@@ -99,7 +99,7 @@ def test_a_page_that_is_full_cuts_the_records_after() -> None:
 
 def test_a_look_ends_with_the_record_at_which_its_bytes_run_out() -> None:
     data = build_batch(0, [b"v" * 1000] * 100)
-    answer = FetchAnswer(TopicPartition("t", 0), None, 100, 0, memoryview(data))
+    answer = FetchPartitionData("t", 0, None, 100, 0, memoryview(data))
     bounds = ScanLimits(100, 1000, 2500, stopwatch() + 60, 1 << 20)
     piece = scan(answer, 0, RecordFilter(value="x").test(), bounds)
     assert (piece.scanned_records, piece.next_offset) == (3, 3)

@@ -17,10 +17,11 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.record.builder import build_batch
 from strandlog.server import turns as turns_module
 from strandlog.server.app import Server, ServerOptions
-from strandlog.server.background import SlowWork
+from strandlog.server.background import ServerRuntime
 from strandlog.server.memory import ByteBudget
 from strandlog.server.turns import Turns
 from strandlog.storage.work import Work, yield_control
+from strandlog.testing import FakeClock
 
 INVALID_REQUEST, LEADER_NOT_AVAILABLE, POLICY_VIOLATION, INVALID_PARTITIONS = 42, 5, 44, 37
 
@@ -258,7 +259,12 @@ def test_hundreds_of_quick_connections_do_not_take_a_pass_of_the_loop_together(
 def test_stopping_abandons_what_requests_asked_for_and_lets_it_clean_up() -> None:
     async def act() -> None:
         crashes: list[Any] = []
-        work = SlowWork(lambda name, error: crashes.append((name, error)))
+        work = ServerRuntime(
+            broker_settings(),
+            FakeClock(),
+            lambda: None,
+            lambda name, error: crashes.append((name, error)),
+        )
         steps_done, cleaned = [], []
 
         def endless() -> Work[None]:
@@ -273,8 +279,8 @@ def test_stopping_abandons_what_requests_asked_for_and_lets_it_clean_up() -> Non
             steps_done.append(-1)
             yield yield_control
 
-        work.in_turn("endless", endless())
-        work.in_turn("behind it", never_begun())
+        work.run_in_order("endless", endless())
+        work.run_in_order("behind it", never_begun())
         while len(steps_done) < 3:
             await asyncio.sleep(0)
         work.abandon()

@@ -128,7 +128,7 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]], **settings: ob
                 await client.close()
             await server.stop()
         assert not server.crashed.done()
-        assert list(server.broker.upkeep.failures) == []
+        assert list(server.broker.maintenance.failures) == []
 
     asyncio.run(run())
 
@@ -220,7 +220,7 @@ def test_the_figures_tell_what_happened(tmp_path: Path) -> None:
         assert taken["fsyncs"] == taken["fsync_seconds"]["count"] == 1
         assert taken["event_loop_delay_seconds"]["count"] > 0
         assert taken["handler_seconds"]["count"] >= 5
-        scene.server.core.fetches.finish_all()
+        scene.server.core.fetches.complete_all()
         scene.server.door.drain()
         await parked
         assert scene.server.metrics()["requests_in_flight"] == 0

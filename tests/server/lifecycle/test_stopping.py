@@ -19,7 +19,7 @@ from tests.support.broker_process import BrokerProcess
 
 import strandlog
 from strandlog.broker.durability import Durability
-from strandlog.broker.maintenance import Upkeep
+from strandlog.broker.maintenance import Maintenance
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions, run_until_stopped
@@ -176,7 +176,7 @@ def _broken_execute(_plan: FlushPlan) -> None:
     raise _BrokenError("the sync thread is broken")
 
 
-def _broken_take(_durability: Durability) -> list[object]:
+def _broken_take(_durability: Durability, _max: int | None) -> list[object]:
     raise _BrokenError("the syncing task is broken")
 
 
@@ -185,7 +185,7 @@ def _broken_chore(_remover: FileRemover, _now_ms: int) -> Work[int]:
     raise _BrokenError("a chore is broken")
 
 
-def _broken_due(_upkeep: Upkeep) -> list[object]:
+def _broken_due(_maintenance: Maintenance) -> list[object]:
     raise _BrokenError("the timer is broken")
 
 
@@ -193,9 +193,9 @@ def _broken_due(_upkeep: Upkeep) -> list[object]:
     ("owner", "name", "broken"),
     [
         (FlushPlan, "execute", _broken_execute),
-        (Durability, "take", _broken_take),
+        (Durability, "take_flushes", _broken_take),
         (FileRemover, "removing", _broken_chore),
-        (Upkeep, "begin_due", _broken_due),
+        (Maintenance, "start_due", _broken_due),
     ],
 )
 def test_a_part_that_dies_takes_the_server_with_it_and_says_so(

@@ -19,6 +19,7 @@ from strandlog.broker.groups.requests import (
     SyncRequest,
     SyncResult,
 )
+from strandlog.broker.timers import Timers
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError
@@ -72,7 +73,7 @@ class Bench:
 
     def _new_coordinator(self) -> GroupCoordinator:
         coordinator = GroupCoordinator(
-            self.settings, self.clock, self.log, lambda: f"{next(self._ids):04}"
+            self.settings, self.clock, Timers(), self.log, lambda: f"{next(self._ids):04}"
         )
         coordinator.load()
         return coordinator

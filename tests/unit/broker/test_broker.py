@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import (
@@ -23,6 +24,8 @@ from strandlog.protocol.group_records import GroupKey, encode_key
 from strandlog.record.builder import build_single
 from strandlog.record.codecs import Codec
 from strandlog.testing import FakeClock, SimulatedFiles
+
+CONTEXT = embedded_context()
 
 MIB = 1024 * 1024
 OFFSETS_LOG = f"__consumer_offsets-0/{0:020d}.log"
@@ -53,7 +56,7 @@ def batch(value: bytes = b"v", **parts: object) -> bytearray:
 def test_a_program_without_groups_has_no_folder_for_them() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     assert broker.group_coordinator.fetch_offsets("g") == {}
     broker.close()
     assert not [path for path in disk.contents() if "__consumer_offsets" in path]
@@ -62,7 +65,7 @@ def test_a_program_without_groups_has_no_folder_for_them() -> None:
 def test_offsets_live_in_a_compacted_topic_and_come_back() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk, offsets_topic_num_partitions=3)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     for number in range(10):
         commit(broker, "t", number, group=f"g{number}")
     assert broker.catalog.topic("__consumer_offsets").partitions == 3
@@ -77,7 +80,7 @@ def test_offsets_live_in_a_compacted_topic_and_come_back() -> None:
 def test_one_group_that_cannot_be_read_does_not_hide_the_others() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     commit(broker, "t", 5)
     log = broker.catalog.log("__consumer_offsets", 0)
     log.append(batch(b"no value of ours", key=b"\x00\x09strange"))
@@ -91,7 +94,7 @@ def test_a_flipped_bit_in_the_table_of_offsets_does_not_keep_the_log_from_openin
 ) -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     for number in range(10):
         commit(broker, "t", number, group=f"g{number % 3}")
     if is_clean:
@@ -116,11 +119,11 @@ def test_a_flipped_bit_in_the_table_of_offsets_does_not_keep_the_log_from_openin
 def test_a_deleted_topic_is_forgotten_by_its_groups() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
-    broker.create_topic("stays")
+    broker.create_topic(CONTEXT, "t").result()
+    broker.create_topic(CONTEXT, "stays").result()
     commit(broker, "t", 5)
     commit(broker, "stays", 3)
-    broker.delete_topic("t")
+    broker.delete_topic(CONTEXT, "t").result()
     assert committed(broker) == {TopicPartition("stays", 0): 3}
     assert committed(open_broker(disk.after_kill())) == {TopicPartition("stays", 0): 3}
 
@@ -128,119 +131,119 @@ def test_a_deleted_topic_is_forgotten_by_its_groups() -> None:
 def test_a_crash_while_a_topic_is_deleted_does_not_leave_its_offsets_to_the_next() -> None:
     whole = SimulatedFiles()
     broker = open_broker(whole)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     commit(broker, "t", 5)
     first = len(whole.trace) + 1
-    broker.delete_topic("t")
+    broker.delete_topic(CONTEXT, "t").result()
     for step in range(first, len(whole.trace) + 1):
         disk = SimulatedFiles()
         broker = open_broker(disk)
-        broker.create_topic("t")
+        broker.create_topic(CONTEXT, "t").result()
         commit(broker, "t", 5)
         disk.stop_at(step)
         with pytest.raises(BaseException, match="power"):
-            broker.delete_topic("t")
+            broker.delete_topic(CONTEXT, "t").result()
         again = open_broker(disk.after_kill())
         if "t" in again.catalog:
             assert committed(again) == {TopicPartition("t", 0): 5}
         else:
-            again.create_topic("t")
+            again.create_topic(CONTEXT, "t").result()
             assert committed(again) == {}
 
 
 def test_offsets_that_could_not_be_forgotten_are_forgotten_when_the_topic_is_made_anew() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     commit(broker, "t", 5)
     disk.fail_on("append", "__consumer_offsets", count=2)
-    broker.delete_topic("t")
+    broker.delete_topic(CONTEXT, "t").result()
     with pytest.raises(StorageError):
-        broker.create_topic("t")
+        broker.create_topic(CONTEXT, "t").result()
     assert "t" not in broker.catalog
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     assert committed(broker) == {}
 
 
 def test_appends_are_refused_while_there_is_room_for_the_rest() -> None:
     disk = SimulatedFiles(capacity_bytes=10 * MIB)
     broker = open_broker(disk, log_min_free_bytes=2 * MIB)
-    broker.create_topic("t", 1, {"max.message.bytes": 20 * MIB})
+    broker.create_topic(CONTEXT, "t", 1, {"max.message.bytes": 20 * MIB}).result()
     log = broker.catalog.log("t", 0)
     written = 0
-    with pytest.raises(DiskFullError, match=r"refused below 2097152 \(log.min.free.bytes\): free"):
+    with pytest.raises(DiskFullError, match=r"rejected below 2097152 \(log.min.free.bytes\): free"):
         for _ in range(100):
-            broker.append(log, batch(bytes(MIB // 4)))
+            broker.appender.append(log, batch(bytes(MIB // 4)))
             written += 1
     assert 28 <= written <= 33
     with pytest.raises(DiskFullError):
-        broker.append(log, batch())
+        broker.appender.append(log, batch())
     commit(broker, "t", 1)
-    broker.delete_topic("t")
-    broker.upkeep.remove_files()
+    broker.delete_topic(CONTEXT, "t").result()
+    broker.maintenance.remove_files()
     broker.clock.advance(60_001)  # type: ignore[attr-defined]
-    broker.upkeep.remove_files()
-    broker.create_topic("t")
-    broker.append(broker.catalog.log("t", 0), batch())
+    broker.maintenance.remove_files()
+    broker.create_topic(CONTEXT, "t").result()
+    broker.appender.append(broker.catalog.log("t", 0), batch())
     broker.close()
 
 
 def test_the_reserve_may_be_turned_off() -> None:
     disk = SimulatedFiles(capacity_bytes=MIB)
     broker = open_broker(disk, log_min_free_bytes=0)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     log = broker.catalog.log("t", 0)
     with pytest.raises(DiskFullError, match="No space left on device; free some space"):
         for _ in range(100):
-            broker.append(log, batch(bytes(MIB // 16)))
+            broker.appender.append(log, batch(bytes(MIB // 16)))
     end = log.log_end_offset
     assert end >= 15
     disk.capacity_bytes = 2 * MIB
-    assert broker.append(log, batch()).base_offset == end
+    assert broker.appender.append(log, batch()).base_offset == end
 
 
 def test_several_parts_are_appended_all_or_none() -> None:
     broker = open_broker(SimulatedFiles())
-    broker.create_topic("t", 3, {"max.message.bytes": 1_000})
+    broker.create_topic(CONTEXT, "t", 3, {"max.message.bytes": 1_000}).result()
     logs = broker.catalog.logs("t")
-    results = broker.append_all([(log, batch()) for log in logs])
+    results = broker.appender.append_all([(log, batch()) for log in logs])
     assert [result.base_offset for result in results] == [0, 0, 0]
     with pytest.raises(MessageTooLargeError):
-        broker.append_all([(logs[0], batch()), (logs[1], batch(bytes(2_000)))])
+        broker.appender.append_all([(logs[0], batch()), (logs[1], batch(bytes(2_000)))])
     plan = logs[2].flush_plan()
     assert plan is not None
     logs[2].flush_failed(plan, StorageError("the disk is gone"))
     with pytest.raises(StorageError, match="t-2 stopped taking records: the disk is gone"):
-        broker.append_all([(logs[0], batch()), (logs[2], batch())])
+        broker.appender.append_all([(logs[0], batch()), (logs[2], batch())])
     assert [log.log_end_offset for log in logs] == [1, 1, 1]
 
 
 def test_keys_are_asked_for_inside_packed_batches_too() -> None:
     broker = open_broker(SimulatedFiles())
-    broker.create_topic("t", 1, {"cleanup.policy": "compact"})
+    broker.create_topic(CONTEXT, "t", 1, {"cleanup.policy": "compact"}).result()
     log = broker.catalog.log("t", 0)
-    broker.append(log, batch(key=b"k", codec=Codec.ZSTD))
+    broker.appender.append(log, batch(key=b"k", codec=Codec.ZSTD))
     with pytest.raises(Exception, match="t-0 is compacted: every record needs a key"):
-        broker.append(log, batch(codec=Codec.ZSTD))
+        broker.appender.append(log, batch(codec=Codec.ZSTD))
     assert log.log_end_offset == 1
 
 
 def test_the_logs_own_topics_are_not_made_or_deleted() -> None:
     broker = open_broker(SimulatedFiles())
     with pytest.raises(InvalidTopicError):
-        broker.create_topic("__consumer_offsets")
-    broker.create_topic("t")
+        broker.create_topic(CONTEXT, "__consumer_offsets").result()
+    broker.create_topic(CONTEXT, "t").result()
     commit(broker, "t", 1)
     with pytest.raises(InvalidTopicError):
-        broker.delete_topic("__consumer_offsets")
+        broker.delete_topic(CONTEXT, "__consumer_offsets").result()
     with pytest.raises(InvalidTopicError):
-        broker.add_partitions("__consumer_offsets", 5)
+        broker.add_partitions(CONTEXT, "__consumer_offsets", 5).result()
 
 
 def test_a_start_that_fails_lets_the_folder_go() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     with pytest.raises(AlreadyOpenError):
         open_broker(disk)
     broker.close()
@@ -267,13 +270,13 @@ def test_a_deleted_topics_name_is_not_blocked_by_the_offsets_of_its_groups() -> 
     """4,500 tombstones of a group with a long name are more than max.message.bytes together."""
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     commit_all(broker, "t", 4500)
     commit_all(broker, "other", 1)
     assert len(committed(broker, LONG_GROUP)) == 4501
-    broker.delete_topic("t")
+    broker.delete_topic(CONTEXT, "t").result()
     assert len(committed(broker, LONG_GROUP)) == 1
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     broker.close()
     again = open_broker(disk)
     assert len(committed(again, LONG_GROUP)) == 1
@@ -283,16 +286,16 @@ def test_a_deleted_topics_name_is_not_blocked_by_the_offsets_of_its_groups() -> 
 def test_a_topic_whose_offsets_could_not_be_forgotten_is_deleted_and_forgotten_later() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     commit_all(broker, "t", 4500)
     disk.fail_on("append", OFFSETS_LOG, skip=2, count=1)
-    broker.delete_topic("t")
+    broker.delete_topic(CONTEXT, "t").result()
     assert any("the deleted topic 't'" in problem for problem in broker.problems)
     assert "t" not in broker.catalog
     killed = open_broker(disk.after_kill())
     assert 0 < len(committed(killed, LONG_GROUP)) < 4500, "the rest is forgotten at the next chance"
     for each in (broker, killed):
-        each.create_topic("t")
+        each.create_topic(CONTEXT, "t").result()
         assert not committed(each, LONG_GROUP)
 
 
@@ -318,8 +321,8 @@ DAMAGES = {
 def test_a_damaged_catalog_does_not_cost_the_groups_their_offsets(how: str, both: bool) -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t", 2)
-    broker.append(broker.catalog.log("t", 1), batch(b"kept"))
+    broker.create_topic(CONTEXT, "t", 2).result()
+    broker.appender.append(broker.catalog.log("t", 1), batch(b"kept"))
     commit(broker, "t", 1)
     topic_id = broker.catalog.topic("t").topic_id
     broker.close()
@@ -346,14 +349,14 @@ def test_a_damaged_catalog_does_not_cost_the_groups_their_offsets(how: str, both
 def test_an_older_catalog_loses_no_partition_that_was_written_to() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t", 1)
+    broker.create_topic(CONTEXT, "t", 1).result()
     older = disk.contents()["data/topics.json"]
     commit(broker, "t", 1)
-    broker.add_partitions("t", 3)
-    broker.append(broker.catalog.log("t", 1), batch(b"kept"))
-    broker.create_topic("u", 1)
-    broker.append(broker.catalog.log("u", 0), batch(b"kept"))
-    broker.create_topic("never-written", 1)
+    broker.add_partitions(CONTEXT, "t", 3).result()
+    broker.appender.append(broker.catalog.log("t", 1), batch(b"kept"))
+    broker.create_topic(CONTEXT, "u", 1).result()
+    broker.appender.append(broker.catalog.log("u", 0), batch(b"kept"))
+    broker.create_topic(CONTEXT, "never-written", 1).result()
     broker.close()
     for path in ("data/topics.json", "data/topics.json.previous"):
         disk.replace(path, older)
@@ -371,14 +374,14 @@ def test_an_older_catalog_loses_no_partition_that_was_written_to() -> None:
 def test_an_older_catalog_does_not_delete_a_topic_that_was_created_again() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t", 1)
+    broker.create_topic(CONTEXT, "t", 1).result()
     snapshots = list[bytes]()
     disk.watch(lambda _: snapshots.append(disk.contents()["data/topics.json"]))
-    broker.delete_topic("t")
+    broker.delete_topic(CONTEXT, "t").result()
     disk.watch(None)
     older = next(text for text in snapshots if b"deleting" in text)
-    broker.create_topic("t", 1)
-    broker.append(broker.catalog.log("t", 0), batch(b"kept"))
+    broker.create_topic(CONTEXT, "t", 1).result()
+    broker.appender.append(broker.catalog.log("t", 0), batch(b"kept"))
     broker.close()
     for path in ("data/topics.json", "data/topics.json.previous"):
         disk.replace(path, older)

@@ -6,16 +6,36 @@ import pytest
 from tests.support.log_builders import batch, open_dir, small_settings
 
 from strandlog.broker.durability import (
-    KEPT_JOBS,
-    LAZY_SYNC_MS,
     MAX_JOBS,
+    RESERVED_JOBS,
     Durability,
-    SyncJob,
+    FlushJob,
 )
+from strandlog.broker.fetch import DelayedFetches
+from strandlog.broker.runtime import InlineRuntime
+from strandlog.broker.timers import Timers
+from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
+
+FLUSH_MS = small_settings().flush_ms
+
+
+class _Fetches(DelayedFetches):
+    """Delayed fetches that the test decides about."""
+
+    def __init__(self) -> None:
+        super().__init__(Timers(), InlineRuntime())
+        self.shown: list[int] = []
+        self.awaited = False
+
+    def is_awaited(self, log: PartitionLog) -> bool:
+        return self.awaited
+
+    def high_watermark_moved(self, log: PartitionLog) -> None:
+        self.shown.append(log.tp.partition)
 
 
 class Bench:
@@ -29,12 +49,11 @@ class Bench:
             tp = TopicPartition("t", number)
             self.log_dir.create_partition(tp, "id", small_settings())
         self.log_dir.sync_names()
-        self.syncing: set[PartitionLog] = set()
-        self.shown: list[int] = []
+        self.fetches = _Fetches()
+        self.shown = self.fetches.shown
         self.told: list[StorageError | None] = []
-        self.durability = Durability(
-            self.clock, self.syncing, lambda log: self.shown.append(log.tp.partition)
-        )
+        runtime = InlineRuntime(executes_flushes=True)
+        self.durability = Durability(self.clock, broker_settings(), self.fetches, runtime)
 
     def log(self, number: int = 0) -> PartitionLog:
         return self.log_dir.logs[TopicPartition("t", number)]
@@ -42,23 +61,24 @@ class Bench:
     def append(self, number: int = 0, *, is_awaited: bool = False) -> PartitionLog:
         log = self.log(number)
         log.append(batch(b"v", timestamp=self.clock.now_ms()))
-        self.durability.appended(log, is_awaited=is_awaited)
+        self.fetches.awaited = is_awaited
+        self.durability.appended(log)
         return log
 
     def take(self) -> list[int]:
         """Which partitions are due; synced at once."""
-        jobs = self.durability.take()
+        jobs = self.durability.take_flushes()
         for job in jobs:
             self.execute(job)
         return [job.log.tp.partition for job in jobs]
 
-    def execute(self, job: SyncJob) -> None:
+    def execute(self, job: FlushJob) -> None:
         try:
             job.plan.execute()
         except StorageError as error:
-            self.durability.done(job, error)
+            self.durability.flush_done(job, error)
         else:
-            self.durability.done(job, None)
+            self.durability.flush_done(job, None)
 
 
 @pytest.fixture
@@ -70,8 +90,8 @@ def test_an_append_that_nobody_waits_for_is_synced_a_little_later(bench: Bench) 
     log = bench.append()
     assert not bench.durability.is_due()
     assert bench.take() == []
-    assert bench.durability.next_due_ms() == LAZY_SYNC_MS
-    bench.clock.advance(LAZY_SYNC_MS - 1)
+    assert bench.durability.next_due_ms() == FLUSH_MS
+    bench.clock.advance(FLUSH_MS - 1)
     bench.append()  # a second append does not put the first one off
     assert bench.take() == []
     bench.clock.advance(1)
@@ -89,7 +109,7 @@ def test_what_a_producer_waits_for_is_due_at_once_and_alone(bench: Bench) -> Non
     assert bench.durability.is_due()
     assert bench.take() == [1]
     assert bench.told == [None]
-    assert bench.durability.next_due_ms() == LAZY_SYNC_MS
+    assert bench.durability.next_due_ms() == FLUSH_MS
 
 
 def test_what_is_on_disk_already_is_told_at_once(bench: Bench) -> None:
@@ -108,10 +128,10 @@ def test_a_reader_that_is_parked_already_makes_an_append_urgent(bench: Bench) ->
 
 def test_a_partition_has_one_sync_under_way_and_then_the_next(bench: Bench) -> None:
     log = bench.append(is_awaited=True)
-    (job,) = bench.durability.take()
+    (job,) = bench.durability.take_flushes()
     bench.append(is_awaited=True)
     bench.durability.when_durable(log, 2, bench.told.append)
-    assert bench.durability.take() == []
+    assert bench.durability.take_flushes() == []
     assert bench.durability.next_due_ms() is None, "else the loop would spin until it is done"
     bench.execute(job)
     assert bench.told == []
@@ -121,14 +141,14 @@ def test_a_partition_has_one_sync_under_way_and_then_the_next(bench: Bench) -> N
 
 def test_while_one_is_synced_the_others_come_due(bench: Bench) -> None:
     bench.append(0, is_awaited=True)
-    (job,) = bench.durability.take()
+    (job,) = bench.durability.take_flushes()
     bench.append(0)
     bench.clock.advance(10)
     bench.append(1)
-    assert bench.durability.next_due_ms() == LAZY_SYNC_MS + 10
+    assert bench.durability.next_due_ms() == FLUSH_MS + 10
     bench.execute(job)
-    assert bench.durability.next_due_ms() == LAZY_SYNC_MS
-    bench.clock.advance(LAZY_SYNC_MS)
+    assert bench.durability.next_due_ms() == FLUSH_MS
+    bench.clock.advance(FLUSH_MS)
     assert sorted(bench.take()) == [0, 1]
 
 
@@ -148,7 +168,7 @@ def test_a_failed_sync_fails_all_who_wait(bench: Bench) -> None:
 def test_who_waits_for_a_deleted_partition_hears_of_it(bench: Bench) -> None:
     log = bench.append()
     bench.durability.when_durable(log, 1, bench.told.append)
-    bench.durability.forget(log)
+    bench.durability.deleted([log])
     assert isinstance(bench.told[0], StorageError)
     assert bench.durability.next_due_ms() is None
 
@@ -185,12 +205,57 @@ def test_partitions_of_large_requests_are_synced_however_many_small_ones_come(
     many = _append_to_many(bench, 40, is_bulk=True)
     few = _append_to_many(bench, 100, is_bulk=False, first=500)
     found = bench.take()
-    assert found == few[: MAX_JOBS - KEPT_JOBS] + many[:KEPT_JOBS]
+    assert found == few[: MAX_JOBS - RESERVED_JOBS] + many[:RESERVED_JOBS]
 
 
 def test_appends_without_a_waiter_are_handed_out_in_bounded_groups(bench: Bench) -> None:
     for number in range(100, 300):
         bench.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
         bench.append(number)
-    bench.clock.advance(LAZY_SYNC_MS)
+    bench.clock.advance(FLUSH_MS)
     assert bench.take() == list(range(100, 100 + MAX_JOBS))
+
+
+def test_a_partition_is_not_flushed_before_flush_ms_is_over(bench: Bench) -> None:
+    """The server flushed every partition after 100 ms, whatever its topic said."""
+    log = bench.append()
+    log.settings = small_settings(flush_ms=3_600_000)
+    bench.take()
+    bench.clock.advance(FLUSH_MS)
+    bench.take()
+    bench.append()
+    bench.clock.advance(3_599_999)
+    assert bench.take() == []
+    bench.clock.advance(1)
+    assert bench.take() == [0]
+
+
+def test_a_partition_is_flushed_after_flush_messages_records(bench: Bench) -> None:
+    """flush.messages had no effect in the server."""
+    bench.log().settings = small_settings(flush_messages=3)
+    bench.append()
+    bench.append()
+    assert bench.take() == []
+    bench.append()
+    assert bench.take() == [0]
+
+
+def test_partitions_with_a_short_flush_ms_do_not_wait_for_others(bench: Bench) -> None:
+    bench.log(0).settings = small_settings(flush_ms=10_000)
+    bench.append(0)
+    bench.log(1).settings = small_settings(flush_ms=50)
+    bench.append(1)
+    assert bench.durability.next_due_ms() == 50
+    bench.clock.advance(50)
+    assert bench.take() == [1]
+    assert bench.durability.next_due_ms() == 10_000
+
+
+def test_waiting_without_a_thread_that_flushes_flushes_at_once(bench: Bench) -> None:
+    durability = Durability(bench.clock, broker_settings(), bench.fetches, InlineRuntime())
+    log = bench.log()
+    log.append(batch(b"v"))
+    durability.appended(log)
+    durability.when_durable(log, 1, bench.told.append)
+    assert bench.told == [None]
+    assert log.flushed_offset == 1

@@ -9,14 +9,35 @@ from uuid import UUID
 import pytest
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.durability import Durability
+from strandlog.broker.context import embedded_context
 from strandlog.broker.maintenance import FAILURES_KEPT
+from strandlog.broker.runtime import InlineRuntime, Runtime
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_single
+from strandlog.storage.work import Work
 from strandlog.testing import FakeClock, SimulatedFiles
 
+CONTEXT = embedded_context()
+
 DAY_MS = 86_400_000
+
+
+class StartedTasks(InlineRuntime):
+    """Collects the tasks that are started, by name; the test runs them."""
+
+    def __init__(self) -> None:
+        super().__init__(executes_flushes=True)
+        self.works: dict[str, Work[None]] = {}
+
+    def run_in_background(self, name: str, work: Work[None], *, is_long: bool) -> None:
+        self.works[name] = work
+
+    def take(self, broker: Broker) -> dict[str, Work[None]]:
+        """Start what is due."""
+        self.works = {}
+        broker.maintenance.start_due()
+        return self.works
 
 
 class Yard:
@@ -26,6 +47,7 @@ class Yard:
         self,
         disk: SimulatedFiles | None = None,
         clock: FakeClock | None = None,
+        runtime: Runtime | None = None,
         **settings: object,
     ) -> None:
         self.disk = disk or SimulatedFiles()
@@ -39,6 +61,7 @@ class Yard:
             self.clock,
             lambda: UUID(int=next(ids)),
             broker_settings(overrides),
+            runtime,
         )
 
     def restarted(self, *, is_killed: bool = False, down_ms: int = 0) -> Yard:
@@ -46,19 +69,21 @@ class Yard:
         if not is_killed:
             self.broker.close()
         disk = self.disk.after_kill()
-        return Yard(disk, FakeClock(self.clock.now_ms() + down_ms), **self.settings)
+        return Yard(disk, FakeClock(self.clock.now_ms() + down_ms), None, **self.settings)
 
     def topic(self, name: str, **config: object) -> None:
-        self.broker.create_topic(name, 1, {k.replace("_", "."): v for k, v in config.items()})
+        self.broker.create_topic(
+            CONTEXT, name, 1, {k.replace("_", "."): v for k, v in config.items()}
+        ).result()
 
     def append(self, topic: str, value: bytes = b"v", key: bytes | None = b"k") -> None:
         log = self.broker.catalog.log(topic, 0)
-        self.broker.append(log, build_single(self.clock.now_ms(), value, key))
+        self.broker.appender.append(log, build_single(self.clock.now_ms(), value, key))
 
     def pass_ms(self, ms: int) -> None:
         """Let time pass, and every deadline on the way be seen."""
         end_ms = self.clock.monotonic_ms() + ms
-        while (due_ms := self.broker.next_due_ms()) <= end_ms:
+        while (due_ms := self.broker.next_deadline_ms()) <= end_ms:
             self.clock.advance(max(0, due_ms - self.clock.monotonic_ms()))
             self.broker.tick()
         self.clock.advance(end_ms - self.clock.monotonic_ms())
@@ -114,10 +139,10 @@ def test_a_partition_that_is_synced_elsewhere_is_left_alone() -> None:
     yard.topic("t", flush_ms=0)
     yard.append("t")
     log = yard.broker.catalog.log("t", 0)
-    yard.broker.upkeep.syncing.add(log)
+    yard.broker.durability.busy.add(log)
     yard.pass_ms(1_000)
     assert yard.unflushed("t") == 1
-    yard.broker.upkeep.syncing.clear()
+    yard.broker.durability.busy.clear()
     yard.pass_ms(1_000)
     assert yard.unflushed("t") == 0
 
@@ -155,14 +180,14 @@ def test_dirty_partitions_are_compacted_one_per_turn() -> None:
         compacted.append(sum(log.segments.size_bytes < whole / 2 for log in logs))
         yard.pass_ms(15_000)
     assert compacted == [0, 1, 2]
-    assert list(yard.broker.upkeep.failures) == []
+    assert list(yard.broker.maintenance.failures) == []
 
 
 def test_a_deleted_topics_files_go_after_a_while() -> None:
     yard = Yard()
     yard.topic("t")
     yard.append("t")
-    yard.broker.delete_topic("t")
+    yard.broker.delete_topic(CONTEXT, "t").result()
     assert [path for path in yard.disk.contents() if "-delete/" in path]
     yard.pass_ms(61_000)
     assert not [path for path in yard.disk.contents() if "/t-0" in path]
@@ -239,7 +264,7 @@ def test_failures_that_come_again_are_noted_once_and_in_bounds() -> None:
     yard.append("t")
     yard.disk.fail_on("sync", "/t-0/", count=10_000)
     yard.pass_ms(60_000)
-    failures = yard.broker.upkeep.failures
+    failures = yard.broker.maintenance.failures
     assert 1 <= len(failures) == len(set(failures)) <= 3
     for number in range(3 * FAILURES_KEPT):
         failures.append(str(number))
@@ -253,8 +278,8 @@ def test_producers_that_fell_silent_are_forgotten() -> None:
     batch = build_single(
         yard.clock.now_ms(), b"v", b"k", producer_id=7, producer_epoch=0, base_sequence=0
     )
-    yard.broker.append(log, bytes(batch))
-    assert yard.broker.append(log, bytes(batch)).is_duplicate
+    yard.broker.appender.append(log, bytes(batch))
+    assert yard.broker.appender.append(log, bytes(batch)).is_duplicate
     yard.clock.advance(2 * DAY_MS)
     yard.broker.tick()
     assert 7 not in log.producers.last_offsets() and not log.producers.last_offsets()
@@ -276,9 +301,9 @@ def test_a_retried_batch_with_timestamps_of_2013_is_not_written_twice_after_the_
     yard = Yard()
     yard.topic("t", retention_ms=-1)
     log = yard.broker.catalog.log("t", 0)
-    yard.broker.append(log, old_batch(0))
+    yard.broker.appender.append(log, old_batch(0))
     yard.pass_ms(600_000)
-    again = yard.broker.append(log, old_batch(0))
+    again = yard.broker.appender.append(log, old_batch(0))
     assert (again.is_duplicate, again.base_offset, log.log_end_offset) == (True, 0, 1)
 
 
@@ -289,11 +314,11 @@ def test_a_batch_that_is_retried_across_a_restart_is_not_written_twice(
 ) -> None:
     yard = Yard()
     yard.topic("t", retention_ms=-1)
-    yard.broker.append(yard.broker.catalog.log("t", 0), old_batch(0))
+    yard.broker.appender.append(yard.broker.catalog.log("t", 0), old_batch(0))
     yard = yard.restarted(is_killed=how == "kill", down_ms=down_ms)
     yard.pass_ms(1_800_000)
     log = yard.broker.catalog.log("t", 0)
-    assert yard.broker.append(log, old_batch(0)).is_duplicate
+    assert yard.broker.appender.append(log, old_batch(0)).is_duplicate
     assert log.log_end_offset == 1
 
 
@@ -301,7 +326,7 @@ def test_producers_expire_by_their_last_append_across_restarts_and_jumps_of_the_
     yard = Yard(producer_id_expiration_ms=DAY_MS)
     yard.topic("t", retention_ms=-1)
     log = yard.broker.catalog.log("t", 0)
-    yard.broker.append(log, old_batch(0))
+    yard.broker.appender.append(log, old_batch(0))
     for jump_ms in (400 * DAY_MS, -800 * DAY_MS, 400 * DAY_MS):
         yard.clock.set_wall(yard.clock.now_ms() + jump_ms)
         yard.pass_ms(600_000)
@@ -319,30 +344,31 @@ def test_a_producer_that_retries_stays_known() -> None:
     yard = Yard(producer_id_expiration_ms=DAY_MS)
     yard.topic("t", retention_ms=-1)
     log = yard.broker.catalog.log("t", 0)
-    yard.broker.append(log, old_batch(0))
+    yard.broker.appender.append(log, old_batch(0))
     for _ in range(4):
         yard.pass_ms(DAY_MS * 3 // 4)
-        assert yard.broker.append(log, old_batch(0)).is_duplicate
+        assert yard.broker.appender.append(log, old_batch(0)).is_duplicate
 
 
 # -- in steps ------------------------------------------------------------------------------------
 
 
 def test_a_chore_that_is_under_way_is_not_begun_again() -> None:
-    yard = Yard()
-    upkeep = yard.broker.upkeep
+    tasks = StartedTasks()
+    yard = Yard(runtime=tasks)
+    broker, maintenance = yard.broker, yard.broker.maintenance
     yard.topic("t", file_delete_delay_ms=0)
-    yard.broker.delete_topic("t")
+    yard.broker.delete_topic(CONTEXT, "t").result()
     yard.clock.advance(1_000)
-    begun = dict(upkeep.begin_due())
+    begun = tasks.take(broker)
     remove = next(begun["files"])
     yard.clock.advance(5_000)
-    assert upkeep.next_due_ms() <= yard.clock.monotonic_ms(), "the others are due"
-    assert "files" not in dict(upkeep.begin_due())
+    assert maintenance.next_due_ms() <= yard.clock.monotonic_ms(), "the others are due"
+    assert "files" not in tasks.take(broker)
     remove()
     with pytest.raises(StopIteration):
         next(begun["files"])
-    assert "files" in dict(upkeep.begin_due())
+    assert "files" in tasks.take(broker)
     assert not [path for path in yard.disk.contents() if path.startswith("data/t-0")]
 
 
@@ -355,40 +381,38 @@ def test_retention_leaves_a_partition_alone_that_is_being_synced() -> None:
     log = yard.broker.catalog.log("t", 0)
     log.flush()
     yard.clock.advance(7_200_000)
-    upkeep = yard.broker.upkeep
-    upkeep.syncing.add(log)
+    durability = yard.broker.durability
+    durability.hold(log)
     yard.broker.tick()
     assert yard.start("t") == 0
-    upkeep.syncing.discard(log)
+    durability.release(log)
     yard.pass_ms(1_000)
     assert yard.start("t") == 20, "a second later, not at the next turn"
-    assert not upkeep.syncing
+    assert not durability.busy
     assert yard.broker.metrics.retention_segments >= 6
 
 
-def test_whoever_syncs_elsewhere_is_handed_lazy_flushes() -> None:
-    yard = Yard()
-    handed: list[object] = []
-    yard.broker.upkeep.sync_elsewhere = handed.append
+def test_a_server_flushes_in_its_own_threads() -> None:
+    yard = Yard(runtime=StartedTasks())
     yard.topic("t", flush_ms=100)
     yard.append("t")
-    yard.pass_ms(300)
-    assert handed
-    assert set(handed) == {yard.broker.catalog.log("t", 0)}
+    yard.clock.advance(300)
+    yard.broker.tick()
     assert yard.unflushed("t") == 1
+    assert [job.log for job in yard.broker.take_flushes()] == [yard.broker.catalog.log("t", 0)]
 
 
 def test_a_topic_deleted_in_the_middle_of_a_chore_is_no_failure() -> None:
-    yard = Yard(log_retention_check_interval_ms="1m")
+    tasks = StartedTasks()
+    yard = Yard(runtime=tasks, log_retention_check_interval_ms="1m")
     yard.topic("t", segment_bytes=1024, retention_ms="1h")
     for number in range(20):
         yard.append("t", b"%d" % number + bytes(300))
     yard.broker.catalog.log("t", 0).flush()
     yard.clock.advance(7_200_000)
-    upkeep = yard.broker.upkeep
-    steps = dict(upkeep.begin_due())["retention"]
+    steps = tasks.take(yard.broker)["retention"]
     part = next(steps)
-    yard.broker.delete_topic("t")
+    yard.broker.delete_topic(CONTEXT, "t").result()
     with contextlib.suppress(StopIteration):
         while True:
             try:
@@ -397,12 +421,13 @@ def test_a_topic_deleted_in_the_middle_of_a_chore_is_no_failure() -> None:
                 part = steps.throw(error)
             else:
                 part = next(steps)
-    assert list(upkeep.failures) == []
-    assert not upkeep.syncing
+    assert list(yard.broker.maintenance.failures) == []
+    assert not yard.broker.durability.busy
 
 
 def test_who_waits_for_a_partition_that_a_chore_has_synced_hears_of_it() -> None:
-    yard = Yard(log_retention_check_interval_ms="1m")
+    tasks = StartedTasks()
+    yard = Yard(runtime=tasks, log_retention_check_interval_ms="1m")
     yard.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
     for number in range(20):
         yard.append("t", b"%d" % number + bytes(300))
@@ -411,20 +436,16 @@ def test_who_waits_for_a_partition_that_a_chore_has_synced_hears_of_it() -> None
     yard.clock.advance(7_200_000)
     yard.append("t")
     told: list[object] = []
-    seen: list[object] = []
-    upkeep = yard.broker.upkeep
-    durability = Durability(yard.clock, upkeep.syncing, seen.append)
-    upkeep.on_released = durability.released
-    steps = dict(upkeep.begin_due())["retention"]
+    durability = yard.broker.durability
+    steps = tasks.take(yard.broker)["retention"]
     part = next(steps)
     durability.when_durable(log, log.log_end_offset, told.append)
-    assert durability.take() == [], "the chore has it"
+    assert durability.take_flushes() == [], "the chore has it"
     part()
     for part in steps:
         part()
-    assert log in seen
     if not told:  # the chore's sync came before the append
-        (job,) = durability.take()
+        (job,) = durability.take_flushes()
         job.plan.execute()
-        durability.done(job, None)
+        durability.flush_done(job, None)
     assert told == [None]

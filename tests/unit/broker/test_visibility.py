@@ -9,10 +9,12 @@ from tests.support.log_builders import batch, open_dir, small_settings
 
 from strandlog.broker import fetch as fetches
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import Durability, SyncJob
-from strandlog.broker.fetch import FetchAnswer, Fetches, FetchPart, FetchWish
+from strandlog.broker.durability import Durability, FlushJob
+from strandlog.broker.fetch import DelayedFetches, FetchPartition, FetchRequest, FetchResult
+from strandlog.broker.runtime import InlineRuntime
 from strandlog.broker.timers import Timers
 from strandlog.broker.visibility import Visibility
+from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.storage.partition.log import PartitionLog
@@ -31,14 +33,12 @@ class Bench:
             self.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
         self.log_dir.sync_names()
         self.timers = Timers()
-        self.fetches = Fetches(self.timers, self.when_visible)
-        self.durability = Durability(self.clock, set(), self.fetches.visible)
+        runtime = InlineRuntime(executes_flushes=True)
+        self.fetches = DelayedFetches(self.timers, runtime)
+        self.durability = Durability(self.clock, broker_settings(), self.fetches, runtime)
         self.visibility = Visibility(self.durability, self.timers, self.clock, MAX_WAIT_MS)
         self.answered: list[int] = []
         self.syncs = 0
-
-    def when_visible(self, logs: object, then: object) -> bool:
-        return self.visibility.when_visible(logs, then)  # type: ignore[arg-type]
 
     def log(self, number: int = 0) -> PartitionLog:
         return self.log_dir.logs[TopicPartition("t", number)]
@@ -55,15 +55,15 @@ class Bench:
 
     def sync(self) -> int:
         """Sync what is due; how many partitions that was."""
-        jobs = self.durability.take()
+        jobs = self.durability.take_flushes()
         for job in jobs:
             self.finish(job)
         return len(jobs)
 
-    def finish(self, job: SyncJob, error: StorageError | None = None) -> None:
+    def finish(self, job: FlushJob, error: StorageError | None = None) -> None:
         if error is None:
             job.plan.execute()
-        self.durability.done(job, error)
+        self.durability.flush_done(job, error)
 
     def wait(self, ms: int) -> None:
         self.clock.advance(ms)
@@ -71,8 +71,10 @@ class Bench:
 
     def fetch(self, offset: int, *, wait_ms: int = 0, min_bytes: int = 1) -> object:
         now_ms = self.clock.monotonic_ms()
-        part = FetchPart(self.log().tp, self.log(), offset, 10_000)
-        return self.fetches.fetch(FetchWish([part], min_bytes, 10_000, now_ms + wait_ms), now_ms)
+        part = FetchPartition("t", 0, offset, 10_000)
+        request = FetchRequest([part], min_bytes, 10_000, now_ms + wait_ms)
+        found = self.fetches.fetch(request, [self.log()], now_ms, self.visibility.when_visible)
+        return found if isinstance(found, Deferred) else Deferred.done(found)
 
 
 @pytest.fixture
@@ -100,11 +102,11 @@ def test_a_thousand_requests_that_look_cost_two_syncs_of_a_partition(bench: Benc
     bench.append()
     for _ in range(500):
         bench.look()
-    (job,) = bench.durability.take()
+    (job,) = bench.durability.take_flushes()
     bench.append()
     for _ in range(500):
         bench.look()
-        assert bench.durability.take() == [], "one sync at a time"
+        assert bench.durability.take_flushes() == [], "one sync at a time"
     bench.finish(job)
     assert len(bench.answered) == 500
     assert bench.sync() == 1
@@ -116,7 +118,7 @@ def test_a_request_is_answered_when_all_of_its_partitions_are_durable(bench: Ben
     bench.append(0)
     bench.append(1)
     bench.look(0, 1)
-    first, second = bench.durability.take()
+    first, second = bench.durability.take_flushes()
     bench.finish(first)
     assert bench.answered == []
     bench.finish(second)
@@ -128,7 +130,7 @@ def test_a_disk_that_does_not_answer_holds_a_request_up_no_longer_than_the_limit
 ) -> None:
     bench.append()
     bench.look()
-    (job,) = bench.durability.take()
+    (job,) = bench.durability.take_flushes()
     bench.wait(MAX_WAIT_MS - 1)
     assert bench.answered == []
     bench.wait(1)
@@ -141,7 +143,7 @@ def test_a_disk_that_does_not_answer_holds_a_request_up_no_longer_than_the_limit
 def test_a_disk_that_fails_lets_requests_see_what_is_durable(bench: Bench) -> None:
     bench.append()
     bench.look()
-    (job,) = bench.durability.take()
+    (job,) = bench.durability.take_flushes()
     bench.finish(job, StorageError("no"))
     assert bench.answered == [0]
     assert bench.look(), "there is nothing to wait for until the partition is mended"
@@ -150,7 +152,7 @@ def test_a_disk_that_fails_lets_requests_see_what_is_durable(bench: Bench) -> No
 def test_a_deleted_partition_is_not_waited_for(bench: Bench) -> None:
     bench.append()
     bench.look()
-    bench.durability.forget(bench.log())
+    bench.durability.deleted([bench.log()])
     assert bench.answered == [0]
 
 
@@ -194,6 +196,17 @@ def test_a_fetch_that_wants_more_than_the_sync_shows_waits_until_its_deadline(
     assert len(found.data)
 
 
+class Later(InlineRuntime):
+    """Collects what is to run soon."""
+
+    def __init__(self, callbacks: list[Callable[[], None]]) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+
+    def run_soon(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+
 class ManyPartitions:
     """Fetches of many partitions, read when the test says so."""
 
@@ -204,18 +217,22 @@ class ManyPartitions:
             self.bench.log_dir.create_partition(tp, "id", small_settings())
         self.count = count
         self.later: list[Callable[[], None]] = []
-        self.fetches = Fetches(self.bench.timers, self.bench.when_visible, later=self.later.append)
+        self.fetches = DelayedFetches(self.bench.timers, Later(self.later))
 
     def write(self, number: int) -> None:
         log = self.bench.log(number)
         log.append(batch(b"v" * 100))
         log.flush()
-        self.fetches.visible(log)
+        self.fetches.high_watermark_moved(log)
 
-    def fetch(self, min_bytes: int = 1) -> Deferred[list[FetchAnswer]]:
+    def fetch(self, min_bytes: int = 1) -> Deferred[FetchResult]:
         logs = [self.bench.log(number) for number in range(self.count)]
-        parts = [FetchPart(log.tp, log, 0, 10_000) for log in logs]
-        return self.fetches.fetch(FetchWish(parts, min_bytes, 10**6, 60_000), 0)
+        parts = [FetchPartition("t", number, 0, 10_000) for number in range(self.count)]
+        request = FetchRequest(parts, min_bytes, 10**6, 60_000)
+        when_visible = self.bench.visibility.when_visible
+        found = self.fetches.fetch(request, [*logs], 0, when_visible)
+        assert isinstance(found, Deferred)
+        return found
 
     def run(self) -> int:
         """Do all that was left for later; how many calls that took."""
@@ -233,7 +250,7 @@ def test_a_fetch_of_many_partitions_is_read_in_slices(monkeypatch: pytest.Monkey
     pending = many.fetch()
     assert not pending.is_done
     assert many.run() >= 50
-    assert [each.tp.partition for each in pending.result() if each.data] == [7]
+    assert [each.partition for each in pending.result() if each.data] == [7]
 
 
 def test_large_fetches_are_read_one_after_the_other_and_not_for_a_client_that_is_gone(
@@ -252,7 +269,7 @@ def test_large_fetches_are_read_one_after_the_other_and_not_for_a_client_that_is
 def test_fetches_of_many_partitions_wait_only_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetches, "PARKED_MAX_PARTITIONS", 120)
+    monkeypatch.setattr(fetches, "MAX_WAITING_PARTITIONS", 120)
     many = ManyPartitions(50)
     waiting = [many.fetch() for _ in range(5)]
     many.run()
@@ -260,7 +277,7 @@ def test_fetches_of_many_partitions_wait_only_up_to_a_limit(
     many.write(3)
     many.run()
     assert all(each.is_done for each in waiting)
-    assert many.fetches.parked_count == 0
+    assert many.fetches.waiting_count == 0
     again = many.fetch(10**6)
     assert not again.is_done, "there is room again"
 

@@ -23,7 +23,7 @@ def poisoned(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         log.create_topic("t")
         target = log.broker.catalog.log("t", 0)
         for data in [batch(b"a", b"b"), POISON, batch(b"c"), POISON, POISON, batch(b"d")]:
-            log.broker.append(target, data)
+            log.broker.appender.append(target, data)
         target.flush()
         if request.param == "open":
             yield log
@@ -95,7 +95,7 @@ def test_a_topic_that_validates_records_takes_no_poison(tmp_path: Path) -> None:
         target = log.broker.catalog.log("t", 0)
         for why, data in BAD_RECORDS.items():
             with pytest.raises(InvalidRecordError):
-                log.broker.append(target, data)
+                log.broker.appender.append(target, data)
                 raise AssertionError(why)
         assert target.log_end_offset == 0
         with log.producer() as producer:
@@ -110,7 +110,7 @@ def test_every_kind_of_poison_is_skipped(tmp_path: Path, why: str) -> None:
         log.create_topic("t")
         target = log.broker.catalog.log("t", 0)
         for data in (batch(b"before"), BAD_RECORDS[why], batch(b"after")):
-            log.broker.append(target, data)
+            log.broker.appender.append(target, data)
         for way in ("poll", "poll_arrow"):
             with log.consumer(["t"], on_unreadable="skip") as consumer:
                 found = sum(len(getattr(consumer, way)()) for _ in range(3))

@@ -330,7 +330,7 @@ def test_a_batch_that_unpacks_to_gigabytes_is_not_unpacked(place: Place) -> None
         place.log.producer(compression="zstd").send("t", bytes(70_000_000))
     place.send("t", (None, b"before"))
     bomb = build_single(place.clock.now_ms(), bytes(70_000_000), codec=Codec.ZSTD)
-    place.log.broker.append(place.log.broker.catalog.log("t", 0), bomb)
+    place.log.broker.appender.append(place.log.broker.catalog.log("t", 0), bomb)
     place.send("t", (None, b"after"))
     consumer = place.log.consumer(["t"])
     assert [record.value for record in consumer.poll()] == [b"before"]

@@ -112,6 +112,7 @@ class GroupCoordinator:
         self,
         settings: BrokerSettings,
         clock: Clock,
+        timers: Timers,
         table: TableLog,
         new_id: Callable[[], str],
     ) -> None:
@@ -119,7 +120,7 @@ class GroupCoordinator:
         self._settings = settings
         self._clock = clock
         self._table = table
-        self._timers = Timers()
+        self._timers = timers
         self._services = GroupServices(
             settings, clock, self._timers, new_id, self._save, MemoryMeter()
         )

@@ -24,7 +24,7 @@ opened anew from the disk, as after a crash.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from uuid import UUID
@@ -48,7 +48,7 @@ from strandlog.errors import (
     TopicNotFoundError,
     UnknownTopicIdError,
 )
-from strandlog.model import TopicPartition
+from strandlog.model import TopicPartition, TopicRef
 from strandlog.storage.folder.checkpoint import read_document, write_document
 from strandlog.storage.folder.identity import base64_id
 from strandlog.storage.folder.log_dir import LogDir
@@ -128,6 +128,20 @@ class Catalog:
             raise TopicNotFoundError(name, partition, len(logs))
         return logs[partition]
 
+    def resolve(self, topic: TopicRef, partition: int) -> PartitionLog:
+        """The log of a partition whose topic is given by name or by id."""
+        if isinstance(topic, UUID):
+            topic = self.topic_with_id(topic).name
+        return self.log(topic, partition)
+
+    def existing(self, partitions: Iterable[tuple[TopicRef, int]]) -> list[PartitionLog]:
+        """The logs of those partitions that exist."""
+        found = []
+        for topic, partition in partitions:
+            with contextlib.suppress(StrandlogError):
+                found.append(self.resolve(topic, partition))
+        return found
+
     @contextlib.contextmanager
     def changing(self, log: PartitionLog) -> Iterator[None]:
         """Around a change of a partition: whatever is no error of ours leaves it in doubt."""
@@ -165,6 +179,17 @@ class Catalog:
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Work[Topic]:
         """The same in steps."""
+        topic = self.check_new(name, partitions, config)
+        if name in self._doomed:
+            yield from self._finishing_delete(self._doomed[name])
+        topic = replace(topic, topic_id=base64_id(self._new_uuid()))
+        yield from self._making(topic, 0)
+        return topic
+
+    def check_new(
+        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
+    ) -> Topic:
+        """The topic that `creating` would create, without an id; raises what it would raise."""
         check_topic_name(name)
         if name in self._topics or name in self._unfinished:
             raise TopicExistsError(name)
@@ -172,12 +197,7 @@ class Catalog:
         check_partition_count(count, self._settings.max_partitions_per_topic)
         self._check_room_for(count)
         parsed = TOPIC_SETTINGS.parse(config or {})
-        if name in self._doomed:
-            yield from self._finishing_delete(self._doomed[name])
-        topic_id = base64_id(self._new_uuid())
-        topic = Topic(name, topic_id, count, parsed, self.effective(parsed))
-        yield from self._making(topic, 0)
-        return topic
+        return Topic(name, "", count, parsed, self.effective(parsed))
 
     def _making(self, topic: Topic, first: int) -> Work[None]:
         """Make the folders of a topic from partition `first` on, then the topic as it is now."""

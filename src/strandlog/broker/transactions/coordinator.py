@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 
 from strandlog.broker.compacted_table import CompactedTable, latest_values
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import Waiter
+from strandlog.broker.durability import OnDurable
 from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.transactions.transaction import (
     EMPTY,
@@ -79,7 +79,7 @@ class TransactionEffects(NamedTuple):
     new_producer_id: Callable[[], int]
     # Writes a marker; None when the partition is gone.
     write_marker: WriteMarker
-    when_durable: Callable[[PartitionLog, int, Waiter], None]
+    when_durable: Callable[[PartitionLog, int, OnDurable], None]
     # Every partition with open transactions: their producers and where each began.
     open_transactions: Callable[[], Iterable[tuple[PartitionLog, ProducerIdentity]]]
 

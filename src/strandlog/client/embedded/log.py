@@ -18,6 +18,7 @@ from threading import Condition, RLock
 from weakref import WeakSet
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest, GroupDescription
 from strandlog.broker.topics.topic import (
     INTERNAL_TOPICS,
@@ -81,13 +82,14 @@ class Log(Closable):
         found = broker_settings(overrides)
         files = files or DiskFiles(found.dir_mode)
         self.broker = Broker(self.path, files, self.clock, uuid.uuid4, found)
+        self.context = embedded_context()
         self.lock = RLock()
         self.condition = Condition(self.lock)
         self.waiters = 0
         self.turns: dict[str, int] = {}  # of records that take turns, by topic
         self.group_commit = GroupCommit(
             self.condition,
-            self.broker.upkeep.syncing,
+            self.broker.durability.busy,
             self._check_is_there,
             self.broker.catalog.changing,
         )
@@ -96,7 +98,7 @@ class Log(Closable):
         self._guard = OpenLock(self.condition, lambda: self.is_closed, "log")
         self._memberships: list[Membership] = []
         self._consumers: WeakSet[Consumer] = WeakSet()
-        self._next_due_ms = self.broker.next_due_ms()
+        self._next_due_ms = self.broker.next_deadline_ms()
         _OPEN_LOGS.add(self)
 
     # -- topics --------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class Log(Closable):
         `config` has Kafka's names.
         """
         with self._guard:
-            self.broker.create_topic(name, partitions, config)
+            self.broker.create_topic(self.context, name, partitions, config).result()
             return self._describe(name)
 
     def topics(self) -> list[str]:
@@ -161,7 +163,7 @@ class Log(Closable):
             if config:
                 self.broker.catalog.alter(name, config)
             if partitions is not None:
-                self.broker.add_partitions(name, partitions)
+                self.broker.add_partitions(self.context, name, partitions).result()
             return self._describe(name)
 
     def delete_topic(self, name: str) -> None:
@@ -172,7 +174,7 @@ class Log(Closable):
             groups = self.broker.group_coordinator.groups_subscribed_to(name)
             if groups:
                 raise TopicInUseError(name, "consumers of group " + ", ".join(groups))
-            self.broker.delete_topic(name)
+            self.broker.delete_topic(self.context, name).result()
             self.turns.pop(name, None)
             for consumer in list(self._consumers):
                 consumer.forget_topic(name)
@@ -353,7 +355,7 @@ class Log(Closable):
         """Do the chores that are due; returns the wall clock."""
         if self.clock.monotonic_ms() >= self._next_due_ms:
             self.broker.tick()
-            self._next_due_ms = self.broker.next_due_ms()
+            self._next_due_ms = self.broker.next_deadline_ms()
         return self.clock.now_ms()
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
@@ -405,7 +407,7 @@ def _let_go_in_child() -> None:
     for log in list(_OPEN_LOGS):
         if not log.is_closed:
             log.is_closed = True
-            log.broker.log_dir.abandon()
+            log.broker.abandon()
 
 
 os.register_at_fork(after_in_child=_let_go_in_child)

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from strandlog.broker.broker import IN_PROCESS_HOST
+from strandlog.broker.context import IN_PROCESS_HOST
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.assignors import assign, member_subscription
 from strandlog.broker.groups.requests import (

@@ -125,7 +125,7 @@ class Producer(Closable):
             if codec is not _NO_CODEC:
                 self._check_unpacked(_Columns([value], [key], [checked], []))
             batch = build_single(when, value, key, checked, codec=codec)
-            result = log.broker.append(target, batch)
+            result = log.broker.appender.append(target, batch)
             if self._waits:
                 log.group_commit.wait_durable(target, result.last_offset + 1)
             if log.waiters:
@@ -213,7 +213,7 @@ class Producer(Closable):
     ) -> list[AppendResult]:
         """Append one batch to each; as safe as `acks` says when this returns."""
         log = self._log
-        appended = log.broker.append_all(list(zip(targets, batches, strict=True)))
+        appended = log.broker.appender.append_all(list(zip(targets, batches, strict=True)))
         if self._waits:
             for target, result in zip(targets, appended, strict=True):
                 log.group_commit.wait_durable(target, result.last_offset + 1)

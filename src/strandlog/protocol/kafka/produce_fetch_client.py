@@ -18,11 +18,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from strandlog.model import Buffer
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
 from strandlog.protocol.kafka.produce_fetch_server import (
     FETCH_FLEXIBLE_FROM,
     PRODUCE_FLEXIBLE_FROM,
-    Buffer,
     Cursor,
     ProduceAnswer,
     array_length,

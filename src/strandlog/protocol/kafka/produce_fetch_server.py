@@ -33,6 +33,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from strandlog.errors import DataError, shortened
+from strandlog.model import Buffer, PartitionRecords, TopicRef
 from strandlog.protocol.kafka.headers import (
     MAX_TEXT_BYTES,
     NO_TAGGED_FIELDS,
@@ -41,9 +42,7 @@ from strandlog.protocol.kafka.headers import (
     unsigned_varint,
 )
 
-Buffer = bytes | bytearray | memoryview
 MAX_ELEMENTS = 1_000_000  # in the arrays of one message; a broker has a setting
-TopicRef = str | UUID  # newer versions name a topic by its id
 
 PRODUCE_FLEXIBLE_FROM = 9
 PRODUCE_TOPIC_IDS_FROM = 13
@@ -56,21 +55,13 @@ _ACKS_TIMEOUT = struct.Struct(">hi")
 _SMALLEST_ELEMENT_BYTES = 3
 
 
-class ProducedRecords(NamedTuple):
-    """One partition's share of a Produce request."""
-
-    topic: TopicRef
-    partition: int
-    records: memoryview | None
-
-
 class ProduceRequest(NamedTuple):
     """A decoded Produce request."""
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    partitions: list[ProducedRecords]
+    partitions: list[PartitionRecords]
 
 
 class FetchedPartition(NamedTuple):
@@ -220,7 +211,7 @@ def _parse_single_compact(frame: memoryview, position: int) -> ProduceRequest | 
 def _single(
     acks: int, timeout_ms: int, topic: memoryview, number: int, records: memoryview
 ) -> ProduceRequest:
-    part = _new_tuple(ProducedRecords, (str(topic, "utf-8", "replace"), number, records))
+    part = _new_tuple(PartitionRecords, (str(topic, "utf-8", "replace"), number, records))
     return _new_tuple(ProduceRequest, (None, acks, timeout_ms, [part]))
 
 
@@ -244,13 +235,13 @@ def parse_produce_steps(
     cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM, max_elements)
     transactional_id = cursor.text()
     acks, timeout_ms = cursor.fixed(_ACKS_TIMEOUT)
-    partitions: list[ProducedRecords] = []
+    partitions: list[PartitionRecords] = []
     for _ in range(cursor.count()):
         by_id = version >= PRODUCE_TOPIC_IDS_FROM
         topic: TopicRef = cursor.uuid() if by_id else cursor.text() or ""
         for _ in range(cursor.count()):
             (number,) = cursor.fixed(_INT32)
-            partitions.append(ProducedRecords(topic, number, cursor.sized(_INT32)))
+            partitions.append(PartitionRecords(topic, number, cursor.sized(_INT32)))
             cursor.end_of_structure()
             yield
         cursor.end_of_structure()

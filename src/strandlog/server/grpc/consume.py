@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
-from strandlog.broker.fetch import FetchAnswer
+from strandlog.broker.fetch import FetchPartitionData
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.protocol.rpc import log_pb2
@@ -36,7 +36,7 @@ class Messages(NamedTuple):
 
 async def messages_of(
     core: ServerCore,
-    found: FetchAnswer,
+    found: FetchPartitionData,
     offset: int,
     max_bytes: int,
     threads: asyncio.Semaphore,

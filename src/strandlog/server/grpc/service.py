@@ -16,7 +16,7 @@ import grpc
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.catalog import Topic
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.model import Acks, OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.awaiting import done_in_steps, group_durable, visible
 from strandlog.server.core import ServerCore
@@ -25,7 +25,6 @@ from strandlog.server.grpc.consume import messages_of
 from strandlog.server.grpc.produce_request import read_produce
 from strandlog.server.peer_budget import Hold, PeerBudget
 from strandlog.server.record_io import (
-    ACKS_NONE,
     IN_LOOP_RECORDS,
     Place,
     Writing,
@@ -34,6 +33,7 @@ from strandlog.server.record_io import (
 
 FOLLOW_WAIT_MS = 10_000  # how long one look at the end waits; then the next one
 LARGEST_OFFSET = 2**63 - 1
+ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
 MAX_MESSAGE_BYTES = 1024 * 1024  # of a message of Consume, unless a single record is larger
 IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce is taken apart in a thread
 THREADS = 2  # that encode and decode; each competes with the event loop for the interpreter
@@ -78,8 +78,9 @@ class LogService:
             async with self._threads:
                 request, records = await asyncio.to_thread(read_produce, data, most)
         partition = request.partition if request.HasField("partition") else None
-        places = await self._writing.append(request.topic, partition, records, request.acks)
-        if request.acks == ACKS_NONE:
+        acks = ACKS[request.acks]
+        places = await self._writing.append(request.topic, partition, records, acks)
+        if acks is Acks.NONE:
             return b""
         if len(places) <= IN_LOOP_RECORDS:
             return _told_places(places)
@@ -139,7 +140,7 @@ class LogService:
 
     async def CreateTopic(self, data: bytes) -> bytes:
         request = small(log_pb2.CreateTopicRequest, data)
-        steps = self._broker.creating_topic(
+        steps = self._broker.topic_admin.create(
             request.name, request.num_partitions or None, dict(request.config)
         )
         topic = await done_in_steps(self._core, "CreateTopic", steps)

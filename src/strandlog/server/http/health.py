@@ -73,8 +73,7 @@ async def _write_failure(state: HttpState) -> list[str]:
         await asyncio.to_thread(_try_to_write, log_dir.files, join(log_dir.path, WRITE_PROBE))
     except (StorageError, FileNotFoundError) as error:
         return [f"rejecting appends: {failure}; a test write fails too: {error}"]
-    if core.write_failure is failure:
-        core.write_failure = None
+    core.broker.write_works_again(failure)
     return []
 
 

@@ -37,13 +37,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from strandlog.broker.context import RequestContext
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.framing import FrameSplitter, compacted
 from strandlog.server.memory import ByteBudget, DecodingGate
 from strandlog.server.turns import Turns
-from strandlog.storage.partition.log import PartitionLog
 
 Buffer = bytes | bytearray | memoryview
 logger = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
         self._is_draining = False
         self._moved_ms = 0  # when the client last sent or read something
         self._buffered_then = 0  # in the transport, at the last check
-        self.answered_at: dict[PartitionLog, int] = {}  # where fetches began that got records
+        self.context = RequestContext()
         self.last_active_ms = 0
         self.local_address: tuple[str, int] = ("127.0.0.1", 0)
         self.peer_host = ""
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         self.local_address = (local[0], local[1]) if local else self.local_address
-        self.peer_host = peer[0] if peer else ""
+        self.peer_host = self.context.client_host = peer[0] if peer else ""
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self.last_active_ms = self._owner.clock.monotonic_ms()
         if not self._owner.opened(self):

@@ -48,6 +48,10 @@ class Request:
         self.slot = slot
         self.connection = connection
 
+    def is_abandoned(self) -> bool:
+        """Whether the client is gone; any thread may ask."""
+        return not self.connection.is_open
+
     @property
     def version(self) -> int:
         return self.header.version

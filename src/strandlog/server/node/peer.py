@@ -30,6 +30,7 @@ from hashlib import sha256
 from typing import Any
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, check_topic_name
 from strandlog.errors import InvalidTopicError, OffsetOutOfRangeError, StrandlogError
@@ -56,6 +57,7 @@ class NodeSession:
 
     def __init__(self, broker: Broker, *, detail: bool = False) -> None:
         self._broker = broker
+        self._context = embedded_context()
         self._detail = detail
         self._node_id: str | None = None
         self._next_msg_id = 0
@@ -188,7 +190,7 @@ class NodeSession:
         if topic in INTERNAL_TOPICS:
             raise InvalidTopicError(topic, "it belongs to the log itself")
         if topic not in catalog:
-            self._broker.create_topic(topic, partition + 1)
+            self._broker.create_topic(self._context, topic, partition + 1).result()
         elif partition >= len(catalog.logs(topic)):
             catalog.add_partitions(topic, partition + 1)
         return catalog.log(topic, partition)
@@ -196,7 +198,9 @@ class NodeSession:
     def _append(self, log: PartitionLog, message: Any) -> tuple[int, int]:
         """(offset, timestamp in ms) of the message, which is as safe now as it will be."""
         now_ms = self._broker.clock.now_ms()
-        result = self._broker.append(log, build_single(now_ms, node.encode_message(message)))
+        result = self._broker.appender.append(
+            log, build_single(now_ms, node.encode_message(message))
+        )
         if self._broker.settings.fsyncs:
             log.flush()
         return result.base_offset, now_ms

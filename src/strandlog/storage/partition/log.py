@@ -65,6 +65,7 @@ class AppendResult(NamedTuple):
     last_offset: int
     append_time_ms: int  # -1 unless the topic stamps append times
     is_duplicate: bool = False
+    log_start_offset: int = 0
 
 
 class LogContext(NamedTuple):
@@ -180,12 +181,14 @@ class PartitionLog:
                 if old is not None:
                     now_ms = self.context.steady_clock.now_ms()
                     self.producers.touch(header.producer_id, now_ms)
-                    return AppendResult(old.first_offset, old.last_offset, -1, is_duplicate=True)
+                    start_offset = self.log_start_offset
+                    return AppendResult(old.first_offset, old.last_offset, -1, True, start_offset)
         base_offset = self.log_end_offset
         for header, view in batches:
             self._write(header, view, now_ms)
         append_time_ms = now_ms if self.settings.stamps_append_time else -1
-        result = (base_offset, self.log_end_offset - 1, append_time_ms, False)
+        last_offset = self.log_end_offset - 1
+        result = (base_offset, last_offset, append_time_ms, False, self.log_start_offset)
         return _new_tuple(AppendResult, result)
 
     def _write(self, header: BatchHeader, view: memoryview, now_ms: int) -> None:

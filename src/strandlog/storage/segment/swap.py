@@ -51,7 +51,7 @@ def finish_swap(
     remover: FileRemover,
     due_ms: int,
 ) -> None:
-    """Steps 3 and 4, while the log is open; the folder is still to be synced after it."""
+    """Work 3 and 4, while the log is open; the folder is still to be synced after it."""
     for segment in originals:
         for path in segment.paths:
             remover.retire(path, due_ms)

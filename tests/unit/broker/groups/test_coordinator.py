@@ -8,6 +8,7 @@ import pytest
 
 from strandlog.broker.compacted_table import latest_values
 from strandlog.broker.groups.coordinator import GroupCoordinator, LoadReport
+from strandlog.broker.timers import Timers
 from strandlog.errors import (
     CoordinatorLoadingError,
     DataError,
@@ -33,7 +34,7 @@ WEEK_MS = 7 * 86_400_000
 
 
 def test_nothing_is_answered_before_loading(bench: Bench) -> None:
-    fresh = GroupCoordinator(bench.settings, bench.clock, bench.log, lambda: "x")
+    fresh = GroupCoordinator(bench.settings, bench.clock, Timers(), bench.log, lambda: "x")
     with pytest.raises(CoordinatorLoadingError):
         fresh.join(bench.request())
     with pytest.raises(CoordinatorLoadingError):
@@ -137,7 +138,7 @@ def test_what_cannot_be_read_is_skipped_and_counted(bench: Bench) -> None:
         (b"\x00\x02\x00\x01k", b"torn"),
         (None, b"x"),
     ]
-    coordinator = GroupCoordinator(bench.settings, bench.clock, bench.log, lambda: "x")
+    coordinator = GroupCoordinator(bench.settings, bench.clock, Timers(), bench.log, lambda: "x")
     assert coordinator.load() == LoadReport(groups=2, offsets=1, skipped=4)
 
 
@@ -147,7 +148,7 @@ def test_a_group_kept_with_the_same_member_twice_comes_back_empty(bench: Bench) 
     member = value[value.index(b"\x00\x06c-0001\xff\xff") :]
     twice = value[: -len(member) - 4] + b"\x00\x00\x00\x02" + member + member
     bench.log.records.append((key, twice))
-    coordinator = GroupCoordinator(bench.settings, bench.clock, bench.log, lambda: "x")
+    coordinator = GroupCoordinator(bench.settings, bench.clock, Timers(), bench.log, lambda: "x")
     assert coordinator.load().skipped == 1
     assert coordinator.describe("g").state == "Empty"
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import pytest
 from tests.support.broker_harness import T0, T1, TIMEOUT_MS, TransactionBench
 
+from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.errors import InvalidTransactionStateError, StrandlogError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState as S
+
+CONTEXT = embedded_context()
 
 
 @pytest.fixture
@@ -176,8 +179,8 @@ def test_a_group_that_is_deleted_does_not_come_back_at_the_end(bench: Transactio
 
 def test_a_topic_that_is_deleted_and_made_anew_has_no_old_offsets(bench: TransactionBench) -> None:
     producer = sent(bench, "a", 5)
-    bench.broker.delete_topic("t")
-    bench.broker.create_topic("t", 2)
+    bench.broker.delete_topic(CONTEXT, "t").result()
+    bench.broker.create_topic(CONTEXT, "t", 2).result()
     end(bench, producer, "a")
     check(bench, {})
 
@@ -189,7 +192,7 @@ def test_what_is_about_to_be_committed_does_not_expire_before(bench: Transaction
     bench.clock.advance(week_ms)
     producer = sent(bench, "a", 5)
     bench.clock.advance(TIMEOUT_MS // 2)
-    bench.broker.tick_groups()
+    bench.broker.timers.run_due(bench.clock.monotonic_ms())
     assert bench.committed() == {T1: 1}
     end(bench, producer, "a")
     check(bench, {T1: 5})

@@ -9,6 +9,7 @@ import pytest
 from tests.support.log_builders import batch
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.offsets import commit_records
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
@@ -18,6 +19,8 @@ from strandlog.storage.folder.log_dir import UNSEEN_OFFSETS
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import CrashChoice
+
+CONTEXT = embedded_context()
 
 CATALOG = ("data/topics.json", "data/topics.json.previous")
 LOG_STARTS = ("data/log-start-offset-checkpoint", "data/log-start-offset-checkpoint.previous")
@@ -33,7 +36,9 @@ def append(broker: Broker, topic: str, partition: int = 0, count: int = 1) -> in
     """Append records, durably; returns the offset of the last."""
     log = broker.catalog.log(topic, partition)
     for _ in range(count):
-        offset = broker.append(log, batch(b"v", timestamp=broker.clock.now_ms())).base_offset
+        offset = broker.appender.append(
+            log, batch(b"v", timestamp=broker.clock.now_ms())
+        ).base_offset
     log.flush()
     return offset
 
@@ -56,7 +61,7 @@ def strays(disk: SimulatedFiles) -> set[str]:
 def test_a_copy_of_a_partition_folder_is_no_partition(name: str, is_lost: bool) -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("orders", 1)
+    broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=3)
     broker.close()
     move(disk, "data/orders-0", f"data/{name}", copies=True)
@@ -72,7 +77,7 @@ def test_a_copy_of_a_partition_folder_is_no_partition(name: str, is_lost: bool) 
 def test_a_partition_folder_that_was_renamed_does_not_become_another_partition() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("orders", 1)
+    broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=3)
     broker.close()
     move(disk, "data/orders-0", "data/orders-1", copies=False)
@@ -85,7 +90,7 @@ def test_a_partition_folder_that_was_renamed_does_not_become_another_partition()
 def test_folders_with_each_others_metadata_are_no_copies() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("orders", 2)
+    broker.create_topic(CONTEXT, "orders", 2).result()
     for partition in range(2):
         append(broker, "orders", partition)
     broker.close()
@@ -104,7 +109,7 @@ def test_folders_with_each_others_metadata_are_no_copies() -> None:
 def test_offsets_since_the_last_checkpoint_do_not_come_again_after_a_crash(how: str) -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("orders", 1)
+    broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=3)
     broker.catalog.log("orders", 0).roll()
     broker.log_dir.write_checkpoints()
@@ -129,7 +134,7 @@ def test_offsets_since_the_last_checkpoint_do_not_come_again_after_a_crash(how: 
 def test_a_clean_stop_leaves_no_gap_where_a_folder_is_lost() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("orders", 1)
+    broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=8)
     broker.close()
     disk.remove_tree("data/orders-0")
@@ -151,7 +156,7 @@ def test_deleted_records_do_not_come_back_without_a_report() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     assert broker.problems == []
-    broker.create_topic("orders", 1)
+    broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=8)
     broker.catalog.log("orders", 0).raise_log_start(5)
     broker.log_dir.write_log_starts()
@@ -219,7 +224,7 @@ def test_damage_beside_aborted_commits_does_not_keep_the_broker_from_starting() 
         producer = ProducerIdentity(broker.producer_ids.next(), 0)
         table.append(commit_records("g", {tp: OffsetAndMetadata(number)}), 0, producer)
         kind = ControlType.ABORT if number % 2 else ControlType.COMMIT
-        broker.write_marker(table.existing_log_for("g").tp, kind, producer)
+        broker._write_marker(table.existing_log_for("g").tp, kind, producer)
     path = table.existing_log_for("g").segments.active.log_path
     broker.close()
     size = len(disk.read(path))
@@ -235,7 +240,7 @@ def test_a_topic_begins_at_offset_0_after_a_power_cut_behind_its_creation(
     names_kept: bool, rest_kept: bool
 ) -> None:
     disk = SimulatedFiles()
-    open_broker(disk).create_topic("orders", 2)
+    open_broker(disk).create_topic(CONTEXT, "orders", 2).result()
     broker = open_broker(disk.after_crash(CrashChoice((), (), rest_kept, names_kept)))
     assert [log.log_end_offset for log in broker.catalog.logs("orders")] == [0, 0]
     assert not broker.problems

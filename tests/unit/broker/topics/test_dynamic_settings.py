@@ -7,10 +7,13 @@ import uuid
 import pytest
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.broker.topics.dynamic_settings import DynamicSettings
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import InvalidSettingError, StorageError, UnknownSettingError
 from strandlog.testing import FakeClock, SimulatedFiles
+
+CONTEXT = embedded_context()
 
 
 def _dynamic(**static: int) -> DynamicSettings:
@@ -60,7 +63,7 @@ def test_only_dynamic_settings_can_be_changed(name: str, error: type[Exception])
 def test_a_change_that_the_disk_refuses_has_not_happened() -> None:
     files = SimulatedFiles()
     broker = Broker("data", files, FakeClock(), uuid.uuid4)
-    broker.create_topic("t", 1)
+    broker.create_topic(CONTEXT, "t", 1).result()
     before = broker.catalog.topic("t").settings
     files.fail_on("append", "topics.json")
     with pytest.raises(StorageError):

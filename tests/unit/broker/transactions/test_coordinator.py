@@ -17,6 +17,7 @@ from tests.support.broker_harness import (
 )
 from tests.support.log_builders import batch
 
+from strandlog.broker.context import embedded_context
 from strandlog.broker.transactions.coordinator import EXPIRY_LOOK_MS, RETRY_MS
 from strandlog.broker.transactions.transaction import LAST_EPOCH
 from strandlog.errors import (
@@ -38,6 +39,8 @@ from strandlog.protocol.transaction_records import encode_key, encode_value
 from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
 from strandlog.testing.disk.faults import Operation
+
+CONTEXT = embedded_context()
 
 TABLE = "__transaction_state"
 OFFSETS = "__consumer_offsets"
@@ -526,9 +529,9 @@ def test_what_the_table_does_not_take_has_not_happened(bench: TransactionBench) 
 def delete(bench: TransactionBench, topic: str) -> None:
     """As DeleteTopics does."""
     logs = bench.broker.catalog.logs(topic)
-    bench.broker.delete_topic(topic)
+    bench.broker.delete_topic(CONTEXT, topic).result()
     for log in logs:
-        bench.core.durability.forget(log)
+        bench.core.durability.deleted([log])
 
 
 def test_a_topic_is_deleted_in_the_middle_of_a_transaction(bench: TransactionBench) -> None:
@@ -568,7 +571,7 @@ def test_a_topic_is_made_anew_while_its_marker_is_on_its_way(bench: TransactionB
     asked = bench.end(producer)
     bench.sync(TABLE)
     delete(bench, "u")
-    bench.broker.create_topic("u", 1)
+    bench.broker.create_topic(CONTEXT, "u", 1).result()
     bench.advance(2 * RETRY_MS)
     assert asked.is_done
     assert (bench.seen(U0), bench.held_back()) == ([], [])

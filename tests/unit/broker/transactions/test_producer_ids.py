@@ -11,11 +11,14 @@ from tests.support.broker_harness import TransactionBench
 from tests.support.log_builders import batch
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.broker.transactions.producer_ids import BLOCK, FILE
 from strandlog.storage.files import PREVIOUS_SUFFIX
 from strandlog.storage.folder.log_dir import MOST_OF_A_KIND
 from strandlog.storage.partition.producer_state import IMPLAUSIBLE_ID
 from strandlog.testing import FakeClock, SimulatedFiles
+
+CONTEXT = embedded_context()
 
 PATH = f"data/{FILE}"
 DAY_MS = 86_400_000
@@ -30,13 +33,13 @@ def write(broker: Broker, producer_id: int, sequence: int = 0, partition: int = 
     """Append one record of a producer; False if it was taken for a duplicate."""
     log = broker.catalog.log("t", partition)
     data = batch(b"v", producer=(producer_id, 0, sequence), timestamp=broker.clock.now_ms())
-    return not broker.append(log, data).is_duplicate
+    return not broker.appender.append(log, data).is_duplicate
 
 
 def used_folder(disk: SimulatedFiles, producers: int = 3) -> list[int]:
     """A stopped folder in which so many producers have written; returns their ids."""
     broker = open_broker(disk)
-    broker.create_topic("t", 2)
+    broker.create_topic(CONTEXT, "t", 2).result()
     used = [broker.producer_ids.next() for _ in range(producers)]
     for number, producer_id in enumerate(used):
         write(broker, producer_id, partition=number % 2)
@@ -129,7 +132,7 @@ def test_ids_that_only_the_log_or_a_silent_producer_has_are_not_assigned_again()
     for _ in range(3):
         broker = open_broker(disk, clock)
         if "t" not in broker.catalog:
-            broker.create_topic("t")
+            broker.create_topic(CONTEXT, "t").result()
         new = [broker.producer_ids.next() for _ in range(5)]
         assert not set(new) & set(used)
         assert write(broker, new[0])
@@ -144,7 +147,7 @@ def test_ids_that_only_the_log_or_a_silent_producer_has_are_not_assigned_again()
 def test_ids_in_the_tail_that_recovery_reads_back_count() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk, FakeClock(0))  # at this time only evidence helps
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     used = [broker.producer_ids.next() for _ in range(7)]
     write(broker, used[-1])
     killed = disk.after_kill()
@@ -164,7 +167,7 @@ def test_ids_that_only_the_transaction_table_has_count() -> None:
 def test_an_id_that_a_client_made_up_is_not_assigned_to_another_one() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     first = broker.producer_ids.next()
     write(broker, first + 1)
     second = broker.producer_ids.next()
@@ -200,7 +203,7 @@ def test_a_full_disk_does_not_keep_a_folder_without_its_file_from_being_opened()
 
 def test_a_client_that_makes_up_ever_higher_ids_does_not_grow_the_problems() -> None:
     broker = open_broker(SimulatedFiles())
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     for turn in range(MOST_OF_A_KIND + 90):
         write(broker, broker.producer_ids.next() + BLOCK, partition=0)
         assert len(broker.problems) <= MOST_OF_A_KIND + 1, turn

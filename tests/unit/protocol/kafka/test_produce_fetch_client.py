@@ -16,6 +16,7 @@ from tests.support.kafka_requests import encode, response_bodies
 
 from strandlog.client.wire.apis import CLIENT_VERSIONS
 from strandlog.errors import DataError
+from strandlog.model import Buffer
 from strandlog.protocol.kafka.api import API_BY_KEY, FETCH, PRODUCE, Api
 from strandlog.protocol.kafka.decoder import decode_response
 from strandlog.protocol.kafka.encoder import request_encoder
@@ -33,7 +34,6 @@ from strandlog.protocol.kafka.produce_fetch_client import (
     produce_request,
 )
 from strandlog.protocol.kafka.produce_fetch_server import (
-    Buffer,
     FetchedPartition,
     ProduceAnswer,
     fetch_response,

@@ -15,11 +15,11 @@ from kio.serial import entity_reader, entity_writer
 from tests.support.examples import examples
 
 from strandlog.errors import DataError
+from strandlog.model import TopicRef
 from strandlog.protocol.kafka.api import FETCH, PRODUCE
 from strandlog.protocol.kafka.produce_fetch_server import (
     FetchedPartition,
     ProduceAnswer,
-    TopicRef,
     fetch_response,
     parse_any_produce,
     parse_produce,

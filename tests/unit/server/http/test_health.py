@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.core import ServerCore
@@ -22,12 +23,14 @@ from strandlog.storage.files import DiskFiles
 from strandlog.testing import FakeClock
 from strandlog.testing.disk.files import SimulatedFiles
 
+CONTEXT = embedded_context()
+
 
 def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works() -> None:
     files = SimulatedFiles()
     broker = Broker("/data", files, FakeClock(), uuid.uuid4)
     core = ServerCore(broker)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     batch = bytes(build_batch(0, [b"x"]))
 
     async def run() -> None:
@@ -67,7 +70,7 @@ def test_an_append_that_works_makes_it_ready_again() -> None:
     files = SimulatedFiles()
     broker = Broker("/data", files, FakeClock(), uuid.uuid4)
     core = ServerCore(broker)
-    broker.create_topic("t")
+    broker.create_topic(CONTEXT, "t").result()
     batch = bytes(build_batch(0, [b"x"]))
     core.append(broker.catalog.log("t", 0), batch)
     files.fail_next("append")

@@ -150,7 +150,7 @@ def test_trouble_with_the_disk_is_temporary_and_a_mistake_of_ours_is_a_crash(
         def append(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(broker, "append", append)
+        monkeypatch.setattr(broker.appender, "append", append)
 
     fail(DiskFullError("no room"))
     assert ask("send", key="k", msg=1)["code"] == 11
@@ -231,7 +231,7 @@ def test_records_of_other_programs_are_readable(ask: Ask, broker: Broker) -> Non
     ask("partition_append", topic="t", partition=0, message=1)
     log = broker.catalog.log("t", 0)
     for value in (b"plain", None, b"[" * 5000, b"[" * 600 + b"]" * 600):
-        broker.append(log, build_single(broker.clock.now_ms(), value))
+        broker.appender.append(log, build_single(broker.clock.now_ms(), value))
     read = [ask("partition_read", topic="t", partition=0, offset=offset) for offset in range(1, 5)]
     assert [reply.get("message") for reply in read[:3]] == ["plain", None, "[" * 5000]
     assert read[3]["type"] in ("partition_read_ok", "error")

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         log.create_topic("t")
         target = log.broker.catalog.log("t", 0)
         for data in (batch(b"a", b"b"), POISON, POISON, batch(b"c")):
-            log.broker.append(target, data)
+            log.broker.appender.append(target, data)
     yield tmp_path
 
 
@@ -70,7 +70,7 @@ def test_every_kind_of_poison_is_left_out(tmp_path: Path, why: str) -> None:
         log.create_topic("t")
         target = log.broker.catalog.log("t", 0)
         for data in (batch(b"before"), BAD_RECORDS[why], batch(b"after")):
-            log.broker.append(target, data)
+            log.broker.appender.append(target, data)
         end = target.log_end_offset
     found = reader(tmp_path, failOnDataLoss="false").read(OffsetRange(TP, 0, end))
     assert values(found) == [b"before", b"after"]

@@ -209,7 +209,7 @@ async def create_topic(
     state: HttpState, request: ApiRequest[Nothing, NewTopic]
 ) -> TopicDescription:
     wanted = request.body
-    steps = state.broker.creating_topic(wanted.name, wanted.partitions, wanted.config)
+    steps = state.broker.topic_admin.create(wanted.name, wanted.partitions, wanted.config)
     await done_in_steps(state.core, "CreateTopic", steps)
     return await _described(state, wanted.name)
 
@@ -232,7 +232,7 @@ async def add_partitions(
     state: HttpState, request: ApiRequest[Nothing, NewPartitions]
 ) -> TopicDescription:
     name = request.path["topic"]
-    steps = state.broker.adding_partitions(name, request.body.partitions)
+    steps = state.broker.topic_admin.add_partitions(name, request.body.partitions)
     await done_in_steps(state.core, "AddPartitions", steps)
     return await _described(state, name)
 

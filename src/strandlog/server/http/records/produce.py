@@ -7,19 +7,17 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from strandlog.model import Acks
 from strandlog.server.http.records.payload import NewHeader, header_pairs, taken
 from strandlog.server.http.routing import ApiRequest, Nothing
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import (
-    ACKS_ALL,
-    ACKS_LEADER,
-    ACKS_NONE,
     IN_LOOP_RECORDS,
     NewRecord,
 )
 
 MAX_RECORDS = 10_000
-ACKS = {"none": ACKS_NONE, "leader": ACKS_LEADER, "all": ACKS_ALL}
+ACKS = {"none": Acks.NONE, "leader": Acks.LEADER, "all": Acks.ALL}
 LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
@@ -69,7 +67,7 @@ async def produce(
         records = _records(sent.records)
     acks = ACKS[sent.acks]
     places = await state.writing.append(topic.name, sent.partition, records, acks)
-    if acks == ACKS_NONE:
+    if acks is Acks.NONE:
         return ProduceResponse([])
     return ProduceResponse([ProduceResult(*place) for place in places])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandlog.broker.fetch import FetchAnswer
+from strandlog.broker.fetch import FetchPartitionData
 from strandlog.clock import stopwatch
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
@@ -40,7 +40,9 @@ class ScanResult(NamedTuple):
     not_searched: list[int]  # offsets of values that are too large for it
 
 
-def scan(found: FetchAnswer, offset: int, test: Test | None, bounds: ScanLimits) -> ScanResult:
+def scan(
+    found: FetchPartitionData, offset: int, test: Test | None, bounds: ScanLimits
+) -> ScanResult:
     """The records from an offset on that pass; where to go on."""
     passed: list[Record] = []
     problems: list[UndecodableBatchError] = []

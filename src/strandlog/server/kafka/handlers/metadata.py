@@ -93,7 +93,7 @@ def _making(door: KafkaDoor, names: list[str]) -> Work[dict[str, StrandlogError]
         yield yield_control
         if name not in door.broker.catalog:  # somebody else may have asked before
             try:
-                yield from door.broker.creating_topic(name)
+                yield from door.broker.topic_admin.create(name)
             except StrandlogError as error:
                 refused[name] = error
     return refused

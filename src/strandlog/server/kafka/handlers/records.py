@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from threading import Event
 from typing import Any
 from uuid import UUID
 
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import BULK_PARTITIONS
-from strandlog.broker.fetch import FetchAnswer, FetchPart, FetchWish, refused_fetch
+from strandlog.broker.fetch import (
+    FetchPartition,
+    FetchPartitionData,
+    FetchRequest,
+    FetchResult,
+)
 from strandlog.broker.maintenance import RETENTION
+from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult
 from strandlog.broker.topics.topic import forbid_internal
 from strandlog.errors import (
-    InvalidAcksError,
     InvalidRecordError,
     InvalidRequestError,
     PolicyViolationError,
@@ -24,15 +28,13 @@ from strandlog.errors import (
     UnknownTopicIdError,
     UnsupportedVersionError,
 )
-from strandlog.model import IsolationLevel, ProducerIdentity, TopicPartition
+from strandlog.model import Acks, IsolationLevel, PartitionRecords, TopicRef
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.produce_fetch_server import (
     FETCH_TOPIC_IDS_FROM,
     FetchedPartition,
     ProduceAnswer,
-    ProducedRecords,
     ProduceRequest,
-    TopicRef,
     fetch_response,
     fetch_response_steps,
     parse_produce_steps,
@@ -40,17 +42,6 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     produce_response,
     produce_response_steps,
 )
-from strandlog.record.batch_header import (
-    ATTRIBUTES_POSITION,
-    BATCH_LENGTH_POSITION,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC,
-    MAGIC_POSITION,
-    TRANSACTIONAL_BIT,
-    read_header,
-)
-from strandlog.server.decoding import SlowPart, Verdict, Verdicts, checking, parts_to_decode
 from strandlog.server.kafka.api import (
     DELETE,
     DESCRIBE,
@@ -63,14 +54,10 @@ from strandlog.server.kafka.api import (
 from strandlog.server.kafka.handlers.list_offsets import check_leader_epoch, existing_logs
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Asked, Request, answered, asked_once, breathing
-from strandlog.storage.files import Buffer
-from strandlog.storage.partition.append_checks import check_crc, split_batches
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import finding_latest, finding_timestamp
 from strandlog.storage.work import Work, yield_control
 
-ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
-ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 # Times that are none, and the version of ListOffsets that knows them first.
@@ -113,17 +100,17 @@ def produce(door: KafkaDoor, request: Request) -> Work[None] | None:
     header = request.header
     body = parse_single_produce(header.version, request.frame, header.body_position)
     if body is None:
-        return _producing(door, request)
-    slow_parts = parts_to_decode([_target(door, part) for part in body.partitions])
-    if slow_parts:
-        _check_first(door, request, body, slow_parts)
+        return _produce_many(door, request)
+    broker, context = door.broker, request.connection.context
+    partitions = body.partitions
+    if (checks := broker.record_checks(context, partitions, request.is_abandoned)) is not None:
+        _check_first(door, request, body, checks)
     else:
-        for _ in _appending(door, request, body, {}):
-            pass
+        _reply_when_done(door, request, body, broker.produce(context, partitions, body.acks))
     return None
 
 
-def _producing(door: KafkaDoor, request: Request) -> Work[None]:
+def _produce_many(door: KafkaDoor, request: Request) -> Work[None]:
     """A request that may name many partitions."""
     header = request.header
     body = yield from breathing(
@@ -131,174 +118,88 @@ def _producing(door: KafkaDoor, request: Request) -> Work[None]:
             header.version, request.frame, header.body_position, request.max_elements
         )
     )
-    targets = []
-    for part in body.partitions:
-        targets.append(_target(door, part))
-        yield yield_control
-    slow_parts = parts_to_decode(targets)
-    if slow_parts:
-        _check_first(door, request, body, slow_parts)
+    context = request.connection.context
+    checks = door.broker.record_checks(context, body.partitions, request.is_abandoned)
+    if checks is not None:
+        _check_first(door, request, body, checks)
     else:
-        yield from _appending(door, request, body, {})
+        yield from _append(door, request, body, NOTHING_CHECKED)
 
 
 def _check_first(
-    door: KafkaDoor, request: Request, body: ProduceRequest, slow_parts: list[SlowPart]
+    door: KafkaDoor, request: Request, body: ProduceRequest, checks: Work[Checked]
 ) -> None:
     """Decode large batches outside the event loop, then append."""
     # A later request of this client must not be appended before this one.
     request.connection.hold_line()
-    abandoned = Event()
-    request.slot.on_abandoned = abandoned.set
 
-    def checked(verdicts: Verdicts) -> None:
-        request.connection.release_line()  # the next one begins after this call
-        if not abandoned.is_set():
-            door.in_slices(request, _appending(door, request, body, verdicts))
+    def append(checked: Checked) -> None:
+        request.connection.release_line()  # the next request begins after this call
+        if not request.is_abandoned():
+            door.in_slices(request, _append(door, request, body, checked))
 
-    door.in_decoder(request, checking(door.broker, slow_parts, abandoned.is_set), checked)
-
-
-def _target(door: KafkaDoor, part: ProducedRecords) -> tuple[PartitionLog, Buffer] | None:
-    """Where the records of a partition go, if that can be said."""
-    records = part.records or b""
-    if _has_several_batches(records):
-        return None  # the append refuses them
-    try:
-        return _log(door, part.topic, part.partition), records
-    except StrandlogError:
-        return None
-
-
-def _appending(
-    door: KafkaDoor, request: Request, body: ProduceRequest, verdicts: Verdicts
-) -> Work[None]:
-    if body.acks == ACKS_ALL and door.broker.settings.fsyncs:
-        yield from _DurableProduction(door, request, body).appending(verdicts)
-        return
-    answers = []
-    for number, part in enumerate(body.partitions):
-        answers.append(_append_or_refuse(door, body, part, verdicts.get(number)))
-        yield yield_control
-    _answer(door, request, body, answers)
-
-
-class _DurableProduction:
-    """A Produce request with acks=all: answered when every partition of it is on disk."""
-
-    __slots__ = ("_answers", "_body", "_door", "_request", "_waiting")
-
-    def __init__(self, door: KafkaDoor, request: Request, body: ProduceRequest) -> None:
-        self._door = door
-        self._request = request
-        self._body = body
-        self._answers: list[ProduceAnswer] = []
-        self._waiting = 1  # for `appending`: there is no answer before all were appended
-
-    def appending(self, verdicts: Verdicts) -> Work[None]:
-        door = self._door
-        is_bulk = len(self._body.partitions) > BULK_PARTITIONS
-        for number, part in enumerate(self._body.partitions):
-            answer = _append_or_refuse(door, self._body, part, verdicts.get(number))
-            self._answers.append(answer)
-            if not answer.error_code:
-                self._waiting += 1
-                log = _log(door, part.topic, part.partition)
-                told = partial(self._told, number)
-                end_offset = log.log_end_offset
-                door.core.durability.when_durable(log, end_offset, told, is_bulk=is_bulk)
-            yield yield_control
-        self._told(0, None)
-
-    def _told(self, number: int, error: StorageError | None) -> None:
-        """One of those that were waited for is done."""
-        self._waiting -= 1
-        if error is not None:
-            self._answers[number] = _refusal(self._body.partitions[number], error)
-        if not self._waiting:
-            _answer(self._door, self._request, self._body, self._answers)
-
-
-def _append_or_refuse(
-    door: KafkaDoor, body: ProduceRequest, part: ProducedRecords, verdict: Verdict | None
-) -> ProduceAnswer:
-    try:
-        if body.acks not in (ACKS_LEADER, ACKS_ALL, ACKS_NONE):
-            raise InvalidAcksError(f"acks must be 0, 1 or -1, got {body.acks}")
-        if verdict is not None and verdict.error is not None:
-            raise verdict.error
-        log = _log(door, part.topic, part.partition)
-        return _append(door, log, part, records_checked=verdict is not None)
-    except StrandlogError as error:
-        return _refusal(part, error)
+    door.in_decoder(request, checks, append)
 
 
 def _append(
-    door: KafkaDoor, log: PartitionLog, part: ProducedRecords, *, records_checked: bool
-) -> ProduceAnswer:
-    if part.records is None or not len(part.records):
-        raise InvalidRecordError("a Produce request without records")
-    if _has_several_batches(part.records):
-        raise InvalidRecordError("a Produce request carries exactly one batch for a partition")
-    _check_transaction(door, log, part.records)
-    result = door.core.append(log, part.records, records_checked=records_checked)
-    return ProduceAnswer(
-        part.partition, 0, result.base_offset, result.append_time_ms, log.log_start_offset
-    )
+    door: KafkaDoor, request: Request, body: ProduceRequest, checked: Checked
+) -> Work[None]:
+    context = request.connection.context
+    result = yield from door.broker.produce_work(context, body.partitions, body.acks, checked)
+    _reply_when_done(door, request, body, result)
 
 
-def _has_several_batches(records: Buffer) -> bool:
-    """Whether more follows behind the first batch. Kafka refuses that, too: millions of batches
-    that are nearly empty fit into one request."""
-    if len(records) <= HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
-        return False
-    length = int.from_bytes(records[BATCH_LENGTH_POSITION:LOG_OVERHEAD])
-    return HEADER_SIZE <= LOG_OVERHEAD + length < len(records)
-
-
-def _answer(
-    door: KafkaDoor, request: Request, body: ProduceRequest, answers: list[ProduceAnswer]
+def _reply_when_done(
+    door: KafkaDoor,
+    request: Request,
+    body: ProduceRequest,
+    result: list[ProduceResult] | Deferred[list[ProduceResult]],
 ) -> None:
-    if body.acks != ACKS_NONE:
-        topics = _by_topic(body.partitions, answers)
-        if len(answers) <= FEW_PARTITIONS:
+    if isinstance(result, Deferred):
+        result.on_done(lambda done: _reply_produce(door, request, body, done.result()))
+    else:
+        _reply_produce(door, request, body, result)
+
+
+def _reply_produce(
+    door: KafkaDoor, request: Request, body: ProduceRequest, results: list[ProduceResult]
+) -> None:
+    if body.acks != Acks.NONE:
+        rows = [_row(part, each) for part, each in zip(body.partitions, results, strict=True)]
+        topics = _by_topic(body.partitions, rows)
+        if len(rows) <= FEW_PARTITIONS:
             request.reply_buffers([produce_response(request.header.version, topics)])
         else:
-            door.in_slices(request, _answering(request, topics))
-    elif any(answer.error_code for answer in answers):
-        request.slot.fail()  # there is no reply that could say so
+            door.in_slices(request, _reply_in_slices(request, topics))
+    elif any(isinstance(each, StrandlogError) for each in results):
+        request.slot.fail()  # acks=0 has no response that could carry the error
     else:
         request.slot.fill(None)
 
 
-def _answering(request: Request, topics: list[tuple[TopicRef, list[ProduceAnswer]]]) -> Work[None]:
+def _reply_in_slices(
+    request: Request, topics: list[tuple[TopicRef, list[ProduceAnswer]]]
+) -> Work[None]:
     response = yield from breathing(produce_response_steps(request.header.version, topics))
     request.reply_buffers([response])
 
 
-def _check_transaction(door: KafkaDoor, log: PartitionLog, records: Buffer) -> None:
-    """A transactional batch needs an open transaction that its partition belongs to."""
-    if len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT:
-        header = read_header(records)
-        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        try:
-            door.core.transactions.check_write(producer, log.tp)
-        except StrandlogError:
-            # Of damaged bytes nothing can be believed, and the producer had better send them again.
-            for each, batch in split_batches(records):
-                check_crc(each, batch)
-            raise
-
-
-def _refusal(part: ProducedRecords, error: StrandlogError) -> ProduceAnswer:
-    bad_records = error.records if isinstance(error, InvalidRecordError) else ()
+def _row(part: PartitionRecords, result: ProduceResult) -> ProduceAnswer:
+    if isinstance(result, StrandlogError):
+        bad_records = result.records if isinstance(result, InvalidRecordError) else ()
+        return ProduceAnswer(
+            part.partition,
+            result.kafka_code,
+            error_message=str(result),
+            bad_records=bad_records,
+        )
     return ProduceAnswer(
-        part.partition, error.kafka_code, error_message=str(error), bad_records=bad_records
+        part.partition, 0, result.base_offset, result.append_time_ms, result.log_start_offset
     )
 
 
 def _by_topic(
-    parts: list[ProducedRecords], answers: list[ProduceAnswer]
+    parts: Sequence[PartitionRecords], answers: list[ProduceAnswer]
 ) -> list[tuple[TopicRef, list[ProduceAnswer]]]:
     if len(parts) == 1:
         return [(parts[0].topic, answers)]
@@ -336,92 +237,75 @@ def fetch(door: KafkaDoor, request: Request) -> Work[None]:
         # It goes on with a session, of another broker at this address: most partitions are unsaid.
         request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
         return
-    asked = yield from _fetch_parts(door, request, body.topics)
-    parts = [part for part in asked.values() if part.error is None]
-    _count_fetched(door, request, parts)
-    now_ms = door.broker.clock.monotonic_ms()
-    wish = FetchWish(
-        parts,
-        body.min_bytes if len(parts) == len(asked) else 0,  # an error is answered at once
-        min(body.max_bytes, door.broker.settings.fetch_max_bytes),
-        now_ms + min(_ms(body.max_wait), LONGEST_POLL_MS),
-        body.isolation_level == IsolationLevel.READ_COMMITTED,
+    asked = yield from _fetch_rows(request, body.topics)
+    broker, context = door.broker, request.connection.context
+    is_committed = body.isolation_level == IsolationLevel.READ_COMMITTED
+    found = broker.fetch(
+        context,
+        FetchRequest(
+            list(asked.values()),
+            body.min_bytes,
+            min(body.max_bytes, broker.settings.fetch_max_bytes),
+            broker.clock.monotonic_ms() + min(_ms(body.max_wait), LONGEST_POLL_MS),
+            IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
+        ),
     )
-    pending = door.core.fetches.fetch(wish, now_ms)
-    # One fetch waits per connection, as with Kafka: its reply has to be the next one anyway.
+    if not isinstance(found, Deferred):
+        yield from _reply_fetch(request, found)
+        return
+    delayed = found
+    # One fetch waits per connection, as with Kafka: its response has to be the next one anyway.
     request.connection.hold_line()
-    if not pending.is_done:
-        request.slot.leave_gate()  # it may wait long; `Fetches` bounds what waits
-        request.slot.on_abandoned = lambda: door.core.fetches.cancel(pending)
+    if not delayed.is_done:
+        request.slot.leave_gate()  # it may wait long; the broker bounds what waits
+        request.slot.on_abandoned = lambda: broker.cancel_fetch(delayed)
 
-    def reply(done: Deferred[list[FetchAnswer]]) -> None:
+    def reply(done: Deferred[FetchResult]) -> None:
         request.connection.release_line()  # the next request begins after this call
-        door.in_slices(request, _answer_fetch(request, asked, done.result()))
+        door.in_slices(request, _reply_fetch(request, done.result()))
 
-    pending.on_done(reply)
-
-
-def _count_fetched(door: KafkaDoor, request: Request, parts: list[FetchPart]) -> None:
-    """To count the records of an answer each of its batches had to be looked at; the next fetch
-    shows how far the consumer got."""
-    answered_at = request.connection.answered_at
-    for part in parts:
-        if part.log is not None and part.log in answered_at:
-            moved = min(part.offset, part.log.high_watermark) - answered_at.pop(part.log)
-            door.core.metrics.fetched_records += max(0, moved)
+    delayed.on_done(reply)
 
 
-def _answer_fetch(
-    request: Request, asked: dict[FetchKey, FetchPart], answers: list[FetchAnswer]
-) -> Work[None]:
-    answered_at = request.connection.answered_at
-    following = iter(answers)
+def _reply_fetch(request: Request, found: FetchResult) -> Work[None]:
     topics: list[tuple[TopicRef, list[FetchedPartition]]] = []
-    for (ref, _), part in asked.items():
-        answer = next(following) if part.error is None else refused_fetch(part)
-        if len(answer.data) and part.log is not None:
-            answered_at[part.log] = part.offset
-        if not topics or topics[-1][0] != ref:
-            topics.append((ref, []))
-        topics[-1][1].append(_fetched(ref, answer))
+    for data in found:
+        if not topics or topics[-1][0] != data.topic:
+            topics.append((data.topic, []))
+        topics[-1][1].append(_fetched(data))
         yield yield_control
     buffers = yield from breathing(fetch_response_steps(request.version, topics))
     request.reply_buffers(buffers)
 
 
-def _fetch_parts(door: KafkaDoor, request: Request, topics: Any) -> Work[dict[FetchKey, FetchPart]]:
+def _fetch_rows(request: Request, topics: Any) -> Work[dict[FetchKey, FetchPartition]]:
     """What is asked for: each partition once, by its last row, as Kafka does."""
-    parts: dict[FetchKey, FetchPart] = {}
+    rows: dict[FetchKey, FetchPartition] = {}
     by_id = request.version >= FETCH_TOPIC_IDS_FROM
     for topic in topics:
         ref: TopicRef = (topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic
         yield yield_control
-        for partition in topic.partitions:
-            parts[ref, partition.partition] = _fetch_part(door, ref, partition)
+        for row in topic.partitions:
+            rows[ref, row.partition] = FetchPartition(
+                ref,
+                row.partition,
+                row.fetch_offset,
+                row.partition_max_bytes,
+                getattr(row, "current_leader_epoch", -1),
+            )
             yield yield_control
-    return parts
+    return rows
 
 
-def _fetch_part(door: KafkaDoor, ref: TopicRef, partition: Any) -> FetchPart:
-    number = partition.partition
-    tp = TopicPartition("" if isinstance(ref, UUID) else ref, number)
-    try:
-        log = _log(door, ref, number)
-        check_leader_epoch(getattr(partition, "current_leader_epoch", -1))
-    except StrandlogError as error:
-        return FetchPart(tp, None, 0, 0, error)
-    return FetchPart(tp, log, partition.fetch_offset, partition.partition_max_bytes)
-
-
-def _fetched(ref: TopicRef, answer: FetchAnswer) -> FetchedPartition:
+def _fetched(data: FetchPartitionData) -> FetchedPartition:
     return FetchedPartition(
-        answer.tp.partition,
-        0 if answer.error is None else _fetch_code(ref, answer.error),
-        answer.high_watermark,
-        answer.last_stable_offset,
-        answer.log_start_offset,
-        answer.aborted,
-        [answer.data] if len(answer.data) else [],
+        data.partition,
+        0 if data.error is None else _fetch_code(data.topic, data.error),
+        data.high_watermark,
+        data.last_stable_offset,
+        data.log_start_offset,
+        data.aborted,
+        [data.data] if len(data.data) else [],
     )
 
 
@@ -555,7 +439,7 @@ def _delete_records(door: KafkaDoor, request: Request, asked: Asked) -> Work[Non
         return {"low_watermark": log.log_start_offset, "error_code": 0}
 
     topics = yield from answered(asked, answer, "partition_index", "name")
-    door.broker.upkeep.hurry(RETENTION)  # which drops the files; the records are gone now
+    door.broker.maintenance.schedule_soon(RETENTION)  # removes the files
     saving = _saving_log_starts(door, topics)
     replying = partial(request.replying, {"topics": topics})
     door.in_steps(request, saving, lambda _: door.in_slices(request, replying()))

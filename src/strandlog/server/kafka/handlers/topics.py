@@ -120,7 +120,7 @@ def _create(
     if validate_only:
         topic = _would_be(door, wanted.name, count, config)
     else:
-        topic = yield from broker.creating_topic(wanted.name, count, config)
+        topic = yield from broker.topic_admin.create(wanted.name, count, config)
     return {
         "name": topic.name,
         "topic_id": uuid_of(topic.topic_id) if topic.topic_id else None,
@@ -209,7 +209,7 @@ def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Work[dict[str, A
             )
         _check_nodes(row.broker_ids for row in wanted.assignments)
     if not validate_only:
-        yield from broker.adding_partitions(topic.name, wanted.count)
+        yield from broker.topic_admin.add_partitions(topic.name, wanted.count)
     return {"name": topic.name, "error_code": 0, "error_message": None}
 
 

@@ -11,22 +11,25 @@ from tests.support.log_builders import START_MS, batch, uuids
 from tests.support.undecodable_batches import BAD_RECORDS
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
+from strandlog.broker.produce import QUICK_BATCHES
 from strandlog.errors import InvalidRecordError
+from strandlog.model import PartitionRecords
 from strandlog.record.codecs import Codec
-from strandlog.server.decoding import QUICK_BATCHES, checking, parts_to_decode
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import finding_latest, finding_timestamp
 from strandlog.storage.partition.record_checks import QUICK_RECORDS
 from strandlog.testing import FakeClock, SimulatedFiles
 
+CONTEXT = embedded_context()
 MANY = QUICK_RECORDS + 1
 
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     opened = Broker("data", SimulatedFiles(), FakeClock(START_MS), uuids())
-    opened.create_topic("keyed", 2, {"cleanup.policy": ("compact",)})
-    opened.create_topic("plain", 1, {})
+    opened.create_topic(CONTEXT, "keyed", 2, {"cleanup.policy": ("compact",)}).result()
+    opened.create_topic(CONTEXT, "plain", 1).result()
     yield opened
     opened.close()
 
@@ -35,18 +38,26 @@ def keyed(count: int, codec: Codec = Codec.NONE) -> bytes:
     return batch(*[b"v"] * count, keys=[b"k"] * count, codec=codec)
 
 
-def log(broker: Broker, topic: str = "keyed", partition: int = 0) -> PartitionLog:
-    return broker.catalog.log(topic, partition)
+def log(broker: Broker, topic: str) -> PartitionLog:
+    return broker.catalog.log(topic, 0)
+
+
+def checks(
+    broker: Broker, *parts: bytes, topic: str = "keyed", is_gone: Any = lambda: False
+) -> Any:
+    """The work that checks the records of a request, one part per partition; None if quick."""
+    records = [PartitionRecords(topic, number % 2, data) for number, data in enumerate(parts)]
+    return broker.record_checks(CONTEXT, records, is_gone)
 
 
 def test_small_batches_are_checked_at_once(broker: Broker) -> None:
-    assert parts_to_decode([(log(broker), keyed(QUICK_RECORDS))]) == []
-    assert parts_to_decode([(log(broker), keyed(10, Codec.ZSTD)), None]) == []
-    assert parts_to_decode([(log(broker), b""), (log(broker), b"no batch at all")]) == []
+    assert checks(broker, keyed(QUICK_RECORDS)) is None
+    assert checks(broker, keyed(10, Codec.ZSTD)) is None
+    assert checks(broker, b"", b"no batch at all") is None
 
 
 def test_topics_without_a_rule_about_records_have_nothing_decoded(broker: Broker) -> None:
-    assert parts_to_decode([(log(broker, "plain"), keyed(MANY))]) == []
+    assert checks(broker, keyed(MANY), topic="plain") is None
 
 
 @pytest.mark.parametrize(
@@ -62,12 +73,9 @@ def test_topics_without_a_rule_about_records_have_nothing_decoded(broker: Broker
 def test_a_request_with_much_to_decode_is_checked_one_batch_in_each_step(
     broker: Broker, parts: list[bytes]
 ) -> None:
-    slow = parts_to_decode([(log(broker), data) for data in parts])
-    assert [part.number for part in slow] == list(range(len(parts)))
-    steps = checking(broker, slow, lambda: False)
-    count, verdicts = drive(steps)
+    count, checked = drive(checks(broker, *parts))
     assert count == len(parts)
-    assert all(verdict.error is None for verdict in verdicts.values())
+    assert checked == dict.fromkeys(range(len(parts)))
 
 
 def drive(steps: Any) -> tuple[int, Any]:
@@ -96,17 +104,15 @@ def drive(steps: Any) -> tuple[int, Any]:
 
 def test_one_bad_batch_is_the_fault_of_its_own_part(broker: Broker) -> None:
     poison = BAD_RECORDS["garbage inside gzip"]
-    targets = [(log(broker), keyed(MANY)), (log(broker, partition=1), poison + keyed(1))]
-    count, verdicts = drive(checking(broker, parts_to_decode(targets), lambda: False))
-    assert count == 2, "what follows a bad batch is not looked at"
-    assert verdicts[0].error is None
-    assert isinstance(verdicts[1].error, InvalidRecordError)
+    count, checked = drive(checks(broker, keyed(MANY), poison))
+    assert count == 2
+    assert checked[0] is None
+    assert isinstance(checked[1], InvalidRecordError)
 
 
 def test_nothing_more_is_decoded_for_a_client_that_is_gone(broker: Broker) -> None:
-    slow = parts_to_decode([(log(broker), keyed(1) * 100)])
-    steps = checking(broker, slow, iter([False, False, True]).__next__)
-    assert drive(steps) == (2, {})
+    is_gone = iter([False, False, True]).__next__
+    assert drive(checks(broker, *[keyed(1)] * 100, is_gone=is_gone)) == (2, {})
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])

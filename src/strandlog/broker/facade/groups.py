@@ -1,0 +1,175 @@
+"""Requests about consumer groups: membership and committed offsets.
+
+`Broker` inherits these methods. Permission checks belong into their first lines. What a request
+writes is durable when its result is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from strandlog.broker.compacted_table import CompactedTable
+from strandlog.broker.context import RequestContext
+from strandlog.broker.deferred import Deferred, deferred
+from strandlog.broker.durability import Durability
+from strandlog.broker.groups.coordinator import GroupCoordinator
+from strandlog.broker.groups.requests import (
+    CommitRequest,
+    GroupDescription,
+    GroupListing,
+    JoinRequest,
+    JoinResult,
+    SyncRequest,
+    SyncResult,
+)
+from strandlog.broker.topics.catalog import Catalog
+from strandlog.errors import StorageError, StrandlogError, UnstableOffsetError
+from strandlog.model import OffsetAndMetadata, TopicPartition
+
+T = TypeVar("T")
+
+
+class GroupRequests:
+    """What clients ask about groups."""
+
+    catalog: Catalog
+    durability: Durability
+    group_coordinator: GroupCoordinator
+    offsets_table: CompactedTable
+
+    def join_group(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
+        """Join a group; complete with the rebalance."""
+        return deferred(lambda: self.group_coordinator.join(request))
+
+    def sync_group(self, context: RequestContext, request: SyncRequest) -> Deferred[SyncResult]:
+        """Ask for the assignment of a member; complete when the leader has sent it."""
+        return deferred(lambda: self.group_coordinator.sync(request))
+
+    def heartbeat(
+        self,
+        context: RequestContext,
+        group: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None = None,
+    ) -> None:
+        """Keep a member's session alive."""
+        self.group_coordinator.heartbeat(group, generation, member_id, instance_id)
+
+    def leave_group(
+        self, context: RequestContext, group: str, member_id: str, instance_id: str | None = None
+    ) -> None:
+        """Remove a member from its group."""
+        self.group_coordinator.leave(group, member_id, instance_id)
+
+    def commit_offsets(
+        self, context: RequestContext, request: CommitRequest, *, all_or_nothing: bool = False
+    ) -> Deferred[dict[TopicPartition, StrandlogError]]:
+        """Commit offsets of a group; complete when they are durable. The result has the errors of
+        the partitions that were not committed; with `all_or_nothing` the first error fails the
+        call, and nothing is committed."""
+        request, errors = self._with_partitions(request)
+        try:
+            if not all_or_nothing:
+                errors |= self.group_coordinator.try_commit_offsets(request)
+            elif errors:
+                raise next(iter(errors.values()))
+            else:
+                self.group_coordinator.commit_offsets(request)
+        except StrandlogError as error:
+            if all_or_nothing:
+                return Deferred.failed(error)
+            errors |= dict.fromkeys(request.offsets, error)
+        return self.when_groups_durable([request.group_id], errors)
+
+    def _with_partitions(
+        self, request: CommitRequest
+    ) -> tuple[CommitRequest, dict[TopicPartition, StrandlogError]]:
+        """The request without partitions that do not exist, and their errors."""
+        errors: dict[TopicPartition, StrandlogError] = {}
+        for tp in request.offsets:
+            try:
+                self.catalog.log(*tp)
+            except StrandlogError as error:
+                errors[tp] = error
+        if errors:
+            kept = {tp: each for tp, each in request.offsets.items() if tp not in errors}
+            request = replace(request, offsets=kept)
+        return request, errors
+
+    def when_groups_durable(self, groups: Iterable[str], value: T) -> Deferred[T]:
+        """`value`, when everything that the coordinator wrote for these groups is on disk."""
+        result: Deferred[T] = Deferred()
+        exists = self.offsets_table.exists
+        logs = {self.offsets_table.existing_log_for(group) for group in groups} if exists else ()
+        left, failure = len(logs) + 1, None
+
+        def on_durable(error: StorageError | None) -> None:
+            nonlocal left, failure
+            left, failure = left - 1, error or failure
+            if failure is not None:
+                result.fail(failure)
+            elif not left:
+                result.complete(value)
+
+        for log in logs:
+            self.durability.when_durable(log, log.log_end_offset, on_durable)
+        on_durable(None)
+        return result
+
+    def fetch_offsets(
+        self,
+        context: RequestContext,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> dict[TopicPartition, OffsetAndMetadata | StrandlogError | None]:
+        """Committed offsets, None where there is none; without `partitions` all of the group.
+        With `require_stable` an offset that an open transaction may change is an error."""
+        found: dict[TopicPartition, OffsetAndMetadata | StrandlogError | None] = {
+            **self.group_coordinator.fetch_offsets(group, partitions)
+        }
+        if require_stable:
+            for tp in found:
+                if self.group_coordinator.has_pending_commit(group, tp):
+                    found[tp] = UnstableOffsetError(
+                        f"an open transaction may change the offset of {group!r} in {tp}"
+                    )
+        return found
+
+    def delete_offsets(
+        self, context: RequestContext, group: str, partitions: Sequence[TopicPartition]
+    ) -> Deferred[dict[TopicPartition, StrandlogError]]:
+        """Delete committed offsets; the errors of those that stay because a member reads them."""
+        try:
+            errors = self.group_coordinator.delete_offsets(group, partitions)
+        except StrandlogError as error:
+            return Deferred.failed(error)
+        return self.when_groups_durable([group], errors)
+
+    def delete_group(self, context: RequestContext, group: str) -> Deferred[None]:
+        """Delete a group without members; complete when that is durable."""
+        try:
+            self.group_coordinator.delete(group)
+        except StrandlogError as error:
+            return Deferred.failed(error)
+        return self.when_groups_durable([group], None)
+
+    def groups(self, context: RequestContext) -> list[GroupListing]:
+        """All groups, by name."""
+        return self.group_coordinator.list_groups()
+
+    def describe_group(self, context: RequestContext, group: str) -> GroupDescription:
+        """State and members of a group."""
+        return self.group_coordinator.describe(group)
+
+    def member_count(self, context: RequestContext, group: str) -> int:
+        """How many members a group has."""
+        return self.group_coordinator.member_count(group)
+
+    def subscribed_groups(self, context: RequestContext, topic: str) -> list[str]:
+        """The groups with a member that subscribes to a topic."""
+        return self.group_coordinator.groups_subscribed_to(topic)

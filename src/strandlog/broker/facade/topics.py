@@ -1,0 +1,190 @@
+"""Requests about topics: look up, create, change, delete, clean.
+
+`Broker` inherits these methods. Permission checks belong into their first lines. Changes run in the
+order of the requests (`Runtime.run_in_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+from uuid import UUID
+
+from strandlog.broker.context import RequestContext
+from strandlog.broker.deferred import Deferred
+from strandlog.broker.runtime import Runtime
+from strandlog.broker.topics.admin import TopicAdmin
+from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
+from strandlog.broker.topics.topic import Topic, check_topic_name, forbid_internal
+from strandlog.broker.visibility import Visibility
+from strandlog.errors import StorageError, StrandlogError
+from strandlog.model import TopicPartition, TopicRef
+from strandlog.storage.cleaning.compaction import CompactionReport
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.producer_state import ProducerEntry
+from strandlog.storage.work import Work
+
+T = TypeVar("T")
+
+
+class PartitionState(NamedTuple):
+    """What there is to know about one partition."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    end_offset: int
+    size_bytes: int
+    segments: int
+    failure: StorageError | None
+
+
+def _state_of(log: PartitionLog) -> PartitionState:
+    return PartitionState(
+        *log.tp,
+        log.log_start_offset,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_end_offset,
+        log.segments.size_bytes,
+        len(log.segments),
+        log.failure,
+    )
+
+
+class TopicRequests:
+    """What clients ask about topics."""
+
+    catalog: Catalog
+    topic_admin: TopicAdmin
+    _runtime: Runtime
+    visibility: Visibility
+
+    def topic_names(self, context: RequestContext) -> list[str]:
+        """The names of all topics, sorted."""
+        return self.catalog.names()
+
+    def topics(self, context: RequestContext) -> list[Topic]:
+        """All topics, by name."""
+        return [self.catalog.topic(name) for name in self.catalog.names()]
+
+    def has_topic(self, context: RequestContext, name: str) -> bool:
+        """Whether a topic exists."""
+        return name in self.catalog
+
+    def topic(self, context: RequestContext, topic: TopicRef) -> Topic:
+        """A topic by name or id; a name that no topic can have is an InvalidTopicError."""
+        if isinstance(topic, UUID):
+            return self.catalog.topic_with_id(topic)
+        return self.catalog.topic_asked_for(topic)
+
+    def check_new_topic(
+        self,
+        context: RequestContext,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> Topic:
+        """The topic that `create_topic` would create; raises what it would raise."""
+        forbid_internal(check_topic_name(name))
+        return self.catalog.check_new(name, partitions, config)
+
+    def partition_state(
+        self, context: RequestContext, topic: TopicRef, partition: int
+    ) -> PartitionState:
+        """Offsets, size and failure of one partition."""
+        return _state_of(self.catalog.resolve(topic, partition))
+
+    def partition_states(
+        self, context: RequestContext, topic: TopicRef, first: int = 0, end: int | None = None
+    ) -> list[PartitionState]:
+        """The same of the partitions of a topic from `first` up to `end`."""
+        name = self.catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
+        return [_state_of(log) for log in self.catalog.logs(name)[first:end]]
+
+    def producers(
+        self, context: RequestContext, topic: TopicRef, partition: int
+    ) -> list[tuple[int, ProducerEntry]]:
+        """The idempotent producers of a partition, by producer id."""
+        return list(self.catalog.resolve(topic, partition).producers)
+
+    def create_topic(
+        self,
+        context: RequestContext,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> Deferred[Topic]:
+        """Create a topic, of which no group has offsets."""
+        return self._in_order("CreateTopic", self.topic_admin.create(name, partitions, config))
+
+    def create_missing_topics(
+        self, context: RequestContext, names: Sequence[str]
+    ) -> Deferred[dict[str, StrandlogError]]:
+        """Create the topics that do not exist (auto.create.topics.enable); the errors."""
+        return self._in_order("CreateTopic", self.topic_admin.create_missing(names))
+
+    def delete_topic(self, context: RequestContext, name: str) -> Deferred[None]:
+        """Delete a topic and the offsets that groups have committed in it."""
+        return self._in_order("DeleteTopic", self.topic_admin.delete(name))
+
+    def add_partitions(self, context: RequestContext, name: str, count: int) -> Deferred[Topic]:
+        """Raise the number of partitions of a topic to `count`."""
+        return self._in_order("CreatePartitions", self.topic_admin.add_partitions(name, count))
+
+    def alter_topic(
+        self, context: RequestContext, name: str, changes: Mapping[str, object | None]
+    ) -> Deferred[Topic]:
+        """Change settings of a topic; None resets one to its default."""
+        return self._in_order("AlterConfigs", self.topic_admin.alter(name, changes))
+
+    def alter_broker_settings(
+        self, context: RequestContext, layer: Layer, changes: Mapping[str, object | None]
+    ) -> Deferred[None]:
+        """Change dynamic settings of the broker; None removes a value from the layer."""
+        return self._in_order("AlterConfigs", self.topic_admin.alter_broker(layer, changes))
+
+    @property
+    def dynamic_settings(self) -> DynamicSettings:
+        """The broker's settings by where they were set."""
+        return self.catalog.dynamic
+
+    def compact_topic(self, context: RequestContext, name: str) -> Deferred[CompactionReport]:
+        """Compact a topic now, whatever its policy and the schedule say."""
+        return self._in_order("compaction", self.topic_admin.compact(name))
+
+    def apply_retention(self, context: RequestContext, name: str) -> Deferred[int]:
+        """Apply the retention of a topic now; how many offsets were removed."""
+        return self._in_order("retention", self.topic_admin.apply_retention(name))
+
+    def delete_records(
+        self, context: RequestContext, offsets: Mapping[TopicPartition, int]
+    ) -> Deferred[dict[TopicPartition, int | StrandlogError]]:
+        """Delete records below an offset (-1: all that readers see); the new log start offsets,
+        durable."""
+        result: Deferred[dict[TopicPartition, int | StrandlogError]] = Deferred()
+        work = self.topic_admin.delete_records(offsets)
+        self.visibility.when_visible(
+            self.catalog.existing(offsets),
+            lambda: self._run_in_order("DeleteRecords", work, result),
+        )
+        return result
+
+    def _in_order(self, name: str, work: Work[T]) -> Deferred[T]:
+        result: Deferred[T] = Deferred()
+        self._run_in_order(name, work, result)
+        return result
+
+    def _run_in_order(self, name: str, work: Work[T], result: Deferred[T]) -> None:
+        def run() -> Work[None]:
+            try:
+                value = yield from work
+            except Exception as error:  # noqa: BLE001 - the request that caused it gets it
+                result.fail(error)
+            else:
+                result.complete(value)
+
+        self._runtime.run_in_order(name, run())

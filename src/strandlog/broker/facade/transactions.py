@@ -1,0 +1,120 @@
+"""Requests about producers and transactions.
+
+`Broker` inherits these methods. Permission checks belong into their first lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from strandlog.broker.compacted_table import CompactedTable
+from strandlog.broker.context import RequestContext
+from strandlog.broker.deferred import Deferred, deferred
+from strandlog.broker.facade.groups import GroupRequests
+from strandlog.broker.facade.topics import TopicRequests
+from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.topics.topic import forbid_internal
+from strandlog.broker.transactions.coordinator import TransactionCoordinator
+from strandlog.broker.transactions.producer_ids import ProducerIds
+from strandlog.broker.transactions.transaction import Transaction
+from strandlog.errors import InvalidRequestError, StrandlogError
+from strandlog.model import ProducerIdentity, TopicPartition
+
+
+class TransactionRequests(GroupRequests, TopicRequests):
+    """What clients ask about producers and transactions."""
+
+    producer_ids: ProducerIds
+    transaction_coordinator: TransactionCoordinator
+    transactions_table: CompactedTable
+
+    def find_coordinator(
+        self, context: RequestContext, kind: Literal["group", "transaction"], key: str
+    ) -> Deferred[None]:
+        """Make sure that a coordinator can be used: its topic is created at the first use."""
+        table = self.offsets_table if kind == "group" else self.transactions_table
+        if table.exists:
+            return Deferred.done(None)
+        return self._in_order("FindCoordinator", table.ensure())
+
+    def init_producer_id(
+        self,
+        context: RequestContext,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer: ProducerIdentity,
+    ) -> Deferred[ProducerIdentity]:
+        """A producer id and epoch; a transaction that the producer left open is aborted first."""
+        if transactional_id == "" or (producer.producer_id < 0) is not (producer.epoch < 0):
+            problem = "a transactional id has at least one character; id and epoch come together"
+            return Deferred.failed(InvalidRequestError(problem))
+        if transactional_id is None:
+            return deferred(lambda: Deferred.done(ProducerIdentity(self.producer_ids.next(), 0)))
+        name = transactional_id
+        return deferred(
+            lambda: self.transaction_coordinator.init_producer(name, timeout_ms, producer)
+        )
+
+    def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
+        """Raise if no transaction may write to a partition."""
+        forbid_internal(tp.topic)
+        self.catalog.log(*tp)
+
+    def add_partitions_to_transaction(
+        self,
+        context: RequestContext,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+    ) -> Deferred[None]:
+        """Add partitions to the producer's transaction before it writes to them."""
+        return deferred(
+            lambda: self.transaction_coordinator.add_partitions(
+                transactional_id, producer, partitions
+            )
+        )
+
+    def add_offsets_to_transaction(
+        self, context: RequestContext, transactional_id: str, producer: ProducerIdentity, group: str
+    ) -> Deferred[None]:
+        """Add the partition that stores a group's offsets to the producer's transaction."""
+        return deferred(
+            lambda: self.transaction_coordinator.add_partitions(
+                transactional_id, producer, [self.offsets_table.log_for(group).tp]
+            )
+        )
+
+    def commit_transaction_offsets(
+        self, context: RequestContext, request: CommitRequest, producer: ProducerIdentity
+    ) -> Deferred[dict[TopicPartition, StrandlogError]]:
+        """Commit offsets inside a transaction; they count when it commits."""
+        request, errors = self._with_partitions(request)
+        try:
+            log = self.offsets_table.existing_log_for(request.group_id)
+            self.transaction_coordinator.check_write(producer, log.tp)
+            errors |= self.group_coordinator.try_commit_in_transaction(request, producer)
+        except StrandlogError as error:
+            errors |= dict.fromkeys(request.offsets, error)
+        return self.when_groups_durable([request.group_id], errors)
+
+    def end_transaction(
+        self,
+        context: RequestContext,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        *,
+        commit: bool,
+    ) -> Deferred[None]:
+        """Commit or abort; complete when every marker is durable."""
+        return deferred(
+            lambda: self.transaction_coordinator.end(transactional_id, producer, commit=commit)
+        )
+
+    def transactions(self, context: RequestContext) -> list[Transaction]:
+        """All transactional producers, by transactional id."""
+        return self.transaction_coordinator.all()
+
+    def describe_transaction(self, context: RequestContext, transactional_id: str) -> Transaction:
+        """One transactional producer and its transaction."""
+        return self.transaction_coordinator.describe(transactional_id)

@@ -1,0 +1,404 @@
+"""Appends records: free space, transaction and key checks, then the wait that `acks` asks for.
+
+    acks=0, 1     appended: in the page cache when `produce` returns
+    acks=all      one `DelayedProduce`, complete when every partition of the request is on disk
+
+`produce` treats each partition on its own, as Kafka does: one that is rejected has its error in the
+result, and the others are appended. `produce_all` validates everything first, and appends all of it
+or nothing.
+
+Compacted topics, and topics that limit the age of records or have `record.validation=records`, need
+every record of a batch decoded before the append. A few small batches are decoded on the way; for
+more, `record_checks` returns work whose steps decode one batch each and may run in another thread.
+Its outcome is passed to the append that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from strandlog.broker.deferred import Deferred
+from strandlog.broker.durability import BULK_PARTITIONS, Durability
+from strandlog.broker.metrics import Metrics
+from strandlog.broker.runtime import Runtime
+from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.topic import forbid_internal
+from strandlog.broker.transactions.coordinator import TransactionCoordinator
+from strandlog.clock import Clock
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.errors import (
+    DataError,
+    DiskFullError,
+    InvalidAcksError,
+    InvalidRecordError,
+    StorageError,
+    StrandlogError,
+)
+from strandlog.model import Acks, Buffer, PartitionRecords, ProducerIdentity
+from strandlog.record.batch_header import (
+    ATTRIBUTES_POSITION,
+    BATCH_LENGTH_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+    read_header,
+)
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.append_checks import check_batch, check_crc, split_batches
+from strandlog.storage.partition.log import AppendResult, PartitionLog
+from strandlog.storage.partition.record_checks import QUICK_RECORDS, check_records, is_quick
+from strandlog.storage.work import Work, yield_control
+
+FREE_SPACE_CHECK_BYTES = 8 * 1024 * 1024
+REPORT_INTERVAL_MS = 60_000  # between two reports of a disk that takes no records
+QUICK_BATCHES = 8  # of one request
+ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
+ALL_ACKS = frozenset(Acks)
+
+ProduceResult = AppendResult | StrandlogError
+# What the checks of records found, by the partition's number in the request.
+Checked = Mapping[int, StrandlogError | None]
+NOTHING_CHECKED: Checked = {}
+
+
+class _ToCheck(NamedTuple):
+    """The batches of one partition of a request whose records must be decoded."""
+
+    number: int
+    log: PartitionLog
+    batches: list[memoryview]
+
+
+class DelayedProduce(Deferred[list[ProduceResult]]):
+    """The result of a request with acks=all: complete when all of its partitions are on disk."""
+
+    __slots__ = ("_results", "_waiting")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: list[ProduceResult] = []
+        self._waiting = 1  # for `appended`: not before everything was appended
+
+    def flushed(self, number: int, error: StorageError | None) -> None:
+        """One partition is on disk, or will not be."""
+        self._waiting -= 1
+        if error is not None:
+            self._results[number] = error
+        if not self._waiting:
+            self.complete(self._results)
+
+    def wait(self, result: ProduceResult) -> int:
+        """Add a partition; its number."""
+        self._results.append(result)
+        self._waiting += 1
+        return len(self._results) - 1
+
+    def skip(self, error: StrandlogError) -> None:
+        """Add a partition that was rejected."""
+        self._results.append(error)
+
+    def appended(self) -> None:
+        """All partitions were added."""
+        self._waiting -= 1
+        if not self._waiting:
+            self.complete(self._results)
+
+
+class RecordAppender:
+    """The appends of one broker."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        catalog: Catalog,
+        transactions: TransactionCoordinator,
+        durability: Durability,
+        settings: BrokerSettings,
+        clock: Clock,
+        metrics: Metrics,
+        runtime: Runtime,
+    ) -> None:
+        self._log_dir = log_dir
+        self._catalog = catalog
+        self._transactions = transactions
+        self._durability = durability
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._runtime = runtime
+        self._bytes_until_check = 0
+        self._quiet_until_ms = 0
+        self.write_failure: StorageError | None = None  # of the last append, if the disk failed
+
+    # -- one partition at a time -----------------------------------------------------------------
+
+    def produce(
+        self, partitions: Sequence[PartitionRecords], acks: int, checked: Checked
+    ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
+        """Append to each partition on its own."""
+        if acks == Acks.ALL and self._durability.waits_for_fsync:
+            delayed = DelayedProduce()
+            for number in range(len(partitions)):
+                self._produce_durably(delayed, partitions, number, checked)
+            delayed.appended()
+            return delayed
+        return [
+            self._append_or_reject(part, acks, number, checked)
+            for number, part in enumerate(partitions)
+        ]
+
+    def produce_work(
+        self, partitions: Sequence[PartitionRecords], acks: int, checked: Checked
+    ) -> Work[list[ProduceResult] | Deferred[list[ProduceResult]]]:
+        """The same for many partitions, with a pause after each."""
+        if acks == Acks.ALL and self._durability.waits_for_fsync:
+            delayed = DelayedProduce()
+            for number in range(len(partitions)):
+                self._produce_durably(delayed, partitions, number, checked)
+                yield yield_control
+            delayed.appended()
+            return delayed
+        results = []
+        for number, part in enumerate(partitions):
+            results.append(self._append_or_reject(part, acks, number, checked))
+            yield yield_control
+        return results
+
+    def _produce_durably(
+        self,
+        delayed: DelayedProduce,
+        partitions: Sequence[PartitionRecords],
+        number: int,
+        checked: Checked,
+    ) -> None:
+        part = partitions[number]
+        try:
+            log = self._catalog.resolve(part.topic, part.partition)
+            result = self._append_part(log, part, number, checked)
+        except StrandlogError as error:
+            delayed.skip(error)
+            return
+        on_flushed = partial(delayed.flushed, delayed.wait(result))
+        is_bulk = len(partitions) > BULK_PARTITIONS
+        self._durability.when_durable(log, log.log_end_offset, on_flushed, is_bulk=is_bulk)
+
+    def _append_or_reject(
+        self, part: PartitionRecords, acks: int, number: int, checked: Checked
+    ) -> ProduceResult:
+        try:
+            if acks not in ALL_ACKS:
+                raise InvalidAcksError(f"acks must be 0, 1 or -1, got {acks}")
+            log = self._catalog.resolve(part.topic, part.partition)
+            return self._append_part(log, part, number, checked)
+        except StrandlogError as error:
+            return error
+
+    def _append_part(
+        self, log: PartitionLog, part: PartitionRecords, number: int, checked: Checked
+    ) -> AppendResult:
+        records = part.records
+        if records is None or not len(records):
+            raise InvalidRecordError("the request has no records")
+        if _has_several_batches(records):
+            raise InvalidRecordError("a request carries exactly one batch per partition")
+        is_checked = number in checked
+        if is_checked and (error := checked[number]) is not None:
+            raise error
+        if len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT:
+            self._check_transaction(log, records)
+        return self.append(log, records, records_checked=is_checked)
+
+    def _check_transaction(self, log: PartitionLog, records: Buffer) -> None:
+        """A transactional batch needs an open transaction that its partition belongs to."""
+        header = read_header(records)
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        try:
+            self._transactions.check_write(producer, log.tp)
+        except StrandlogError:
+            # The producer id of a damaged batch means nothing; the producer should send it again.
+            for each, batch in split_batches(records):
+                check_crc(each, batch)
+            raise
+
+    # -- all or nothing --------------------------------------------------------------------------
+
+    def produce_all(
+        self, partitions: Sequence[PartitionRecords], acks: int, checked: Checked
+    ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
+        """Append to all partitions, or raise and append nothing."""
+        parts: list[tuple[PartitionLog, Buffer]] = []
+        for number, part in enumerate(partitions):
+            error = checked.get(number)
+            if error is not None:
+                raise error
+            log = self._catalog.resolve(part.topic, part.partition)
+            parts.append((log, b"" if part.records is None else part.records))
+        results = self.append_all(parts, records_checked=bool(checked))
+        if acks != Acks.ALL or not self._durability.waits_for_fsync:
+            return list(results)
+        delayed = DelayedProduce()
+        is_bulk = len(parts) > BULK_PARTITIONS
+        for (log, _), result in zip(parts, results, strict=True):
+            on_flushed = partial(delayed.flushed, delayed.wait(result))
+            self._durability.when_durable(log, log.log_end_offset, on_flushed, is_bulk=is_bulk)
+        delayed.appended()
+        return delayed
+
+    def append_all(
+        self, parts: Sequence[tuple[PartitionLog, Buffer]], *, records_checked: bool = False
+    ) -> list[AppendResult]:
+        """Append to several partitions; if one is rejected, nothing is written anywhere."""
+        for log, data in parts:
+            forbid_internal(log.tp.topic)
+            self._bytes_until_check -= len(data)
+            if self._bytes_until_check < 0:
+                self._check_free_space()
+            if log.settings.checks_records and not records_checked:
+                self.check_records(log, data)
+            if len(parts) > 1:  # a single one is validated by its own append
+                if log.failure is not None:
+                    raise StorageError(str(log.failure))
+                now_ms = self._clock.now_ms()
+                for header, view in split_batches(data):
+                    most = self._settings.batch_max_records
+                    check_batch(header, view, log.settings, now_ms, most, is_control=False)
+        return [self._append(log, data) for log, data in parts]
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append(
+        self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
+    ) -> AppendResult:
+        """Append whole batches of a client; in the page cache when this returns."""
+        forbid_internal(log.tp.topic)
+        self._bytes_until_check -= len(data)
+        if self._bytes_until_check < 0:
+            self._check_free_space()
+        if log.settings.checks_records and not records_checked:
+            self.check_records(log, data)
+        return self._append(log, data)
+
+    def _append(self, log: PartitionLog, data: Buffer) -> AppendResult:
+        try:  # as `Catalog.changing` does, but without a generator per append
+            result = log.append(data)
+        except StorageError as error:
+            self._write_failed(error)
+            raise
+        except StrandlogError:
+            raise
+        except BaseException:
+            self._catalog.distrust(log)
+            raise
+        if self.write_failure is not None:
+            self.write_failure = None
+        if not result.is_duplicate:
+            self._metrics.produced_bytes += len(data)
+            self._metrics.produced_records += result.last_offset - result.base_offset + 1
+        self._durability.appended(log)
+        return result
+
+    def _write_failed(self, error: StorageError) -> None:
+        """Kafka's clients retry silently and report a time-out; the log shows the reason."""
+        self.write_failure = error
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._quiet_until_ms:
+            self._quiet_until_ms = now_ms + REPORT_INTERVAL_MS
+            self._runtime.report(f"records are rejected: {error}")
+
+    def _check_free_space(self) -> None:
+        """Reject appends while there is room left for reads, deletes and a clean stop."""
+        limit = self._settings.log_min_free_bytes
+        try:
+            free = self._log_dir.files.free_bytes(self._log_dir.path)
+            if free < limit:
+                raise DiskFullError(
+                    f"{self._log_dir.path} has {free} bytes left; appends are rejected below "
+                    f"{limit} (log.min.free.bytes): free some space; reads and deletes still work"
+                )
+        except StorageError as error:
+            self._write_failed(error)
+            raise
+        self._bytes_until_check = min(FREE_SPACE_CHECK_BYTES, free - limit)
+
+    # -- checks of records -----------------------------------------------------------------------
+
+    def check_records(self, log: PartitionLog, data: Buffer) -> None:
+        """Raise what is wrong with the records of some batches, by the rules of their topic.
+
+        Changes nothing, so any thread may call it; the headers are checked first, which bounds it.
+        """
+        now_ms, settings = self._clock.now_ms(), log.settings
+        most, limit_bytes = self._settings.batch_max_records, self._settings.decompressed_max_bytes
+        for header, view in split_batches(data):
+            check_batch(header, view, settings, now_ms, most, is_control=False)
+            check_records(log.tp, header, view, settings, now_ms, limit_bytes)
+
+    def record_checks(
+        self, partitions: Sequence[PartitionRecords], is_abandoned: Callable[[], bool]
+    ) -> Work[Checked] | None:
+        """Work that decodes the records of a request, one batch per step; None if it is quick.
+
+        It ends early when the client is gone.
+        """
+        if len(partitions) == 1:  # nearly all requests, and nearly all topics check no records
+            part = partitions[0]
+            try:
+                log = self._catalog.resolve(part.topic, part.partition)
+            except StrandlogError:
+                return None  # the append reports it
+            if not log.settings.checks_records:
+                return None
+        to_check = self._to_check(partitions)
+        return self._check_all(to_check, is_abandoned) if to_check else None
+
+    def _to_check(self, partitions: Sequence[PartitionRecords]) -> list[_ToCheck]:
+        found: list[_ToCheck] = []
+        count = records = 0
+        quick = True
+        for number, part in enumerate(partitions):
+            data = part.records
+            if data is None or not len(data) or _has_several_batches(data):
+                continue  # the append rejects it
+            try:
+                log = self._catalog.resolve(part.topic, part.partition)
+                if not log.settings.checks_records:
+                    continue
+                batches = split_batches(data)
+            except (StrandlogError, DataError):
+                continue
+            found.append(_ToCheck(number, log, [view for _, view in batches]))
+            count += len(batches)
+            records += sum(header.record_count for header, _ in batches)
+            # `is_quick` decompresses, so it does not look at all of many batches.
+            quick = quick and count <= QUICK_BATCHES and all(is_quick(*each) for each in batches)
+        return [] if quick and records <= QUICK_RECORDS else found
+
+    def _check_all(
+        self, to_check: list[_ToCheck], is_abandoned: Callable[[], bool]
+    ) -> Work[Checked]:
+        checked: dict[int, StrandlogError | None] = {}
+        for part in to_check:
+            error: StrandlogError | None = None
+            for batch in part.batches:
+                if is_abandoned():
+                    return {}
+                try:
+                    yield partial(self.check_records, part.log, batch)
+                except StrandlogError as raised:
+                    error = raised
+                    break
+            checked[part.number] = error
+        return checked
+
+
+def _has_several_batches(records: Buffer) -> bool:
+    """Whether more follows the first batch. Kafka rejects that, too: millions of batches that are
+    nearly empty fit into one request."""
+    if len(records) <= HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
+        return False
+    length = int.from_bytes(records[BATCH_LENGTH_POSITION:LOG_OVERHEAD])
+    return HEADER_SIZE <= LOG_OVERHEAD + length < len(records)

@@ -1,0 +1,73 @@
+"""`Runtime`, the interface to threads that the caller supplies, and an inline implementation.
+
+The broker starts no threads and never waits. Whoever opens it supplies a runtime, through which the
+broker asks for everything that takes long or has to happen later:
+
+    server      executes blocking calls in threads and everything between them in the event loop
+    inline      executes everything in the calling thread: the node, the command line, tests, and
+                the embedded library, which holds its lock meanwhile
+
+`executes_flushes` says who calls fsync. If it is True the owner of the runtime takes flush jobs
+(`Broker.take_flushes`), executes them in any thread, and reports each with `Broker.flush_done`. If
+it is False the broker flushes as soon as a request waits for the disk, so that the request's
+deferred result is complete when the call returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from strandlog.config.setting import MAX_INT
+from strandlog.storage.work import Work, run_inline
+
+
+class Runtime(Protocol):
+    """What the broker needs from the process around it."""
+
+    executes_flushes: bool
+
+    def wake(self) -> None:
+        """A flush or an earlier deadline became due outside of `tick`."""
+
+    def run_in_order(self, name: str, work: Work[None]) -> None:
+        """Execute a topic change, after those that were asked for before."""
+
+    def run_in_background(self, name: str, work: Work[None], *, is_long: bool) -> None:
+        """Execute a maintenance task; compaction is long."""
+
+    def run_soon(self, callback: Callable[[], None]) -> None:
+        """Call back after other work had its turn."""
+
+    def response_room(self) -> int:
+        """How many bytes a response may have now; a first batch is returned whole anyway."""
+
+    def report(self, problem: str) -> None:
+        """A problem that an operator should see in the log of the process."""
+
+
+class InlineRuntime:
+    """Executes everything in the calling thread."""
+
+    def __init__(self, *, executes_flushes: bool = False) -> None:
+        self.executes_flushes = executes_flushes
+
+    def wake(self) -> None:
+        """Nothing waits: the caller looks at `next_deadline_ms` itself."""
+
+    def run_in_order(self, name: str, work: Work[None]) -> None:
+        del name
+        run_inline(work)
+
+    def run_in_background(self, name: str, work: Work[None], *, is_long: bool) -> None:
+        del name, is_long
+        run_inline(work)
+
+    def run_soon(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    def response_room(self) -> int:
+        return MAX_INT
+
+    def report(self, problem: str) -> None:
+        """Reports are for servers; `Broker.problems` has what concerns the data."""

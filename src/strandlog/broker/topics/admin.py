@@ -1,0 +1,161 @@
+"""Changes to topics that take several steps: create, delete, grow, compact, expire, delete records.
+
+Each method returns work that the runtime executes in the order of the requests. Between two steps
+other requests have their turn, so a step looks again at everything that it relies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from strandlog.broker.durability import Durability
+from strandlog.broker.fetch import DelayedFetches
+from strandlog.broker.groups.coordinator import GroupCoordinator
+from strandlog.broker.maintenance import RETENTION, Maintenance
+from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.dynamic_settings import Layer
+from strandlog.broker.topics.topic import Topic, check_topic_name, forbid_internal
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.errors import (
+    PolicyViolationError,
+    StorageError,
+    StrandlogError,
+    TopicDeletionDisabledError,
+)
+from strandlog.model import TopicPartition
+from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.cleaning.compaction import CompactionReport
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.work import Work, yield_control
+
+ALL_RECORDS = -1
+
+
+class TopicAdmin:
+    """The topic changes of one broker."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        catalog: Catalog,
+        groups: GroupCoordinator,
+        durability: Durability,
+        delayed_fetches: DelayedFetches,
+        maintenance: Maintenance,
+        settings: BrokerSettings,
+    ) -> None:
+        self._log_dir = log_dir
+        self._catalog = catalog
+        self._groups = groups
+        self._durability = durability
+        self._delayed_fetches = delayed_fetches
+        self._maintenance = maintenance
+        self._settings = settings
+
+    def create(
+        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
+    ) -> Work[Topic]:
+        """Create a topic, of which no group has offsets."""
+        forbid_internal(check_topic_name(name))
+        if name not in self._catalog:
+            # A crash or a full disk may have kept `delete` from it.
+            yield from self._groups.delete_topic_offsets(name)
+        return (yield from self._catalog.creating(name, partitions, config))
+
+    def create_missing(self, names: Sequence[str]) -> Work[dict[str, StrandlogError]]:
+        """Create the topics that do not exist; returns the errors."""
+        errors: dict[str, StrandlogError] = {}
+        for name in names:
+            yield yield_control
+            if name not in self._catalog:  # another request may have created it meanwhile
+                try:
+                    yield from self.create(name)
+                except StrandlogError as error:
+                    errors[name] = error
+        return errors
+
+    def delete(self, name: str) -> Work[None]:
+        """Delete a topic and the offsets that groups have committed in it. The topic is gone after
+        the first step; requests that wait for it fail."""
+        forbid_internal(check_topic_name(name))
+        logs = list(self._catalog.logs(name))
+        if not self._settings.delete_topic_enable:
+            raise TopicDeletionDisabledError
+        with self._log_dir.reserve.spending():
+            yield from self._catalog.deleting(name)
+            try:
+                yield from self._groups.delete_topic_offsets(name)
+            except StrandlogError as error:  # the topic is gone; `create` tries again
+                self._log_dir.report(
+                    "groups still have offsets of deleted topics",
+                    f"groups still have offsets of the deleted topic {name!r}: {error}",
+                )
+        self._durability.deleted(logs)
+        for log in logs:
+            self._delayed_fetches.deleted(log)
+
+    def add_partitions(self, name: str, count: int) -> Work[Topic]:
+        """Raise the number of partitions to `count`."""
+        forbid_internal(name)  # the partition of a group follows from their number
+        return (yield from self._catalog.adding_partitions(name, count))
+
+    def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
+        """Change settings of a topic."""
+        yield yield_control
+        return self._catalog.alter(name, changes)
+
+    def alter_broker(self, layer: Layer, changes: Mapping[str, object | None]) -> Work[None]:
+        """Change dynamic settings of the broker."""
+        yield yield_control
+        self._catalog.alter_broker(layer, changes)
+
+    def compact(self, name: str) -> Work[CompactionReport]:
+        """Compact a topic now, whatever its policy is."""
+        total = CompactionReport()
+        for log in list(self._catalog.logs(name)):
+            yield yield_control
+            if log.failure is not None:
+                raise StorageError(str(log.failure))
+            with self._catalog.changing(log):
+                report = compact_now(log, self._settings.log_cleaner_dedupe_buffer_size)
+            self._log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
+            total.records_removed += report.records_removed
+            total.records_retained += report.records_retained
+            total.bytes_before += report.bytes_before
+            total.bytes_after += report.bytes_after
+        return total
+
+    def apply_retention(self, name: str) -> Work[int]:
+        """Remove expired segments of a topic now; returns how many offsets were removed."""
+        removed = 0
+        for log in list(self._catalog.logs(name)):
+            yield yield_control
+            before = log.log_start_offset
+            with self._catalog.changing(log):
+                enforce_retention(log)
+            removed += log.log_start_offset - before
+        return removed
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> Work[dict[TopicPartition, int | StrandlogError]]:
+        """Raise log start offsets; returns the new ones, durable."""
+        found: dict[TopicPartition, int | StrandlogError] = {}
+        for tp, offset in offsets.items():
+            yield yield_control
+            try:
+                log = self._catalog.log(*tp)
+                forbid_internal(tp.topic)
+                if log.settings.compacts and not log.settings.deletes:
+                    raise PolicyViolationError(f"{tp} is compacted only; nothing is deleted")
+                log.raise_log_start(log.high_watermark if offset == ALL_RECORDS else offset)
+            except StrandlogError as error:
+                found[tp] = error
+            else:
+                found[tp] = log.log_start_offset
+        self._maintenance.schedule_soon(RETENTION)  # removes the files; the records are gone now
+        try:
+            yield from self._log_dir.writing_log_starts()
+        except StorageError as error:  # a crash could undo the deletion
+            found |= {tp: error for tp, each in found.items() if isinstance(each, int)}
+        return found

@@ -170,9 +170,9 @@ class Server:
         options = self._options
 
         def grpc(port: int) -> SideDoor:
-            from strandlog.server.grpc.listener import GrpcDoor  # noqa: PLC0415 - an extra
+            from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - an extra
 
-            return GrpcDoor(self.core, options.host, port)
+            return GrpcListener(self.core, options.host, port)
 
         def http(port: int) -> SideDoor:
             from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - the same

@@ -18,14 +18,14 @@ from tests.support.http_client import PATIENCE_S, client_of, http_address, http_
 
 from strandlog import RemoteLog, connect
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.server.http.api.pipeline_reports import (
+from strandlog.server.http.api.pipelines import (
+    FORGOTTEN_AFTER_MS,
     MAX_PIPELINES,
     MAX_POINTS,
     MAX_QUERIES,
-    SILENCE_MS,
-    WORRY_MS,
+    SILENT_AFTER_MS,
     PipelineProgress,
-    Pipelines,
+    PipelineReports,
     QueryProgress,
 )
 from strandlog.server.http.api.routes import PREFIX, ROUTES
@@ -395,7 +395,7 @@ def test_a_pipeline_reports_in(api: httpx.Client) -> None:
 
 def test_reports_are_bounded_and_forgotten() -> None:
     clock = FakeClock()
-    pipelines = Pipelines(clock)
+    pipelines = PipelineReports(clock)
     for number in range(MAX_PIPELINES + 5):
         pipelines.report(f"p{number:03}", PipelineProgress())
     names = [each.name for each in pipelines.all()]
@@ -411,17 +411,17 @@ def test_reports_are_bounded_and_forgotten() -> None:
     shown = pipelines.one("p010")
     assert shown is not None
     assert max(len(each.points) for each in shown.queries) == MAX_POINTS
-    clock.advance(SILENCE_MS + 1)
+    clock.advance(FORGOTTEN_AFTER_MS + 1)
     pipelines.report("new", PipelineProgress())
     assert [each.name for each in pipelines.all()] == ["new"]
 
 
 def test_a_pipeline_that_was_killed_does_not_run_for_ever() -> None:
     clock = FakeClock()
-    pipelines = Pipelines(clock)
+    pipelines = PipelineReports(clock)
     pipelines.report("killed", PipelineProgress())
     pipelines.report("done", PipelineProgress(state="stopped"))
-    clock.advance(WORRY_MS)
+    clock.advance(SILENT_AFTER_MS)
     assert [each.state for each in pipelines.all()] == ["stopped", "running"]
     clock.advance(1)
     assert [each.state for each in pipelines.all()] == ["stopped", "silent"]

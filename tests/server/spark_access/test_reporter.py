@@ -19,7 +19,7 @@ from tests.support.http_client import client_of, http_address, http_broker, ok
 pytest.importorskip("pyspark", reason="reports come out of Spark")
 
 from strandlog.errors import UnreachableError
-from strandlog.server.http.api import pipeline_reports as taken
+from strandlog.server.http.api import pipelines as taken
 from strandlog.spark.monitoring import reporter as module
 from strandlog.spark.monitoring.progress import QueryReport
 from strandlog.spark.monitoring.report_address import ReportAddress, address_finder, parse_report

@@ -31,7 +31,7 @@ HANDSHAKE_TIMEOUT_MS = 10_000
 MAX_MESSAGE_BYTES = 2**31 - 1  # of answers, which are bounded by what they are made of
 
 
-class GrpcDoor:
+class GrpcListener:
     """One broker, as gRPC clients see it."""
 
     def __init__(self, core: ServerCore, host: str, port: int) -> None:

@@ -1,16 +1,23 @@
-"""Which path leads to what.
+"""The Starlette application and the uvicorn server that runs it.
 
-/                   the console, a page for people (`console.py`)
-/metrics            figures for Prometheus
-/healthz  /readyz   for whoever watches over the process
-/api/v1/…           the JSON API (`routes.py` is its table)
+    /                   the console (`console/assets.py`)
+    /metrics            Prometheus metrics
+    /healthz, /readyz   for supervisors and load balancers
+    /api/v1/…           the JSON API (`api/routes.py` is its table)
+
+uvicorn runs in the server's event loop and leaves signals to the server. Connections and their idle
+time are bounded in `connections.py`, bodies in `body_limit.py`, request heads in `parsing.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,6 +26,7 @@ from starlette.routing import Route
 
 from strandlog.server.core import ServerCore
 from strandlog.server.http.api.routes import PREFIX, ROUTES
+from strandlog.server.http.connections import Connections
 from strandlog.server.http.console.assets import Console
 from strandlog.server.http.health import Health
 from strandlog.server.http.listener import HttpOptions
@@ -33,37 +41,37 @@ from strandlog.server.http.state import HttpState
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def told(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with its errors as problems."""
+def with_problems(endpoint: Endpoint) -> Endpoint:
+    """The endpoint with its errors as problem+json responses."""
 
-    async def answering(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
             return await endpoint(request)
-        except Exception as error:  # noqa: BLE001 - what is none of ours is logged there, as 500
+        except Exception as error:  # noqa: BLE001 - `problem_response` logs unexpected ones
             return problem_response(error)
 
-    return answering
+    return respond
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """What the router says: there is no such path, or no such method."""
+async def _router_error(request: Request, error: Exception) -> Response:
+    """The response for an unknown path or method."""
     assert isinstance(error, HTTPException)
-    words = f"{request.method} {request.url.path}: {error.detail}"
-    answer = problem_response(HttpError(error.status_code, error.detail.capitalize(), words))
-    answer.headers.update(error.headers or {})
-    return answer
+    detail = f"{request.method} {request.url.path}: {error.detail}"
+    response = problem_response(HttpError(error.status_code, error.detail.capitalize(), detail))
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _by_method(endpoints: dict[str, Endpoint]) -> Endpoint:
-    async def answering(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         return await endpoints[method](request)
 
-    return answering
+    return respond
 
 
 class Application:
-    """Everything that is served over HTTP."""
+    """All routes of one broker."""
 
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
         self._state = HttpState(core, options)
@@ -78,29 +86,73 @@ class Application:
             return Response(described, media_type=JSON)
 
         routes = [
-            Route("/", told(console.page)),
-            Route("/console/{name:path}", told(console.file)),
-            Route("/metrics", told(exposition.metrics)),
-            Route("/healthz", told(health.healthz)),
-            Route("/readyz", told(health.readyz)),
+            Route("/", with_problems(console.page)),
+            Route("/console/{name:path}", with_problems(console.file)),
+            Route("/metrics", with_problems(exposition.metrics)),
+            Route("/healthz", with_problems(health.healthz)),
+            Route("/readyz", with_problems(health.readyz)),
             Route(f"{PREFIX}/openapi.json", openapi),
-            Route(f"{PREFIX}/live", told(live.live), methods=["GET"]),
+            Route(f"{PREFIX}/live", with_problems(live.live), methods=["GET"]),
             *self._api(),
         ]
-        app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _router_error})
         app.router.redirect_slashes = False
         self.guarded = RequestChecks(app, options.hosts)
 
     def _api(self) -> Iterator[Route]:
-        """A route for each path: those that share one would hide each other's methods."""
+        """One route per path: two routes with the same path would hide each other's methods."""
         by_path: dict[str, dict[str, Endpoint]] = {}
         for each in ROUTES:
             found = by_path.setdefault(PREFIX + each.path, {})
-            found[each.method] = told(endpoint(each, self._state))
+            found[each.method] = with_problems(endpoint(each, self._state))
         for path, endpoints in by_path.items():
             yield Route(path, _by_method(endpoints), methods=list(endpoints))
 
     def stop(self) -> None:
-        """Whatever never ends by itself ends now."""
+        """Ends the live streams and the rates task, which do not end by themselves."""
         self._state.stopping.set()
         self._state.rates.stop()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without signal handlers: the server has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """The application in uvicorn."""
+
+    def __init__(self, core: ServerCore, options: HttpOptions) -> None:
+        """Imports and builds the application, which takes long: call it in a thread."""
+        self._application = Application(core, options)
+        settings = core.broker.settings
+        idle_seconds = settings.http_idle_timeout_ms / 1000
+        connections = Connections(settings.http_max_connections, idle_seconds, core.metrics)
+        self._application.bodies.disconnect = connections.abort
+        config = uvicorn.Config(
+            self._application.guarded,
+            http=connections.protocol(),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=max(1, round(idle_seconds)),
+        )
+        config.load()
+        # The broker logs start and stop itself.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        self._uvicorn = _Uvicorn(config)
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Runs until `stop`."""
+        await self._uvicorn.serve([listening])
+
+    def stop(self, grace_seconds: float) -> None:
+        self._application.stop()
+        self._uvicorn.config.timeout_graceful_shutdown = max(1, round(grace_seconds))
+        self._uvicorn.should_exit = True

@@ -1,11 +1,11 @@
-"""Listens for HTTP clients, in the broker's own event loop.
+"""Binds the HTTP socket before `ready`; loads and runs the web application after it.
 
-    start    bind: from here on the kernel keeps those who connect
+    start    bind: from here on the kernel queues connections
     begin    load the web framework in a thread, then serve
-    stop     live streams end, what is under way has some time, the rest is hung up on
+    stop     end live streams, give requests some time, close the remaining connections
 
-A broker is ready in a third of a second; the framework takes as long again to load. So it comes
-after the ready line, and this module, which comes before it, knows only the socket.
+A broker is ready in a third of a second; the framework takes as long again to load. So this module,
+which is imported before the ready line, must not import it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from strandlog.config.resolve import Chosen
 from strandlog.server.core import ServerCore
 
 if TYPE_CHECKING:
-    from strandlog.server.http.serving import HttpServing
+    from strandlog.server.http.app import HttpServer
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client", "msgspec")
 BACKLOG = 256
-STALL_SECONDS = 15  # how long a client may leave lying what was sent to it
+STALL_SECONDS = 15  # for a client to acknowledge what was sent
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Where to listen, whom to answer, and what to tell about the server."""
+    """Address, allowed host names, and facts about the server for the API."""
 
     host: str
     port: int
-    hosts: tuple[str, ...] = ()  # names of this server, apart from addresses and localhost
+    hosts: tuple[str, ...] = ()  # allowed names, besides IP addresses and localhost
     chosen: Mapping[str, Chosen] = field(default_factory=dict)  # settings with their origin
     kafka_address: str = ""
     data: str = ""
 
 
 class HttpListener:
-    """One broker, as HTTP clients see it."""
+    """Serves one broker over HTTP."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class HttpListener:
         self._options = options
         self._on_crash = on_crash
         self._socket: socket.socket | None = None
-        self._serving: HttpServing | None = None
+        self._server: HttpServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     async def start(self) -> tuple[str, int]:
-        """Listen; the address."""
+        """Binds the socket and returns its address."""
         host, port = self._options.host, self._options.port
         try:
             [found, *_] = await asyncio.get_running_loop().getaddrinfo(
@@ -85,10 +85,10 @@ class HttpListener:
 
     async def _serve(self) -> None:
         assert self._socket is not None, "it was started"
-        serving = await asyncio.to_thread(_load, self._core, self._options)
+        server = await asyncio.to_thread(_load, self._core, self._options)
         if not self._is_stopping:
-            self._serving = serving
-            await serving.serve(self._socket)
+            self._server = server
+            await server.serve(self._socket)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -96,15 +96,15 @@ class HttpListener:
 
     async def stop(self, grace_seconds: float) -> None:
         self._is_stopping = True
-        if self._serving is not None:
-            self._serving.stop(grace_seconds)
+        if self._server is not None:
+            self._server.stop(grace_seconds)
         if self._task is not None:
             await asyncio.wait([self._task])
         if self._socket is not None:
             self._socket.close()
 
 
-def _load(core: ServerCore, options: HttpOptions) -> HttpServing:
-    from strandlog.server.http.serving import HttpServing  # noqa: PLC0415 - see above
+def _load(core: ServerCore, options: HttpOptions) -> HttpServer:
+    from strandlog.server.http.app import HttpServer  # noqa: PLC0415 - see above
 
-    return HttpServing(core, options)
+    return HttpServer(core, options)

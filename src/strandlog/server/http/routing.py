@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -21,7 +21,9 @@ from strandlog.clock import stopwatch
 from strandlog.server.http.body_limit import SMALL_BODY_BYTES
 from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.security import check_is_json
-from strandlog.server.http.state import HttpState
+
+if TYPE_CHECKING:
+    from strandlog.server.http.state import HttpState
 
 IN_LOOP_BYTES = 64 * 1024  # a body up to here is read quicker than a thread is told to
 JSON = "application/json"

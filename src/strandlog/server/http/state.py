@@ -1,4 +1,4 @@
-"""What all handlers of the HTTP door share."""
+"""State shared by the HTTP handlers of one server."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 from importlib.metadata import version
 
 from strandlog.server.core import ServerCore
-from strandlog.server.http.api.pipeline_reports import Pipelines
+from strandlog.server.http.api.pipelines import PipelineReports
 from strandlog.server.http.body_limit import BodyLimit
 from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.metrics.rates import Rates
 from strandlog.server.record_io import Writing
 
-LOOKS_AT_ONCE = 2  # through records
-TAILS_AT_ONCE = 1  # that decode; each thread competes with the event loop for the interpreter
+MAX_READS = 2  # of records at the same time
+MAX_TAIL_READS = 1  # at the same time: each thread competes with the event loop for the GIL
 
 
 class HttpState:
-    """One broker and its HTTP door."""
+    """One broker and what its HTTP handlers share."""
 
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
         self.core = core
@@ -26,11 +26,11 @@ class HttpState:
         self.version = version("strandlog")
         self.writing = Writing(core)
         self.rates = Rates(core)
-        self.pipelines = Pipelines(core.clock)
+        self.pipelines = PipelineReports(core.clock)
         self.began_ms = core.clock.now_ms()
         self.bodies = BodyLimit(core.broker.settings)
-        # Each may hold many megabytes and computes; others wait for their turn.
-        self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
-        self.tails = asyncio.Semaphore(TAILS_AT_ONCE)
+        # Each read may hold many megabytes and use a CPU; others wait for their turn.
+        self.reads = asyncio.Semaphore(MAX_READS)
+        self.tails = asyncio.Semaphore(MAX_TAIL_READS)
         self.live_clients = 0
         self.stopping = asyncio.Event()

@@ -45,7 +45,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 PATIENCE_SECONDS = 2.0  # for one answer
 END_SECONDS = 2.0
 MOST_ANSWER_BYTES = 64 * 1024
-# What a broker takes: server/http/api/pipeline_reports.py.
+# What a broker takes: server/http/api/pipelines.py.
 MAX_QUERIES = 32
 MAX_NAME_CHARACTERS = 200
 MOST_ERROR_CHARACTERS = 2000

@@ -1,17 +1,169 @@
-"""Pipelines over HTTP: they report in, others look at what they said (`pipeline_reports.py`)."""
+"""Spark pipelines: accepts their progress reports and lists the recent ones.
+
+A pipeline reports its progress, and that it is alive when there is none. A running pipeline without
+a report for `SILENT_AFTER_MS` is listed as silent: it was killed, or cannot reach the broker. The
+last reports of each query are kept in memory; a pipeline is forgotten `FORGOTTEN_AFTER_MS` after
+its last report.
+
+Any client may report, so everything is bounded: pipelines, queries, points, lengths of texts. A new
+pipeline over the limit replaces the one whose last report is oldest.
+"""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from strandlog.server.http.api.pipeline_reports import (
-    MAX_NAME_CHARACTERS,
-    PipelineProgress,
-    PipelineStatus,
-)
+from msgspec import Meta, Struct
+
+from strandlog.clock import Clock
 from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.routing import ApiRequest, Nothing
-from strandlog.server.http.state import HttpState
+
+if TYPE_CHECKING:
+    from strandlog.server.http.state import HttpState
+
+MAX_PIPELINES = 64
+MAX_QUERIES = 32
+MAX_POINTS = 240
+MAX_NAME_CHARACTERS = 200
+SILENT_AFTER_MS = 30_000
+FORGOTTEN_AFTER_MS = 10 * 60_000
+
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
+Words = Annotated[str, Meta(max_length=2000)]
+Figure = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Rate = Annotated[float, Meta(ge=0, le=1e18)]
+Address = Annotated[str, Meta(max_length=500, pattern="^https?://[^\\s]+$")]
+State = Literal["running", "stopped", "failed"]
+PipelineState = Literal["running", "silent", "stopped", "failed"]
+
+
+class QueryProgress(Struct, forbid_unknown_fields=True):
+    """One query and its last micro-batch."""
+
+    name: Name
+    batch_id: Figure = 0
+    rows: Figure = 0
+    rows_per_second: Rate = 0.0
+    batch_ms: Figure = 0
+    lag: Figure | None = None
+    state_rows: Figure = 0
+    late_rows: Figure = 0
+    watermark: Annotated[str, Meta(max_length=100)] | None = None
+
+
+class PipelineProgress(Struct, forbid_unknown_fields=True):
+    """A progress report; `ui_url` is the address of the Spark UI."""
+
+    queries: Annotated[list[QueryProgress], Meta(max_length=MAX_QUERIES)] = []
+    state: State = "running"
+    error: Words | None = None
+    ui_url: Address | None = None
+
+
+class ProgressPoint(Struct):
+    """A data point of a query."""
+
+    timestamp_ms: int
+    rows_per_second: float
+    batch_ms: int
+    lag: int | None
+
+
+class QueryStatus(Struct):
+    """A query: its last report, and the recent ones as points, oldest first."""
+
+    last: QueryProgress
+    points: list[ProgressPoint]
+
+
+class PipelineStatus(Struct):
+    """A pipeline and its queries."""
+
+    name: str
+    state: PipelineState
+    error: str | None
+    ui_url: str | None
+    first_seen_ms: int
+    last_seen_ms: int
+    queries: list[QueryStatus]
+
+
+@dataclass(slots=True)
+class _Query:
+    last: QueryProgress
+    points: deque[ProgressPoint] = field(default_factory=lambda: deque(maxlen=MAX_POINTS))
+
+
+@dataclass(slots=True)
+class _Pipeline:
+    first_seen_ms: int
+    last_seen_ms: int
+    last: PipelineProgress
+    queries: dict[str, _Query] = field(default_factory=dict)
+
+
+class PipelineReports:
+    """The recent reports of all pipelines."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pipelines: dict[str, _Pipeline] = {}
+
+    def report(self, name: str, progress: PipelineProgress) -> None:
+        """Stores a report."""
+        now_ms = self._clock.now_ms()
+        self._forget_old(now_ms)
+        found = self._pipelines.pop(name, None)
+        if found is None:
+            if len(self._pipelines) == MAX_PIPELINES:
+                del self._pipelines[next(iter(self._pipelines))]
+            found = _Pipeline(now_ms, now_ms, progress)
+        self._pipelines[name] = found  # moves it to the end: the oldest report comes first
+        found.last_seen_ms, found.last = now_ms, progress
+        for each in progress.queries:
+            query = found.queries.pop(each.name, None) or _Query(each)
+            if len(found.queries) == MAX_QUERIES:
+                del found.queries[next(iter(found.queries))]
+            found.queries[each.name] = query
+            query.last = each
+            query.points.append(
+                ProgressPoint(now_ms, each.rows_per_second, each.batch_ms, each.lag)
+            )
+
+    def _forget_old(self, now_ms: int) -> None:
+        for name, pipeline in list(self._pipelines.items()):
+            if now_ms - pipeline.last_seen_ms > FORGOTTEN_AFTER_MS:
+                del self._pipelines[name]
+
+    def all(self) -> list[PipelineStatus]:
+        """All pipelines, without points."""
+        self._forget_old(self._clock.now_ms())
+        return [self._status(name, has_points=False) for name in sorted(self._pipelines)]
+
+    def one(self, name: str) -> PipelineStatus | None:
+        self._forget_old(self._clock.now_ms())
+        return self._status(name, has_points=True) if name in self._pipelines else None
+
+    def _status(self, name: str, *, has_points: bool) -> PipelineStatus:
+        found = self._pipelines[name]
+        state: PipelineState = found.last.state
+        if state == "running" and self._clock.now_ms() - found.last_seen_ms > SILENT_AFTER_MS:
+            state = "silent"
+        return PipelineStatus(
+            name,
+            state,
+            found.last.error,
+            found.last.ui_url,
+            found.first_seen_ms,
+            found.last_seen_ms,
+            [
+                QueryStatus(query.last, list(query.points) if has_points else [])
+                for _, query in sorted(found.queries.items())
+            ],
+        )
 
 
 class PipelineList(Struct):

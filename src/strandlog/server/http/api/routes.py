@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from strandlog.server.http.api import cluster, groups, pipelines, topics
-from strandlog.server.http.api.pipeline_reports import PipelineProgress, PipelineStatus
 from strandlog.server.http.body_limit import MAX_BODY_BYTES
 from strandlog.server.http.records import produce, read
 from strandlog.server.http.routing import ApiRoute
@@ -47,8 +46,8 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("GET", "/pipelines", pipelines.list_pipelines,
              "List the pipelines that reported recently", pipelines.PipelineList),
     ApiRoute("GET", "/pipelines/{name}", pipelines.describe_pipeline,
-             "Describe a pipeline and its recent progress", PipelineStatus),
+             "Describe a pipeline and its recent progress", pipelines.PipelineStatus),
     ApiRoute("POST", "/pipelines/{name}/progress", pipelines.report_progress,
-             "Report progress", body=PipelineProgress),
+             "Report progress", body=pipelines.PipelineProgress),
 )
 # fmt: on

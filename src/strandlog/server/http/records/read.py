@@ -85,7 +85,7 @@ async def read_records(state: HttpState, request: ApiRequest[RecordsQuery, None]
     query = request.query
     test = query.test()
     logs = _logs(state, request.path["topic"], query.partition)
-    async with state.looks:
+    async with state.reads:
         await visible(state.core, logs.values())
         begins = await _begins(state.core, logs, query)
         look = _Look(state, query, test, {number: logs[number] for number in begins}, begins)

@@ -214,9 +214,12 @@ class Server:
             self.crash("syncing", error)
 
     def _heard_of(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What nobody caught. In the middle of a connection it is that client's trouble alone."""
+        """An exception that no code caught. One in a callback or a task is a bug of the server; one
+        in the protocol of a connection ends that connection only."""
         error = context.get("exception")
-        if error is not None and ("handle" in context or "task" in context):
+        # asyncio reports the exception of a task that was lost under "future".
+        is_ours = "handle" in context or isinstance(context.get("future"), asyncio.Task)
+        if error is not None and is_ours:
             self.crash(str(context.get("message")), error)
         else:
             loop.default_exception_handler(context)

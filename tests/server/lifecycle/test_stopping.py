@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -187,6 +188,29 @@ def _broken_chore(_remover: FileRemover, _now_ms: int) -> Work[int]:
 
 def _broken_due(_maintenance: Maintenance) -> list[object]:
     raise _BrokenError("the timer is broken")
+
+
+def test_a_task_whose_exception_is_lost_stops_the_server(tmp_path: Path) -> None:
+    """asyncio reports it under "future"; the server looked for "task" and went on without it."""
+
+    async def die() -> None:
+        raise _BrokenError("no code awaits this")
+
+    async def run() -> str:
+        server = Server(ServerOptions(str(tmp_path / "data"), kafka_port=0))
+        await server.start()
+        try:
+            task = asyncio.ensure_future(die())
+            await asyncio.sleep(0)
+            del task
+            gc.collect()
+            with pytest.raises(ServerCrashError) as crash:
+                await asyncio.wait_for(asyncio.shield(server.crashed), 10)
+            return str(crash.value)
+        finally:
+            await server.stop()
+
+    assert "no code awaits this" in asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ TOPIC_SETTINGS = SettingTable(
             default=MAX_LONG,
             minimum=1,
             maximum=MAX_LONG,
-            help="The lazy flusher syncs a partition with this many records unsynced.",
+            help="A partition with this many records that are not on disk is flushed.",
         ),
         Setting(
             name="flush.ms",
@@ -177,7 +177,8 @@ TOPIC_SETTINGS = SettingTable(
             default=1000,
             minimum=0,
             maximum=MAX_LONG,
-            help="The lazy flusher syncs a partition whose oldest unsynced record is so old.",
+            help="A partition is flushed this long after its first unflushed append, and at once "
+            "if a request waits for it. Kafka's default leaves flushing to the operating system.",
         ),
         Setting(
             name="message.timestamp.type",

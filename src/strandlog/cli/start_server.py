@@ -24,9 +24,11 @@ from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.server import (
     EVERY_HOST,
+    LOOPBACK,
     MAX_PORT,
     NOT_EVERY_HOST,
     SERVER_SETTINGS,
+    Address,
     ServerSettings,
 )
 from strandlog.errors import InvalidSettingError, MissingExtraError
@@ -100,13 +102,13 @@ def parse_plain(words: Sequence[str]) -> ServeArguments | None:
     return arguments if all(map(is_pair, arguments.pairs)) else None
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > MAX_PORT:
         raise InvalidSettingError("--advertise", text, "expected HOST:PORT")
     if host.strip("[]") in EVERY_HOST:
         raise InvalidSettingError("--advertise", text, NOT_EVERY_HOST)
-    return host.strip("[]"), int(port)
+    return Address(host.strip("[]"), int(port))
 
 
 def _print_ready(line: str) -> None:
@@ -137,10 +139,30 @@ def _fit_to_descriptors(settings: BrokerSettings) -> BrokerSettings:
     return found
 
 
-def _port(asked: int | None, configured: int, is_off: bool) -> int | None:
-    """The port of a listener; None if it is disabled."""
-    port = configured if asked is None else asked
-    return None if is_off or port < 0 else port
+def _settings(arguments: ServeArguments, server: ServerSettings) -> ServerSettings:
+    """The server settings with what the command line overrides."""
+    listen, advertised = server.listen, server.advertised
+    if arguments.host is not None:
+        listen = listen._replace(host=arguments.host)
+    if arguments.port is not None:
+        listen = listen._replace(port=arguments.port)
+    if arguments.advertise is not None:
+        advertised = _address(arguments.advertise)
+    return server._replace(
+        listen=listen,
+        advertised=advertised,
+        grpc=_side(server.grpc, arguments.grpc_port, arguments.no_grpc),
+        http=_side(server.http, arguments.http_port, arguments.no_http),
+    )
+
+
+def _side(configured: Address | None, port: int | None, is_off: bool) -> Address | None:
+    """The address of a listener besides Kafka's; None if it is disabled."""
+    if is_off or (port is not None and port < 0):
+        return None
+    if port is None:
+        return configured
+    return (configured or Address(LOOPBACK, port))._replace(port=port)
 
 
 def _listener(arguments: ServeArguments, server: ServerSettings) -> str | None:
@@ -173,6 +195,7 @@ def serve(arguments: ServeArguments) -> None:
         import uvloop  # noqa: PLC0415 - an extra
 
         from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
+        from strandlog.server.listeners import listener_configs  # noqa: PLC0415 - the same
         from strandlog.server.log_limit import limit_repeats  # noqa: PLC0415 - needs extras
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error
@@ -188,19 +211,15 @@ def serve(arguments: ServeArguments) -> None:
     settings = _fit_to_descriptors(configuration.broker_settings())
     server = configuration.server
     assert server is not None, "check() raises otherwise"
-    advertise = arguments.advertise
+    chosen = {**configuration.chosen, **_command_line_settings(arguments, server)}
+    server = _settings(arguments, server)
+    named = [name for name, each in chosen.items() if not each.is_default]
     options = ServerOptions(
         os.path.abspath(arguments.data or server.data),
-        server.listen.host if arguments.host is None else arguments.host,
-        server.listen.port if arguments.port is None else arguments.port,
-        server.advertised if advertise is None else _address(advertise),
+        listener_configs(server, named),
         settings,
-        grpc_port=_port(arguments.grpc_port, server.grpc_port, arguments.no_grpc),
-        is_grpc_wanted=arguments.grpc_port is not None,
-        http_port=_port(arguments.http_port, server.http_port, arguments.no_http),
-        is_http_wanted=arguments.http_port is not None,
         http_hosts=server.http_hosts,
-        chosen={**configuration.chosen, **_command_line_settings(arguments, server)},
+        chosen=chosen,
     )
 
     uvloop.run(run_until_stopped(options, _print_ready))

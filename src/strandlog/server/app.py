@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
 import os
@@ -35,13 +34,13 @@ from strandlog.broker.durability import FlushJob
 from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.resolve import Chosen
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
+from strandlog.config.tables.server import PLAINTEXT
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.server.background import ServerRuntime
 from strandlog.server.core import ServerCore
 from strandlog.server.kafka.api import warm_up
-from strandlog.server.kafka.connection import Connection
 from strandlog.server.kafka.listener import KafkaDoor
-from strandlog.server.listeners import DoorWish, SideDoor, SideDoors
+from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet
 from strandlog.server.loop_monitor import Heartbeat
 from strandlog.storage.files import DiskFiles, Files
 
@@ -49,7 +48,6 @@ logger = logging.getLogger(__name__)
 
 LONGEST_NAP_MS = 1000
 MAX_PROBLEMS_LOGGED = 100
-NOT_OPEN = -1  # the port of a listener that is not open
 IDLE_LOOKS = 10  # during the time that a client may be silent
 DRAIN_LOOK_SECONDS = 0.01
 SYNC_THREADS = 8
@@ -62,18 +60,12 @@ THREAD_SWITCH_SECONDS = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where to listen and what to tell clients."""
+    """The data folder, the listeners and the settings of a server."""
 
     data: str
-    host: str = "127.0.0.1"
-    kafka_port: int = 9092
-    advertised: tuple[str, int] | None = None
+    listeners: tuple[ListenerConfig, ...] = (ListenerConfig("kafka", PLAINTEXT),)  # Kafka's first
     settings: BrokerSettings = field(default_factory=broker_settings)
     drain_ms: int = 5_000
-    grpc_port: int | None = None  # None: this door stays shut
-    is_grpc_wanted: bool = False  # asked for by name: not to be done without
-    http_port: int | None = None
-    is_http_wanted: bool = False
     http_hosts: tuple[str, ...] = ()
     chosen: Mapping[str, Chosen] = field(default_factory=dict)  # every setting with its origin
 
@@ -120,77 +112,61 @@ class Server:
         )
         self._log_problems()
         self.core = ServerCore(self.broker, self._runtime)
-        self.door = KafkaDoor(self.core, advertised=options.advertised)
+        self.door = KafkaDoor(self.core, options.listeners[0])
         self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="strandlog-sync")
         self._sync_wanted = asyncio.Event()
         self._heartbeat = Heartbeat(self.broker.metrics)
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._idle_look: asyncio.TimerHandle | None = None
-        self._listener: asyncio.Server | None = None
-        self._side_doors = SideDoors()
+        self._listeners = ListenerSet()
         self._syncer: asyncio.Task[None] | None = None
         self._was_ready = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 
     async def start(self) -> str:
-        """Listen; returns the line that says so."""
-        options = self._options
-        try:
-            self._listener = await self._loop.create_server(
-                lambda: Connection(self.door), options.host, options.kafka_port, backlog=1024
-            )
-        except OSError as error:
-            error.add_note(
-                "this machine has no such address: choose another --host"
-                if error.errno == errno.EADDRNOTAVAIL
-                else "stop what listens there, or choose another --host or --port"
-            )
-            raise
+        """Start listening; returns the ready line."""
+        kafka, *others = self._options.listeners
+        await self._listeners.open(kafka, lambda _: self.door)
         self._loop.set_exception_handler(self._heard_of)
         self._syncer = asyncio.create_task(self._sync_for_ever(), name="syncing")
         self._syncer.add_done_callback(self._syncer_ended)
         self._heartbeat.start()
         self._look_for_idle()
         self._set_alarm()
-        host, port = self._listener.sockets[0].getsockname()[:2]
-        kafka = f"{host}:{port}"
-        others = await self._side_doors.open(self._wishes(kafka), host)
-        self.core.listener_settings = {
-            "listeners": f"PLAINTEXT://{kafka}",
+        for config in others:
+            await self._listeners.open(config, self._make_listener)
+        self.door.listener_settings = {
+            **self._listeners.settings(),
             "log.dirs": self.broker.log_dir.path,
-            **dict.fromkeys(("grpc.port", "http.port"), NOT_OPEN),
-            **self._side_doors.ports,
         }
         self._was_ready = True
-        return f"ready kafka={kafka}{others} data={options.data}"
+        return f"ready {self._listeners.ready_words()} data={self._options.data}"
 
-    def _wishes(self, kafka: str) -> list[DoorWish]:
-        """The doors beside Kafka's. Each is loaded when it is opened, not before."""
-        options = self._options
-
-        def grpc(port: int) -> SideDoor:
+    def _make_listener(self, config: ListenerConfig) -> Listener:
+        """Load a listener other than Kafka's and make it."""
+        if config.name == "grpc":
             from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - an extra
 
-            return GrpcListener(self.core, options.host, port)
+            return GrpcListener(self.core, config.host, config.port)
+        from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - an extra
 
-        def http(port: int) -> SideDoor:
-            from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - the same
-
-            told = HttpOptions(
-                options.host, port, options.http_hosts, options.chosen, kafka, options.data
-            )
-            return HttpListener(self.core, told, self.crash)
-
-        return [
-            DoorWish("grpc", "grpc", options.grpc_port, options.is_grpc_wanted, grpc),
-            DoorWish("http", "server", options.http_port, options.is_http_wanted, http),
-        ]
+        options = self._options
+        _, kafka = self._listeners.addresses["kafka"]
+        http = HttpOptions(
+            config.host,
+            config.port,
+            options.http_hosts,
+            options.chosen,
+            str(kafka),
+            options.data,
+        )
+        return HttpListener(self.core, http, self.crash)
 
     def warm_up(self) -> None:
         """Load what the first requests need, while nobody waits for it."""
         self._runtime.in_thread("loading", _load)
-        self._side_doors.begin()
+        self._listeners.serve()
 
     def _log_problems(self) -> None:
         """Log what the start found wrong, up to a limit."""
@@ -305,8 +281,7 @@ class Server:
     async def stop(self) -> None:
         """Answer what is under way, finish what is being synced, close the folder."""
         self.broker.stop_maintenance()
-        if self._listener is not None:
-            self._listener.close()
+        self.door.stop_accepting()
         for timer in (self._idle_look, self._alarm):
             if timer is not None:
                 timer.cancel()
@@ -331,7 +306,7 @@ class Server:
 
     async def _drain(self) -> None:
         """Let requests that wait for the disk be answered, and replies be taken."""
-        hanging_up = asyncio.ensure_future(self._side_doors.stop())
+        stopping = asyncio.ensure_future(self._listeners.stop())
         self.door.drain()
         self.broker.complete_delayed_fetches()
         deadline = stopwatch() + self._options.drain_ms / 1000
@@ -342,7 +317,7 @@ class Server:
             connection.close()
         while self.door.connections() and stopwatch() < deadline:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
-        await hanging_up
+        await stopping
 
     def _has_work(self) -> bool:
         return self.broker.has_waiting_requests or self._runtime.requested > 0

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import OnDurable
 from strandlog.broker.metrics import Metrics
-from strandlog.config.setting import Value
 from strandlog.errors import StorageError
 from strandlog.model import Buffer
 from strandlog.server.background import ServerRuntime
@@ -38,8 +37,6 @@ class ServerCore:
         )
         self.turns = runtime.turns if runtime else Turns()
         self.on_work: Callable[[], None] = runtime.handle_wake if runtime else lambda: None
-        # Where the server listens and keeps its data, by setting, once it does.
-        self.listener_settings: dict[str, Value] = {}
 
     @property
     def write_failure(self) -> StorageError | None:

@@ -1,90 +1,134 @@
-"""Opens and shuts the doors beside Kafka's: gRPC and HTTP.
+"""Listener configuration, and the set of running listeners.
 
-    port None      the door stays shut
-    port 0         any free port
-    asked for      by name, on the command line: a port that is taken, or an extra that is not
-                   installed, keeps the server from starting
-    by default     the same is a warning, or nothing: a second broker on the machine still starts
+A server has a Kafka listener and, unless disabled, one for gRPC and one for HTTP. Each binds to its
+own address: HTTP and gRPC to loopback unless the settings name another host.
 
-What a door loads is loaded where it costs least: gRPC before `ready`, HTTP after it, in a thread,
-while clients wait in the backlog of a socket that listens already.
+    is_required    The user named this listener (Kafka's always is). If its port is taken or its
+                   extra is not installed, the server does not start.
+    otherwise      A taken port is a warning and a missing extra is ignored, so a second broker on
+                   the machine still starts.
+
+`start` binds the socket. `serve` follows after the `ready` line: it loads what a listener needs
+besides (the web framework takes as long to load as the broker to start), while clients wait in the
+backlog of the socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
+from strandlog.config.setting import Value
+from strandlog.config.tables.server import LOOPBACK, PLAINTEXT, Address, ServerSettings
 from strandlog.errors import MissingExtraError
 
 logger = logging.getLogger(__name__)
 
-GRACE_SECONDS = 1.0  # for calls that are under way; those that follow never end by themselves
+ListenerName = Literal["kafka", "grpc", "http"]
+
+GRACE_SECONDS = 1.0  # for calls in progress; some streams never end by themselves
+NOT_OPEN = -1  # the port of a listener that is not open
+EXTRAS: dict[ListenerName, str] = {"kafka": "server", "grpc": "grpc", "http": "server"}
 
 
-class SideDoor(Protocol):
-    """What the server does with a door."""
+@dataclass(frozen=True, slots=True)
+class ListenerConfig:
+    """Where and how one listener serves its clients."""
 
-    async def start(self) -> tuple[str, int]:
-        """Listen; the address. OSError, in words for people, when that is not possible."""
+    name: ListenerName  # as in the ready line
+    protocol: str  # the scheme of its address: PLAINTEXT, grpc, http
+    host: str = LOOPBACK
+    port: int = 0  # 0: a free port
+    advertised: Address | None = None  # None: the address that a client connected to
+    is_required: bool = True
 
-    def begin(self) -> None:
-        """The server said that it is ready: load what was left for later."""
+    @property
+    def address(self) -> Address:
+        return Address(self.host, self.port)
+
+
+def listener_configs(
+    server: ServerSettings, named: Collection[str] = ()
+) -> tuple[ListenerConfig, ...]:
+    """The listeners of a server; `named` are the settings that the user has given."""
+    kafka = ListenerConfig("kafka", PLAINTEXT, *server.listen, server.advertised)
+    found = [kafka]
+    others: tuple[tuple[ListenerName, Address | None], ...] = (
+        ("grpc", server.grpc),
+        ("http", server.http),
+    )
+    for name, address in others:
+        if address is not None:
+            is_required = bool({f"{name}.listener", f"{name}.port"} & set(named))
+            found.append(ListenerConfig(name, name, *address, is_required=is_required))
+    return tuple(found)
+
+
+class Listener(Protocol):
+    """One running listener."""
+
+    async def start(self) -> Address:
+        """Bind; returns the bound address. OSError, with a message for people, if it cannot."""
+
+    def serve(self) -> None:
+        """The server is ready: load what was left for later, then serve."""
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no more calls, give those that are under way some time, hang up."""
+        """Accept nothing more, give requests in progress some time, close the connections."""
 
 
-class DoorWish(NamedTuple):
-    """A door that is to be opened."""
-
-    name: str  # as the ready line has it
-    extra: str  # what to install for it
-    port: int | None
-    is_asked_for: bool
-    make: Callable[[int], SideDoor]  # ImportError when its extra is not installed
+# Makes a listener; ImportError if its extra is not installed.
+ListenerFactory = Callable[[ListenerConfig], Listener]
 
 
-class SideDoors:
-    """The doors of one server that are open."""
+class ListenerSet:
+    """The running listeners of one server."""
 
     def __init__(self) -> None:
-        self._open: list[SideDoor] = []
-        self.ports: dict[str, int] = {}  # by the name of the setting: http.port
+        self._running: list[Listener] = []
+        self.addresses: dict[ListenerName, tuple[ListenerConfig, Address]] = {}
 
-    async def open(self, wishes: list[DoorWish], shown_host: str) -> str:
-        """Open what can be opened; the words of the ready line."""
-        words = ""
-        for wish in wishes:
-            port = await self._opened(wish)
-            if port is not None:
-                self.ports[f"{wish.name}.port"] = port
-                words += f" {wish.name}={shown_host}:{port}"
-        return words
-
-    async def _opened(self, wish: DoorWish) -> int | None:
-        if wish.port is None:
-            return None
+    async def open(self, config: ListenerConfig, make: ListenerFactory) -> None:
+        """Start one listener; one that is not required may be left out."""
         try:
-            door = wish.make(wish.port)
-            _, port = await door.start()
+            listener = make(config)
+            address = await listener.start()
         except ImportError as error:
-            if wish.is_asked_for:
-                raise MissingExtraError(wish.extra, error.name or wish.extra) from error
-            return None
+            if config.is_required:
+                extra = EXTRAS[config.name]
+                raise MissingExtraError(extra, error.name or extra) from error
+            return
         except OSError as error:
-            if wish.is_asked_for:
+            if config.is_required:
                 raise
-            logger.warning("%s; going on without it", error)
-            return None
-        self._open.append(door)
-        return port
+            logger.warning("%s; continuing without this listener", error)
+            return
+        self._running.append(listener)
+        self.addresses[config.name] = (config, address)
 
-    def begin(self) -> None:
-        for door in self._open:
-            door.begin()
+    def ready_words(self) -> str:
+        """The listeners as the ready line has them: `kafka=HOST:PORT http=HOST:PORT`."""
+        return " ".join(f"{name}={address}" for name, (_, address) in self.addresses.items())
+
+    def settings(self) -> Mapping[str, Value]:
+        """The listener settings with the values in effect: port 0 becomes the port that is open."""
+        found: dict[str, Value] = {}
+        for name, (config, address) in self.addresses.items():
+            text = f"{config.protocol}://{address}"
+            found["listeners" if name == "kafka" else f"{name}.listener"] = text
+            if name != "kafka":
+                found[f"{name}.port"] = address.port
+        for name in ("grpc", "http"):
+            found.setdefault(f"{name}.listener", "")
+            found.setdefault(f"{name}.port", NOT_OPEN)
+        return found
+
+    def serve(self) -> None:
+        for listener in self._running:
+            listener.serve()
 
     async def stop(self) -> None:
-        await asyncio.gather(*(door.stop(GRACE_SECONDS) for door in self._open))
+        await asyncio.gather(*(each.stop(GRACE_SECONDS) for each in self._running))

@@ -78,7 +78,7 @@ def test_an_invalid_setting_stops_the_start(cli: CommandLine, tmp_path: Path) ->
     found = cli("serve", str(cli.data), "--config", str(file), code=1)
     assert found.out == b""
     assert "did you mean 'log.retention.ms'?" in found.err
-    assert "does not speak SSL" in found.err
+    assert "does not support SSL" in found.err
     assert not cli.data.exists()
 
 

@@ -241,18 +241,6 @@ def test_a_port_that_is_taken_is_told(broker: BrokerProcess, tmp_path: Path) -> 
     assert "Traceback" not in ended.stderr
 
 
-def test_a_default_port_that_is_taken_is_a_warning(broker: BrokerProcess, tmp_path: Path) -> None:
-    port = http_address(broker).rpartition(":")[2]
-    log = tmp_path / "log"
-    other = BrokerProcess(tmp_path / "data", {"http.port": port}, log=log, doors=("--no-grpc",))
-    other.start()
-    try:
-        assert "http=" not in other.ready
-        assert "going on without it" in log.read_text()
-    finally:
-        assert other.stop() == 0
-
-
 def test_who_comes_before_the_framework_is_loaded_is_answered(tmp_path: Path) -> None:
     with http_broker(tmp_path / "data") as running, client_of(running) as client:
         ok(client.get("/healthz"))

@@ -297,7 +297,6 @@ def test_a_fetch_returns_no_more_than_there_is_room_for(tmp_path: Path) -> None:
         given = {"queued.max.response.bytes": 5000}
         options = ServerOptions(
             str(tmp_path / "data"),
-            kafka_port=0,
             settings=broker_settings(BROKER_SETTINGS.parse(given)),
         )
         server = Server(options)

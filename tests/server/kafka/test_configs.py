@@ -64,12 +64,15 @@ def test_the_broker_lists_every_setting_and_which_can_be_changed(wire: Wire, nam
     assert found["num.partitions"].config_source == DEFAULT
 
 
-def test_the_ports_of_other_doors_are_those_that_are_open(wire: Wire, tmp_path: Path) -> None:
-    shut = _describe(wire, BROKER, "0", keys=["grpc.port", "http.port"])
-    assert {name: row.value for name, row in shut.items()} == {"grpc.port": "-1", "http.port": "-1"}
+def test_other_listeners_are_listed_with_the_port_that_is_open(wire: Wire, tmp_path: Path) -> None:
+    names = ["grpc.listener", "grpc.port", "http.listener", "http.port"]
+    found = _describe(wire, BROKER, "0", keys=names)
+    assert [found[name].value for name in names] == ["", "-1", "", "-1"]
     with http_broker(tmp_path / "data") as broker, Wire(broker.port) as other:
-        row = _describe(other, BROKER, "0", keys=["http.port"])["http.port"]
-        assert f"http=127.0.0.1:{row.value} " in broker.ready
+        found = _describe(other, BROKER, "0", keys=names)
+    row = found["http.port"]
+    assert found["http.listener"].value == f"http://127.0.0.1:{row.value}"
+    assert f"http=127.0.0.1:{row.value} " in broker.ready
     assert (row.read_only, row.config_source, row.config_type) == (True, STATIC_BROKER, 3)
     assert [(s.value, s.source) for s in row.synonyms][1:] == [("9095", DEFAULT)]
 

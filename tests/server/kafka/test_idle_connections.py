@@ -75,9 +75,7 @@ def test_silent_clients_are_hung_up_on_and_waiting_ones_are_not(tmp_path: Path) 
     settings = BROKER_SETTINGS.parse({"connections.max.idle.ms": IDLE_MS})
 
     async def run() -> None:
-        options = ServerOptions(
-            str(tmp_path / "data"), kafka_port=0, settings=broker_settings(settings)
-        )
+        options = ServerOptions(str(tmp_path / "data"), settings=broker_settings(settings))
         server = Server(options)
         server.door.clock = clock = FakeClock()
         port = int((await server.start()).split()[1].rpartition(":")[2])

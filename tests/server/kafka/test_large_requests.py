@@ -50,7 +50,7 @@ def _in_server(tmp_path: Path, act: Callable[[Server, int], Awaitable[None]]) ->
 
     async def run() -> None:
         settings = broker_settings(BROKER_SETTINGS.parse({}))
-        server = Server(ServerOptions(str(tmp_path / "data"), kafka_port=0, settings=settings))
+        server = Server(ServerOptions(str(tmp_path / "data"), settings=settings))
         port = int((await server.start()).split()[1].rpartition(":")[2])
         await act(server, port)
         await server.stop()

@@ -28,7 +28,6 @@ def serve(tmp_path: Path, settings: dict[str, Any], client: Callable[[Server, in
     async def run() -> None:
         options = ServerOptions(
             str(tmp_path / "data"),
-            kafka_port=0,
             settings=broker_settings(BROKER_SETTINGS.parse(settings)),
         )
         server = Server(options)

@@ -111,7 +111,6 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]], **settings: ob
         given = {name.replace("_", "."): value for name, value in settings.items()}
         options = ServerOptions(
             str(tmp_path / "data"),
-            kafka_port=0,
             settings=broker_settings(BROKER_SETTINGS.parse(given)),
         )
         server = Server(options, disk)

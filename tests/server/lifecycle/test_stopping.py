@@ -238,9 +238,7 @@ def test_a_part_that_dies_takes_the_server_with_it_and_says_so(
         def ready(line: str) -> None:
             port.set_result(int(line.split()[1].rpartition(":")[2]))
 
-        serving = asyncio.create_task(
-            run_until_stopped(ServerOptions(str(tmp_path / "d"), kafka_port=0), ready)
-        )
+        serving = asyncio.create_task(run_until_stopped(ServerOptions(str(tmp_path / "d")), ready))
         reader, writer = await asyncio.open_connection("127.0.0.1", await port)
         writer.write(_metadata(b"t"))
         await reader.readexactly(4)
@@ -259,7 +257,7 @@ def test_a_sync_that_the_disk_refuses_is_no_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene() -> None:
-        server = Server(ServerOptions(str(tmp_path / "d"), kafka_port=0))
+        server = Server(ServerOptions(str(tmp_path / "d")))
         line = await server.start()
         port = int(line.split()[1].rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

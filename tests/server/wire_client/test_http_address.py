@@ -10,6 +10,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import http_broker
 
 from strandlog.client.wire.client import WireClient
+from strandlog.client.wire.cluster import reachable_url
 
 
 def test_a_broker_without_http_listener_has_no_address(client: WireClient) -> None:
@@ -25,12 +26,12 @@ def test_the_address_is_that_of_the_broker_under_any_name(tmp_path: Path) -> Non
         assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
 
 
-@pytest.mark.parametrize(("listen", "reach"), [("0.0.0.0", "127.0.0.1"), ("::1", "[::1]")])
-def test_neither_the_wildcard_nor_the_advertised_name_is_returned(
-    listen: str, reach: str, tmp_path: Path
+@pytest.mark.parametrize(("host", "reach"), [("0.0.0.0", "127.0.0.1"), ("[::1]", "[::1]")])
+def test_a_wildcard_host_is_replaced_by_the_address_of_the_connection(
+    host: str, reach: str, tmp_path: Path
 ) -> None:
-    doors = ("--no-grpc", "--http-port", "0", "--host", listen, "--advertise", "far.example:9092")
-    broker = BrokerProcess(tmp_path / "data", doors=doors)
+    options = ("--no-grpc", "--host", host.strip("[]"), "--advertise", "far.example:9092")
+    broker = BrokerProcess(tmp_path / "data", {"http.listener": f"http://{host}:0"}, doors=options)
     broker.start()
     try:
         with WireClient(f"{reach}:{broker.port}") as client:
@@ -40,3 +41,20 @@ def test_neither_the_wildcard_nor_the_advertised_name_is_returned(
         assert httpx.get(f"{address}/healthz").status_code == 200
     finally:
         assert broker.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("listener", "peer", "url"),
+    [
+        ("http://127.0.0.1:9095", "127.0.0.1", "http://127.0.0.1:9095"),
+        ("http://127.0.0.1:9095", "10.0.0.7", None),
+        ("http://localhost:9095", "10.0.0.7", None),
+        ("http://0.0.0.0:9095", "10.0.0.7", "http://10.0.0.7:9095"),
+        ("http://[::]:9095", "fe80::1", "http://[fe80::1]:9095"),
+        ("https://console.lan:443", "10.0.0.7", "https://console.lan:443"),
+    ],
+)
+def test_a_loopback_listener_is_of_use_only_over_loopback(
+    listener: str, peer: str, url: str | None
+) -> None:
+    assert reachable_url(listener, peer) == url

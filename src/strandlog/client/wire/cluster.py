@@ -11,16 +11,18 @@ then raises the last error.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from strandlog.client.wire.connection import WireConnection
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.tls import tls_context
 from strandlog.clock import Clock, pause
-from strandlog.config.tables.server import Address
+from strandlog.config.tables.server import EVERY_HOST, Address
 from strandlog.errors import (
     ClosedError,
     RemoteError,
@@ -40,7 +42,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 RESOURCE_BROKER = 4
 DEFAULT_BROKER = ""  # the settings that apply to all brokers; a node id would have to be correct
-HTTP_PORT = "http.port"
+HTTP_LISTENER = "http.listener"
 
 
 class TopicMetadata(NamedTuple):
@@ -263,29 +265,46 @@ class Cluster:
 
 
 def http_address(cluster: Cluster) -> str | None:
-    """`http://HOST:PORT` of a broker's HTTP listener; None if it has none.
+    """`http://HOST:PORT` of a broker's HTTP listener; None if this client cannot reach one.
 
-    strandlog reports the port among the broker settings (`http.port`; -1 if it is disabled). The
-    host is the address at which this client reached the broker, because the listener's own address
-    may be a wildcard, and the HTTP listener accepts IP addresses as Host. Apache Kafka has no such
-    setting.
+    strandlog lists it among the broker settings: `http.listener`, with the port that is open; empty
+    if there is none. Apache Kafka has no such setting.
     """
     connection = cluster.any_connection()
     resource = {
         "resource_type": RESOURCE_BROKER,
         "resource_name": DEFAULT_BROKER,
-        "configuration_keys": [HTTP_PORT],
+        "configuration_keys": [HTTP_LISTENER],
     }
     [response] = connection.send(DESCRIBE_CONFIGS.key, {"resources": [resource]}).parsed().results
     if response.error_code:
         raise broker_error(
             response.error_code, "the settings of the broker", response.error_message
         )
-    port = next((row.value for row in response.configs if row.name == HTTP_PORT), None)
-    if port is None or not port.isdigit():
+    listener = next((row.value for row in response.configs if row.name == HTTP_LISTENER), None)
+    return reachable_url(listener, connection.peer_host) if listener else None
+
+
+def reachable_url(listener: str, peer_host: str) -> str | None:
+    """The URL of a listener for a client that reached the broker at `peer_host`.
+
+    A wildcard host stands for the address that the client connected to. A loopback host is of use
+    only over loopback.
+    """
+    url = urlsplit(listener)
+    host, port = url.hostname or "", url.port
+    if host in EVERY_HOST:
+        host = peer_host
+    elif _is_loopback(host) and not _is_loopback(peer_host):
         return None
-    host = connection.peer_host
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{url.scheme}://{Address(host, port or 0)}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _is_refused(cause: BaseException | None) -> bool:

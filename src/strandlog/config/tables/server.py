@@ -1,21 +1,24 @@
-"""Where the broker listens, what it tells clients and where its data is, as Kafka's files say it.
+"""Where the broker listens, which address it advertises and where its data is, with Kafka's names.
 
     listeners=PLAINTEXT://:9092                     no host: every address of the machine
-    advertised.listeners=PLAINTEXT://kafka.lan:9092 what clients are told
-    grpc.port=9094, http.port=9095                  on the same host, for other protocols
+    advertised.listeners=PLAINTEXT://kafka.lan:9092 the address that clients get
+    http.listener=http://127.0.0.1:9095             or http.port=9095, on loopback
+    grpc.listener=grpc://127.0.0.1:9094             or grpc.port=9094, on loopback
     log.dirs=./data                                 one folder
 
-There is one listener, for the protocol PLAINTEXT. It may have any name that
-listener.security.protocol.map gives that protocol; listeners that controller.listener.names claims
-are for other nodes, of which there are none, and are passed over. So the file that comes with
-Kafka works as it is.
+HTTP and gRPC never follow the host of `listeners`: a broker that Kafka clients reach over the
+network does not open the console there unless it is told to.
+
+There is one Kafka listener, for the protocol PLAINTEXT. It may have any name that
+listener.security.protocol.map gives that protocol; listeners in controller.listener.names are for
+other nodes and are ignored. So the configuration file that comes with Kafka works unchanged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 from strandlog.config.setting import Setting, SettingTable
 from strandlog.errors import InvalidSettingError
@@ -23,9 +26,11 @@ from strandlog.errors import InvalidSettingError
 PLAINTEXT = "PLAINTEXT"
 EVERY_ADDRESS = "0.0.0.0"
 EVERY_HOST = (EVERY_ADDRESS, "::")
+LOOPBACK = "127.0.0.1"
 NOT_EVERY_HOST = "clients cannot connect to 'every address'; name the host as they see it"
 MAX_PORT = 65535
 _LISTENER = re.compile(r"([A-Za-z0-9_]+)://(\[[0-9A-Fa-f:.%]*\]|[^:/\[\]]*):(\d{1,5})")
+_OTHER_LISTENER = re.compile(r"(?:([a-z]+)://)?(\[[0-9A-Fa-f:.%]+\]|[^:/\[\]]+):(\d{1,5})/?")
 
 SERVER_SETTINGS = SettingTable(
     (
@@ -34,7 +39,7 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="PLAINTEXT://127.0.0.1:9092",
             dynamic=False,
-            help="Where to listen: PLAINTEXT://HOST:PORT. No host is every address of the machine.",
+            help="Where Kafka clients connect: PLAINTEXT://HOST:PORT. No host is every address.",
         ),
         Setting(
             name="advertised.listeners",
@@ -42,8 +47,8 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "The address that clients are told: PLAINTEXT://HOST:PORT. Empty tells each client "
-                "the address that it reached."
+                "Address that clients get: PLAINTEXT://HOST:PORT. Empty: the address that they "
+                "connected to."
             ),
         ),
         Setting(
@@ -51,14 +56,34 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="",
             dynamic=False,
-            help="Other names of listeners: NAME:PLAINTEXT, separated by commas.",
+            help="Names of listeners: NAME:PLAINTEXT, separated by commas.",
         ),
         Setting(
             name="controller.listener.names",
             kind="text",
             default="",
             dynamic=False,
-            help="Listeners between the nodes of a Kafka cluster; they are passed over.",
+            help="Listeners between the nodes of a Kafka cluster; ignored.",
+        ),
+        Setting(
+            name="grpc.listener",
+            kind="text",
+            default="",
+            dynamic=False,
+            help=(
+                "Where gRPC clients connect: grpc://HOST:PORT or HOST:PORT. Empty: grpc.port on "
+                "loopback. The broker does not start if it cannot listen there."
+            ),
+        ),
+        Setting(
+            name="http.listener",
+            kind="text",
+            default="",
+            dynamic=False,
+            help=(
+                "Where HTTP clients connect: http://HOST:PORT or HOST:PORT. Empty: http.port on "
+                "loopback. The broker does not start if it cannot listen there."
+            ),
         ),
         Setting(
             name="grpc.port",
@@ -67,7 +92,10 @@ SERVER_SETTINGS = SettingTable(
             minimum=-1,
             maximum=MAX_PORT,
             dynamic=False,
-            help="Where gRPC clients are served; 0 takes a free port, -1 does without.",
+            help=(
+                "gRPC port on loopback, if grpc.listener is empty; 0 picks a free port, -1 "
+                "disables the listener."
+            ),
         ),
         Setting(
             name="http.port",
@@ -76,7 +104,10 @@ SERVER_SETTINGS = SettingTable(
             minimum=-1,
             maximum=MAX_PORT,
             dynamic=False,
-            help="Where HTTP clients are served; 0 takes a free port, -1 does without.",
+            help=(
+                "HTTP port on loopback, if http.listener is empty; 0 picks a free port, -1 "
+                "disables the listener."
+            ),
         ),
         Setting(
             name="http.hosts",
@@ -84,9 +115,9 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "Names that HTTP clients may know this server by, separated by commas; addresses "
-                "and localhost go without saying. '*' is any name, and lets web pages from "
-                "elsewhere in."
+                "Host names that HTTP clients may use, separated by commas; IP addresses and "
+                "localhost are always allowed. '*' allows any name, and with it web pages of other "
+                "sites."
             ),
         ),
         Setting(
@@ -94,10 +125,13 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="./data",
             dynamic=False,
-            help="The data folder; made if need be.",
+            help="Data folder; created if it does not exist.",
         ),
     )
 )
+
+
+T = TypeVar("T")
 
 
 class Address(NamedTuple):
@@ -106,20 +140,24 @@ class Address(NamedTuple):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
 
 class ServerSettings(NamedTuple):
-    """What the settings above come to."""
+    """The settings above, parsed."""
 
     listen: Address
     advertised: Address | None
     data: str
-    grpc_port: int
-    http_port: int
+    grpc: Address | None  # None: disabled
+    http: Address | None
     http_hosts: tuple[str, ...]
 
 
 class WrongServerSetting(NamedTuple):
-    """A setting that cannot be used, and why."""
+    """An invalid setting, and why it is invalid."""
 
     name: str
     error: InvalidSettingError
@@ -128,18 +166,21 @@ class WrongServerSetting(NamedTuple):
 def server_settings(
     values: Mapping[str, str],
 ) -> tuple[ServerSettings | None, list[WrongServerSetting]]:
-    """The settings as values, or what is wrong with them."""
+    """Parse the settings; returns either the result or everything that is wrong."""
     wrong: list[WrongServerSetting] = []
 
-    def one(name: str) -> Address | None:
+    def parsed(name: str, parse: Callable[[str, Mapping[str, str]], T]) -> T | None:
         try:
-            return _one_listener(name, values)
+            return parse(name, values)
         except InvalidSettingError as error:
             wrong.append(WrongServerSetting(name, error))
             return None
 
-    listen = one("listeners")
-    advertised = one("advertised.listeners") if values["advertised.listeners"] else None
+    listen = parsed("listeners", _one_listener)
+    advertised = None
+    if values["advertised.listeners"]:
+        advertised = parsed("advertised.listeners", _one_listener)
+    grpc, http = parsed("grpc.listener", _other_listener), parsed("http.listener", _other_listener)
     if advertised is not None and advertised.host in EVERY_HOST:
         given = values["advertised.listeners"]
         error = InvalidSettingError("advertised.listeners", given, NOT_EVERY_HOST)
@@ -150,18 +191,18 @@ def server_settings(
         wrong.append(WrongServerSetting("log.dirs", error))
     if listen is None or wrong:
         return None, wrong
-    ports = int(values["grpc.port"]), int(values["http.port"])
-    return ServerSettings(listen, advertised, data, *ports, _hosts(values, advertised)), wrong
+    hosts = _hosts(values, advertised)
+    return ServerSettings(listen, advertised, data, grpc, http, hosts), wrong
 
 
 def _hosts(values: Mapping[str, str], advertised: Address | None) -> tuple[str, ...]:
-    """The names that the server goes by: what clients are told, and what was set."""
+    """The host names of the server: the advertised one, and those that were set."""
     own = [] if advertised is None else [advertised.host]
     return (*own, *_listed(values["http.hosts"]))
 
 
 def _one_listener(name: str, values: Mapping[str, str]) -> Address:
-    """The listener that is left when those of controllers are taken away."""
+    """Parse a list with exactly one listener besides those of controllers."""
     protocols = _protocols(values["listener.security.protocol.map"])
     controllers = set(_listed(values["controller.listener.names"]))
     found: list[Address] = []
@@ -175,7 +216,7 @@ def _one_listener(name: str, values: Mapping[str, str]) -> Address:
         protocol = protocols.get(label, label).upper()
         if protocol != PLAINTEXT:
             raise InvalidSettingError(
-                name, text, f"only {PLAINTEXT}; the broker does not speak {protocol}"
+                name, text, f"only {PLAINTEXT}; the broker does not support {protocol}"
             )
         found.append(Address(match[2].strip("[]") or EVERY_ADDRESS, int(match[3])))
     if len(found) != 1:
@@ -184,8 +225,21 @@ def _one_listener(name: str, values: Mapping[str, str]) -> Address:
     return found[0]
 
 
+def _other_listener(name: str, values: Mapping[str, str]) -> Address | None:
+    """Parse `http.listener` or `grpc.listener`; if it is empty, use the port on loopback."""
+    scheme = name.removesuffix(".listener")
+    text = values[name].strip()
+    if not text:
+        port = int(values[f"{scheme}.port"])
+        return None if port < 0 else Address(LOOPBACK, port)
+    match = _OTHER_LISTENER.fullmatch(text)
+    if match is None or match[1] not in (None, scheme) or int(match[3]) > MAX_PORT:
+        raise InvalidSettingError(name, text, f"{scheme}://HOST:PORT or HOST:PORT, without TLS")
+    return Address(match[2].strip("[]"), int(match[3]))
+
+
 def _protocols(text: str) -> dict[str, str]:
-    """`NAME:PROTOCOL,…` as a mapping; the names of protocols stand for themselves anyway."""
+    """Parse `NAME:PROTOCOL,…`; the names of protocols need no entry."""
     pairs = (part.partition(":") for part in _listed(text))
     return {label.strip(): protocol.strip() for label, _, protocol in pairs}
 

@@ -18,6 +18,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from strandlog.config.setting import MAX_INT
+from strandlog.config.tables.server import Address
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import Calls
@@ -63,21 +64,21 @@ class GrpcListener:
         self._asked_port = port
         self._port = 0  # once it listens
 
-    async def start(self) -> tuple[str, int]:
-        """Listen; the address."""
+    async def start(self) -> Address:
+        """Bind; returns the bound address."""
         where = f"[{self._host}]" if ":" in self._host else self._host
         try:
             port = self._server.add_insecure_port(f"{where}:{self._asked_port}")
         except RuntimeError as error:
             raise OSError(
-                f"gRPC cannot listen on {where}:{self._asked_port}: choose another --grpc-port, or "
-                f"--no-grpc"
+                f"gRPC cannot listen on {where}:{self._asked_port}: set grpc.listener or "
+                f"--grpc-port to another address, or use --no-grpc"
             ) from error
         await self._server.start()
         self._port = port
-        return self._host, port
+        return Address(self._host, port)
 
-    def begin(self) -> None:
+    def serve(self) -> None:
         """Everything is loaded."""
 
     async def stop(self, grace_seconds: float) -> None:

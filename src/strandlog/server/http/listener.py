@@ -1,7 +1,7 @@
 """Binds the HTTP socket before `ready`; loads and runs the web application after it.
 
     start    bind: from here on the kernel queues connections
-    begin    load the web framework in a thread, then serve
+    serve    load the web framework in a thread, then serve
     stop     end live streams, give requests some time, close the remaining connections
 
 A broker is ready in a third of a second; the framework takes as long again to load. So this module,
@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from strandlog.config.resolve import Chosen
+from strandlog.config.tables.server import Address
 from strandlog.server.core import ServerCore
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class HttpListener:
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
 
-    async def start(self) -> tuple[str, int]:
-        """Binds the socket and returns its address."""
+    async def start(self) -> Address:
+        """Bind; returns the bound address."""
         host, port = self._options.host, self._options.port
         try:
             [found, *_] = await asyncio.get_running_loop().getaddrinfo(
@@ -70,16 +71,16 @@ class HttpListener:
             self._socket = socket.create_server(found[4][:2], family=found[0], backlog=BACKLOG)
         except OSError as error:
             raise OSError(
-                f"HTTP cannot listen on {host}:{port} ({error.strerror}): choose another "
-                f"--http-port, or --no-http"
+                f"HTTP cannot listen on {host}:{port} ({error.strerror}): set http.listener "
+                f"or --http-port to another address, or use --no-http"
             ) from error
         self._socket.setblocking(False)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it; Linux has it
             stall_ms = STALL_SECONDS * 1000
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
-        return host, self._socket.getsockname()[1]
+        return Address(host, self._socket.getsockname()[1])
 
-    def begin(self) -> None:
+    def serve(self) -> None:
         self._task = asyncio.create_task(self._serve(), name="HTTP")
         self._task.add_done_callback(self._ended)
 

@@ -8,12 +8,16 @@ logged, and the connection is closed, the broker lives on.
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from strandlog.broker.deferred import Deferred
 from strandlog.clock import stopwatch
+from strandlog.config.setting import Value
+from strandlog.config.tables.server import Address
 from strandlog.errors import DataError, StrandlogError
 from strandlog.protocol.kafka.api import API_VERSIONS
 from strandlog.protocol.kafka.encoder import response_encoder
@@ -22,6 +26,7 @@ from strandlog.server.core import ServerCore
 from strandlog.server.kafka.api import KAFKA_APIS, SUPPORTED_VERSIONS
 from strandlog.server.kafka.connection import Connection, PendingReply
 from strandlog.server.kafka.request import Request
+from strandlog.server.listeners import ListenerConfig
 from strandlog.server.memory import DecodingGate
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Work
@@ -30,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 UNSUPPORTED_VERSION = 35
 NODE_ID = 0
+BACKLOG = 1024
 SLOW_HANDLER_SECONDS = 0.05
 DECODED_TOGETHER_BYTES = 2 * 1024 * 1024  # of large requests that are worked on at a time
 
@@ -42,8 +48,8 @@ class KafkaDoor:
     def __init__(
         self,
         core: ServerCore,
+        config: ListenerConfig,
         *,
-        advertised: tuple[str, int] | None = None,
         max_inflight: int = 64,
     ) -> None:
         import strandlog.server.kafka.handlers  # noqa: F401, PLC0415 - they know the door
@@ -62,13 +68,46 @@ class KafkaDoor:
         self.replies = core.reply_bytes
         self.decoding = DecodingGate(DECODED_TOGETHER_BYTES)
         self.turns = core.turns
-        self._advertised = advertised
+        self._config = config
+        self._server: asyncio.Server | None = None
+        self.listener_settings: Mapping[str, Value] = {}  # of all listeners, once they are open
         self._connections: set[Connection] = set()
         self._quiet_until = 0.0
 
     def advertised(self, connection: Connection) -> tuple[str, int]:
-        """The address that clients are told: the one they reached, unless told otherwise."""
-        return self._advertised or connection.local_address
+        """The address in responses: the configured one, or the one that the client reached."""
+        return self._config.advertised or connection.local_address
+
+    # -- listening -------------------------------------------------------------------------------
+
+    async def start(self) -> Address:
+        host, port = self._config.address
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(self), host, port, backlog=BACKLOG
+            )
+        except OSError as error:
+            error.add_note(
+                "this machine has no such address: choose another --host"
+                if error.errno == errno.EADDRNOTAVAIL
+                else "stop what listens there, or choose another --host or --port"
+            )
+            raise
+        return Address(*self._server.sockets[0].getsockname()[:2])
+
+    def serve(self) -> None:
+        """Connections are served since `start`."""
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stop accepting and reading. Requests in progress are answered; `close_all` ends those
+        that the server does not wait for any longer."""
+        del grace_seconds
+        self.stop_accepting()
+        self.drain()
 
     # -- connections -----------------------------------------------------------------------------
 

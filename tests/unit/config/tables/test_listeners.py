@@ -1,4 +1,4 @@
-"""Listeners and the data folder, as Kafka's files say them."""
+"""Settings of the listeners and of the data folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ def test_defaults() -> None:
     found, wrong = server_settings(DEFAULTS)
     assert not wrong
     assert found is not None
-    assert found == (Address("127.0.0.1", 9092), None, "./data", 9094, 9095, ())
+    assert found.listen == Address("127.0.0.1", 9092)
+    assert (found.grpc, found.http) == (Address("127.0.0.1", 9094), Address("127.0.0.1", 9095))
+    assert (found.advertised, found.data, found.http_hosts) == (None, "./data", ())
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,29 @@ def test_a_listener(text: str, address: tuple[str, int]) -> None:
     assert found.listen == address
 
 
-def test_listeners_of_controllers_and_names_of_ones_own() -> None:
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ({}, ("127.0.0.1", 9095)),
+        ({"http.port": "0"}, ("127.0.0.1", 0)),
+        ({"http.port": "-1"}, None),
+        ({"http.listener": "http://0.0.0.0:8080"}, ("0.0.0.0", 8080)),
+        ({"http.listener": "http://[::1]:8080/"}, ("::1", 8080)),
+        ({"http.listener": "console.lan:8080"}, ("console.lan", 8080)),
+        ({"http.listener": "[::1]:8080", "http.port": "-1"}, ("::1", 8080)),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, ("127.0.0.1", 9095)),
+    ],
+)
+def test_http_listens_on_loopback_unless_http_listener_is_set(
+    given: dict[str, str], address: tuple[str, int] | None
+) -> None:
+    found, wrong = server_settings({**DEFAULTS, **given})
+    assert not wrong
+    assert found is not None
+    assert found.http == address
+
+
+def test_listeners_of_controllers_are_ignored_and_names_are_mapped() -> None:
     found, wrong = server_settings(
         {
             **DEFAULTS,
@@ -51,26 +75,30 @@ def test_listeners_of_controllers_and_names_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("listeners", "SSL://:9093", "only PLAINTEXT; the broker does not speak SSL"),
-        ("listeners", "SASL_PLAINTEXT://:9093", "does not speak SASL_PLAINTEXT"),
+        ("listeners", "SSL://:9093", "only PLAINTEXT; the broker does not support SSL"),
+        ("listeners", "SASL_PLAINTEXT://:9093", "does not support SASL_PLAINTEXT"),
         ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "exactly one listener"),
         ("listeners", "", "exactly one listener"),
         ("listeners", "localhost:9092", "PLAINTEXT://HOST:PORT"),
         ("listeners", "PLAINTEXT://h:70000", "PLAINTEXT://HOST:PORT"),
         ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "name the host as they see it"),
         ("advertised.listeners", "PLAINTEXT://:9092", "name the host as they see it"),
+        ("http.listener", "https://localhost:9095", "http://HOST:PORT or HOST:PORT, without TLS"),
+        ("http.listener", "grpc://localhost:9095", "http://HOST:PORT"),
+        ("http.listener", ":9095", "http://HOST:PORT"),
+        ("grpc.listener", "localhost:70000", "grpc://HOST:PORT"),
         ("log.dirs", "/a,/b", "one folder"),
         ("log.dirs", " ", "one folder"),
     ],
 )
-def test_what_cannot_be_served_is_refused(name: str, text: str, words: str) -> None:
+def test_an_invalid_setting_is_reported(name: str, text: str, words: str) -> None:
     found, wrong = server_settings({**DEFAULTS, name: text})
     assert found is None
     assert [row.name for row in wrong] == [name]
     assert words in str(wrong[0].error)
 
 
-def test_http_knows_the_names_that_clients_are_told() -> None:
+def test_http_allows_the_advertised_host_name() -> None:
     found, wrong = server_settings(
         {
             **DEFAULTS,

@@ -7,9 +7,10 @@ A value comes from the first of these that has one, and `synonyms` lists all tha
     broker    this node's  >  all nodes'  >  what it was started with  >  the built-in default
     group     the built-in default
 
-The broker also lists where it listens, as it is now: `listeners`, `log.dirs`, `node.id`, and the
-ports of its other listeners, `grpc.port` and `http.port`, -1 for one that is not open. A client
-finds such a listener on the host that it reached.
+The broker also lists where it listens, with the values in effect: `listeners`, `log.dirs`,
+`node.id`, and its other listeners, `http.listener` and `grpc.listener` (empty if not open) with
+their ports (-1). From `http.listener` a client finds the console and the API: a wildcard host
+stands for the address that it connected to, a loopback host is of use only over loopback.
 
 Topics and the dynamic settings of the broker can be changed while it runs: resource "0" is this
 node, resource "" the default of all nodes. AlterConfigs, the older API, replaces everything that
@@ -84,8 +85,8 @@ Layer = tuple[str, Value, int]  # the name that a value was given under, the val
         "documentation."
     ),
     notes=(
-        "The permission depends on the resource. `grpc.port` and `http.port` of the broker "
-        "are the ports that are open; -1 for a listener that is not."
+        "The permission depends on the resource. `grpc.listener` and `http.listener` of the broker "
+        "have the port that is open; they are empty for a listener that is not."
     ),
 )
 def describe_configs(door: KafkaDoor, request: Request) -> Work[None]:
@@ -165,8 +166,7 @@ def _listener_layers(door: KafkaDoor, request: Request) -> list[tuple[Setting, l
     """Where the broker listens and keeps its data, with the values in effect rather than those
     that it was given: port 0 becomes the port that it got."""
     host, port = door.advertised(request.connection)
-    actual = door.core.listener_settings
-    actual = {"advertised.listeners": f"PLAINTEXT://{host}:{port}", **actual}
+    actual = {"advertised.listeners": f"PLAINTEXT://{host}:{port}", **door.listener_settings}
     found = []
     for name, value in actual.items():
         row = SERVER_SETTINGS[name]

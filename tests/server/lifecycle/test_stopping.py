@@ -197,7 +197,7 @@ def test_a_task_whose_exception_is_lost_stops_the_server(tmp_path: Path) -> None
         raise _BrokenError("no code awaits this")
 
     async def run() -> str:
-        server = Server(ServerOptions(str(tmp_path / "data"), kafka_port=0))
+        server = Server(ServerOptions(str(tmp_path / "data")))
         await server.start()
         try:
             task = asyncio.ensure_future(die())

@@ -17,7 +17,7 @@ from strandlog.broker.metrics import LIMITS_SECONDS
 from strandlog.broker.metrics import table as metrics
 from strandlog.cli.main import COMMANDS
 from strandlog.config.setting import SettingTable
-from strandlog.config.sources.kafka_names import ALIASES, NO_EFFECT, PROTECTION
+from strandlog.config.sources.kafka_names import ALIASES, NO_EFFECT, SECURITY
 from strandlog.config.tables import client as client_settings
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.server import SERVER_SETTINGS
@@ -61,7 +61,7 @@ def settings_page() -> str:
         "Without effect; the broker logs a warning at start-up:\n",
         *(f"- {reason}: {_listed(names)}" for reason, names in NO_EFFECT.items()),
         "\nRejected, because ignoring them would leave the broker unprotected: "
-        f"{_listed(PROTECTION)}.",
+        f"{_listed(SECURITY)}.",
         "\n## Client\n",
         "Options of the client that Spark's source and sink use, there with the prefix `kafka.`. "
         "Other options have no effect.\n",
@@ -70,7 +70,7 @@ def settings_page() -> str:
         + ", ".join(f"`{name}` ({known})" for name, known in client_settings.ALIASES.items())
         + ".\n",
         "Rejected, because ignoring them would weaken security: "
-        f"{_listed(tuple(client_settings.PROTECTION))}.",
+        f"{_listed(tuple(client_settings.SECURITY))}.",
     ]
     return "\n".join(parts) + "\n"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strandlog.config.origin import Origin, Source
-from strandlog.config.resolve import Configuration, known_names, settle
+from strandlog.config.resolve import Configuration, known_names, resolve
 from strandlog.config.sources.environment import read_environment
 from strandlog.errors import ConfigurationError
 
@@ -36,7 +36,7 @@ def read_file(path: str) -> Source:
     except UnicodeDecodeError as error:
         source = Source()
         line = data.count(b"\n", 0, error.start) + 1
-        source.complain(Origin("file", path, line), "invalid UTF-8; save the file as UTF-8")
+        source.add_problem(Origin("file", path, line), "invalid UTF-8; save the file as UTF-8")
         return source
 
 
@@ -58,4 +58,4 @@ def read_configuration(file: str | None, given: Sequence[str]) -> Configuration:
     """The settings from file, environment and `--set`, resolved."""
     sources = [read_file(file)] if file else []
     sources += [read_environment(os.environ, known_names()), _options(given)]
-    return settle(sources)
+    return resolve(sources)

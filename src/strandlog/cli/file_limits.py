@@ -78,7 +78,7 @@ def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
         "grpc.max.connections": grpc,
         "max.connections": min(settings.max_connections, rest - http - grpc),
     }
-    return broker_settings({**settings.given, **lowered})
+    return broker_settings({**settings.explicit, **lowered})
 
 
 def raise_limit(settings: BrokerSettings) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair, read_configuration
 from strandlog.cli.file_limits import fit_to_limit, raise_limit, wanted
 from strandlog.config.origin import Origin
-from strandlog.config.resolve import Chosen
+from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.server import (
@@ -173,7 +173,9 @@ def _listener(arguments: ServeArguments, server: ServerSettings) -> str | None:
     return f"PLAINTEXT://{host}:{port}"
 
 
-def _command_line_settings(arguments: ServeArguments, server: ServerSettings) -> dict[str, Chosen]:
+def _command_line_settings(
+    arguments: ServeArguments, server: ServerSettings
+) -> dict[str, ResolvedSetting]:
     """Settings given as DATA or by an option other than --set; they take precedence."""
     given: dict[str, tuple[Value | None, str]] = {
         "log.dirs": (arguments.data, "DATA"),
@@ -183,7 +185,7 @@ def _command_line_settings(arguments: ServeArguments, server: ServerSettings) ->
         "http.port": (-1 if arguments.no_http else arguments.http_port, "--http-port"),
     }
     return {
-        name: Chosen(SERVER_SETTINGS[name], value, Origin("option", where))
+        name: ResolvedSetting(SERVER_SETTINGS[name], value, Origin("option", where))
         for name, (value, where) in given.items()
         if value is not None
     }

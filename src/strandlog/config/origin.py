@@ -1,14 +1,14 @@
-"""Where a value comes from, from the weakest to the strongest.
+"""Records where a setting was given: default, file and line, environment variable or option.
 
-    default       built in
+    default       built in                                          lowest precedence
     file          FILE:LINE
     environment   the variable
-    option        --set, or the option or argument that says the same
-    dynamic       changed by a client while the broker runs (AlterConfigs)
+    option        --set, or an option or argument with the same meaning
+    dynamic       changed by a client at run time (AlterConfigs)    highest precedence
 
-An `Entry` is a value that somebody gave, not looked at yet; a `Problem` is what is wrong with one,
-with the way out. What reads a source gives a `Source`: all entries and all problems of it, for
-people mend a file faster when they are told everything at once.
+An `Entry` is a value that is not parsed yet, a `Problem` describes an invalid entry. Reading a
+source returns a `Source` with all its entries and all its problems, so that a user can correct a
+file in one pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 OriginKind = Literal["default", "file", "environment", "option", "dynamic"]
-STRENGTH: dict[str, int] = {kind: rank for rank, kind in enumerate(get_args(OriginKind))}
+PRECEDENCE: dict[str, int] = {kind: rank for rank, kind in enumerate(get_args(OriginKind))}
 
 
 class Origin(NamedTuple):
@@ -38,7 +38,7 @@ DYNAMIC = Origin("dynamic", "AlterConfigs")
 
 
 class Entry(NamedTuple):
-    """A setting that somebody gave, as it was written."""
+    """A setting as it was written in a source."""
 
     name: str
     raw: object
@@ -46,10 +46,10 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong with an entry, and what to do about it."""
+    """Why an entry is invalid, and what to do."""
 
     origin: Origin
-    name: str  # of the setting; empty when the source as a whole is meant
+    name: str  # of the setting; empty if the whole source is invalid
     text: str
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Source:
-    """Everything that one source says."""
+    """The entries and problems of one source."""
 
     entries: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -66,5 +66,5 @@ class Source:
     def add(self, name: str, raw: object, origin: Origin) -> None:
         self.entries.append(Entry(name, raw, origin))
 
-    def complain(self, origin: Origin, text: str, name: str = "") -> None:
+    def add_problem(self, origin: Origin, text: str, name: str = "") -> None:
         self.problems.append(Problem(origin, name, text))

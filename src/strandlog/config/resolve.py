@@ -1,10 +1,9 @@
-"""All sources of settings merged: for each setting the value that counts, and where it was given.
+"""Merges all sources into one value per setting and collects every error before it raises.
 
-    built in  <  file  <  environment  <  --set and other options
+    default  <  file  <  environment  <  --set and other options
 
-Within one source a setting in milliseconds beats its forms in minutes and hours, and of two equal
-names the later counts. Everything wrong is collected, nothing is raised before all was looked at:
-`problems` keep a broker from starting, `notes` do not.
+Within one source, a setting in milliseconds takes precedence over its forms in minutes and hours,
+and of two equal names the later wins. `problems` keep a broker from starting, `notes` are warnings.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from strandlog.config.origin import DEFAULT, STRENGTH, Entry, Origin, Problem, Source
+from strandlog.config.origin import DEFAULT, PRECEDENCE, Entry, Origin, Problem, Source
 from strandlog.config.setting import Setting, Value
 from strandlog.config.sources.kafka_names import (
     ALIASES,
     Alias,
-    asks_for_protection,
+    is_security_setting,
     reason_without_effect,
 )
 from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings, broker_settings
@@ -31,19 +30,19 @@ from strandlog.config.tables.server import (
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import ConfigurationError, InvalidSettingError
 
-PROTECTION_TEXT = (
-    "{name} asks for protection that this broker does not have; put it behind something that has, "
-    "or remove the line if everybody may connect"
+SECURITY_TEXT = (
+    "{name} configures security that this broker does not have; put the broker behind a proxy that "
+    "has it, or remove the setting if any client may connect"
 )
 
 
-class Chosen(NamedTuple):
-    """The value of a setting that counts."""
+class ResolvedSetting(NamedTuple):
+    """The value of a setting and its origin."""
 
     row: Setting
     value: Value
     origin: Origin
-    precision: int = 0  # of the unit that it was given in: milliseconds beat hours
+    precision: int = 0  # of the unit it was given in; milliseconds take precedence over hours
 
     @property
     def is_default(self) -> bool:
@@ -51,13 +50,13 @@ class Chosen(NamedTuple):
 
 
 def all_rows() -> Iterator[Setting]:
-    """Every setting that a file may have."""
+    """Every setting that a settings file may have."""
     yield from SERVER_SETTINGS
     yield from BROKER_SETTINGS
 
 
 def known_names() -> list[str]:
-    """Their names, other names included."""
+    """The names of all settings, including aliases."""
     return [*(row.name for row in all_rows()), *ALIASES]
 
 
@@ -65,88 +64,92 @@ def known_names() -> list[str]:
 class Configuration:
     """Every setting with its value and origin."""
 
-    chosen: dict[str, Chosen] = field(default_factory=dict)
+    chosen: dict[str, ResolvedSetting] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
-    server: ServerSettings | None = None  # unless something is wrong with it
+    server: ServerSettings | None = None  # None if these settings are invalid
 
     def check(self) -> None:
-        """Raise unless everything can be used."""
+        """Raise `ConfigurationError` if there are problems."""
         if self.problems:
             raise ConfigurationError([str(problem) for problem in self.problems])
 
     def broker_settings(self) -> BrokerSettings:
-        """The broker's part of it."""
-        given = {
+        """The broker settings."""
+        explicit = {
             name: each.value
             for name, each in self.chosen.items()
             if name in BROKER_SETTINGS and not each.is_default
         }
-        return broker_settings(given)
+        return broker_settings(explicit)
 
     # -- merging -------------------------------------------------------------------------------
 
-    def take(self, entry: Entry) -> None:
-        """Look at one entry, and let it count if nothing stronger does."""
+    def add_entry(self, entry: Entry) -> None:
+        """Parse one entry; it replaces the value unless that has higher precedence."""
         alias = ALIASES.get(entry.name) or Alias(entry.name)
         row = _row(alias.name)
         if row is None:
-            self._take_unknown(entry)
+            self._add_unknown(entry)
             return
         try:
             value = _parsed(row, alias, entry)
         except InvalidSettingError as error:
             self.problems.append(Problem(entry.origin, entry.name, str(error)))
             return
-        new = Chosen(row, value, entry.origin, -alias.unit_ms)
+        new = ResolvedSetting(row, value, entry.origin, -alias.unit_ms)
         old = self.chosen[row.name]
-        if _strength(new) < _strength(old):
+        if _precedence(new) < _precedence(old):
             return
         if new.origin.kind == old.origin.kind == "file" and new.precision == old.precision:
-            text = f"{entry.name} was given in line {old.origin.line} already; this one counts"
+            text = f"{entry.name} is also set in line {old.origin.line}; this line takes precedence"
             self.notes.append(Problem(entry.origin, entry.name, text))
         self.chosen[row.name] = new
 
-    def _take_unknown(self, entry: Entry) -> None:
+    def _add_unknown(self, entry: Entry) -> None:
         name = entry.name
         reason = reason_without_effect(name)
         if reason is not None:
-            text = f"{name} has no effect here: {reason}"
+            text = f"{name} has no effect: {reason}"
             self.notes.append(Problem(entry.origin, name, text))
-        elif asks_for_protection(name):
-            text = PROTECTION_TEXT.format(name=name)
+        elif is_security_setting(name):
+            text = SECURITY_TEXT.format(name=name)
             self.problems.append(Problem(entry.origin, name, text))
         else:
             self.problems.append(Problem(entry.origin, name, _unknown_text(name)))
 
     def finish(self) -> None:
-        """Hold settings against each other, now that all are known."""
+        """Check the settings that depend on each other."""
         low, high = (self.chosen[f"group.{end}.session.timeout.ms"] for end in ("min", "max"))
         if _number(low) > _number(high):
-            text = f"{low.row.name} is {low.value}, above {high.row.name}, which is {high.value}"
-            self.problems.append(Problem(max(low, high, key=_strength).origin, low.row.name, text))
+            text = f"{low.row.name} ({low.value}) exceeds {high.row.name} ({high.value})"
+            self.problems.append(
+                Problem(max(low, high, key=_precedence).origin, low.row.name, text)
+            )
         values = {row.name: str(self.chosen[row.name].value) for row in SERVER_SETTINGS}
         self.server, wrong = server_settings(values)
         for name, error in wrong:
             self.problems.append(Problem(self.chosen[name].origin, name, str(error)))
 
 
-def settle(sources: Iterable[Source]) -> Configuration:
-    """The configuration that the sources come to."""
-    merged = Configuration({row.name: Chosen(row, row.default, DEFAULT) for row in all_rows()})
+def resolve(sources: Iterable[Source]) -> Configuration:
+    """Merge the sources into one configuration."""
+    merged = Configuration(
+        {row.name: ResolvedSetting(row, row.default, DEFAULT) for row in all_rows()}
+    )
     for source in sources:
         merged.problems += source.problems
         for entry in source.entries:
-            merged.take(entry)
+            merged.add_entry(entry)
     merged.finish()
     return merged
 
 
-def _strength(chosen: Chosen) -> tuple[int, int]:
-    return STRENGTH[chosen.origin.kind], chosen.precision
+def _precedence(chosen: ResolvedSetting) -> tuple[int, int]:
+    return PRECEDENCE[chosen.origin.kind], chosen.precision
 
 
-def _number(chosen: Chosen) -> float:
+def _number(chosen: ResolvedSetting) -> float:
     assert isinstance(chosen.value, int)
     return chosen.value
 
@@ -167,16 +170,16 @@ def _parsed(row: Setting, alias: Alias, entry: Entry) -> Value:
         raise InvalidSettingError(
             entry.name,
             entry.raw,
-            f"expected a whole number of {alias.unit}; {row.name} takes 5s or 7d",
+            f"expected an integer number of {alias.unit}; {row.name} takes 5s or 7d",
         ) from None
-    # -1 is "no limit" in every unit.
+    # -1 means "no limit" in every unit.
     return row.parse(count if count < 0 else count * alias.unit_ms)
 
 
 def _unknown_text(name: str) -> str:
     if name in TOPIC_SETTINGS:
         broker_name = TOPIC_SETTINGS[name].broker_name
-        return f"{name} is a setting of topics; their default is set with {broker_name!r}"
+        return f"{name} is a topic setting; set its default with {broker_name!r}"
     near = difflib.get_close_matches(name, known_names(), n=1, cutoff=0.7)
-    hint = f"did you mean {near[0]!r}?" if near else "'strandlog config show' lists all names"
+    hint = f"did you mean {near[0]!r}?" if near else "'strandlog config show' lists all settings"
     return f"unknown setting {name!r}; {hint}"

@@ -1,16 +1,20 @@
-"""One setting: its name, type, default, bounds and sentence of help, and the table that holds many.
+"""One setting (name, type, default, bounds, help) and the table that holds many.
 
-A `Setting` row is the single place where a setting is described; validation, command-line help,
-DescribeConfigs, the reference page and the typed attribute all derive from it. Values come in as
-text (Kafka's form) or as the Python value, and are kept as the Python value.
+A setting is declared once, as an attribute of a dataclass:
+
+    retention_ms: int = setting(kind="ms", default=7 * DAY_MS, minimum=-1, help="…")
+
+Its name is the attribute's, with dots for underscores (`retention.ms`). Tables, validation,
+command-line help, DescribeConfigs and the reference page derive from the declarations. Values are
+given as text in Kafka's format or as Python values, and are stored as Python values.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
 from strandlog.config.units import parse_bytes, parse_duration_ms
 from strandlog.errors import InvalidSettingError, UnknownSettingError
@@ -20,12 +24,12 @@ Kind = Literal["int", "bytes", "ms", "float", "bool", "choice", "list", "text"]
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
-DEFAULT_BATCH_MAX_RECORDS = 1_000_000  # for a log that is opened without a broker, too
+DEFAULT_BATCH_MAX_RECORDS = 1_000_000  # also of a log that is opened without a broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row of a table of settings."""
+    """The declaration of one setting."""
 
     name: str
     kind: Kind
@@ -34,12 +38,12 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    allows_empty: bool = False  # of a list
+    allows_empty: bool = False  # for kind="list"
     dynamic: bool = True
-    broker_name: str = ""  # of a topic's setting: the broker's setting that is its default
+    broker_name: str = ""  # of a topic setting: the broker setting that supplies its default
 
     def parse(self, raw: object) -> Value:
-        """The value that `raw` stands for; `InvalidSettingError` names the allowed ones."""
+        """Parse and validate a value; raises `InvalidSettingError`."""
         try:
             value = self._convert(raw)
         except (ValueError, TypeError, KeyError) as error:
@@ -79,30 +83,49 @@ class Setting:
         return low and (self.maximum is None or value <= self.maximum)
 
     def allowed(self) -> str:
-        """The allowed values in words."""
+        """Describes the allowed values."""
         match self.kind:
             case "bool":
                 return "true or false"
             case "choice":
                 return "one of " + ", ".join(self.choices)
             case "list":
-                words = "a comma-separated list of " + ", ".join(self.choices)
-                return words + ", or nothing" if self.allows_empty else words
+                text = "a comma-separated list of " + ", ".join(self.choices)
+                return text + ", or nothing" if self.allows_empty else text
             case "text":
                 return "text"
         noun = {"bytes": "a size in bytes (or 512KiB, 1GiB)", "ms": "a time in ms (or 5s, 7d)"}
-        words = noun.get(self.kind, "a number")
+        text = noun.get(self.kind, "a number")
         if self.minimum is not None:
-            words += f", at least {self.minimum}"
+            text += f", at least {self.minimum}"
         if self.maximum is not None and self.maximum < MAX_LONG:
-            words += f", at most {self.maximum}"
-        return words
+            text += f", at most {self.maximum}"
+        return text
 
     def format(self, value: Value) -> str:
-        """The value as Kafka writes it."""
+        """The value in Kafka's format."""
         if isinstance(value, bool):
             return "true" if value else "false"
         return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def setting(*, default: Value, **row: Any) -> Any:
+    """Declares a setting as a dataclass field, with the arguments of `Setting` except name."""
+    return field(default=default, metadata={"setting": Setting(name="", default=default, **row)})
+
+
+def attribute_of(name: str) -> str:
+    """The attribute that holds a setting."""
+    return name.replace(".", "_")
+
+
+def declared_settings(cls: type[Any]) -> tuple[Setting, ...]:
+    """The settings that a dataclass declares."""
+    return tuple(
+        replace(each.metadata["setting"], name=each.name.replace("_", "."))
+        for each in fields(cls)
+        if "setting" in each.metadata
+    )
 
 
 class SettingTable:
@@ -110,7 +133,7 @@ class SettingTable:
 
     def __init__(self, rows: tuple[Setting, ...]) -> None:
         self._rows = {row.name: row for row in rows}
-        assert len(self._rows) == len(rows), "a setting is declared twice"
+        assert len(self._rows) == len(rows), "two settings have the same name"
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._rows.values())
@@ -126,9 +149,9 @@ class SettingTable:
         return name in self._rows
 
     def parse(self, overrides: Mapping[str, object]) -> dict[str, Value]:
-        """Validated overrides only; unknown names and bad values raise."""
+        """Validate overrides; raises for an unknown name or an invalid value."""
         return {name: self[name].parse(raw) for name, raw in overrides.items()}
 
     def resolve(self, overrides: Mapping[str, Value]) -> dict[str, Value]:
-        """Every setting with its value: the override where there is one, else the default."""
+        """The value of every setting: its override or its default."""
         return {row.name: overrides.get(row.name, row.default) for row in self}

@@ -1,8 +1,8 @@
-"""Sizes and times as people write them: `512MiB`, `7d`, and Kafka's bare integers.
+"""Parses sizes and durations such as `512MiB` and `7d`.
 
-A bare integer is bytes or milliseconds. Sizes take B, KB/KiB, MB/MiB, GB/GiB (KB = 1000, KiB =
-1024); times take ms, s, m, h, d. A negative bare integer passes through, for Kafka says -1 for "no
-limit".
+An integer without a unit is bytes or milliseconds. Sizes take B, KB/KiB, MB/MiB, GB/GiB (KB = 1000,
+KiB = 1024); durations take ms, s, m, h, d. Negative integers without a unit are accepted, because
+-1 means "no limit" in Kafka.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _QUANTITY = re.compile(r"^(-?\d+)\s*([A-Za-z]*)$")
 
 
 def parse_bytes(text: str) -> int:
-    """`"64MiB"` → 67108864; ValueError when it is not a size."""
+    """`"64MiB"` → 67108864; raises ValueError."""
     return _parse(text, _BYTES)
 
 
 def parse_duration_ms(text: str) -> int:
-    """`"7d"` → 604800000; ValueError when it is not a time."""
+    """`"7d"` → 604800000; raises ValueError."""
     return _parse(text, _MS)
 
 

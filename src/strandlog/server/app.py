@@ -32,7 +32,7 @@ from typing import Any
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import FlushJob
 from strandlog.clock import SystemClock, stopwatch
-from strandlog.config.resolve import Chosen
+from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.server import PLAINTEXT
 from strandlog.errors import ServerCrashError, StorageError
@@ -67,7 +67,9 @@ class ServerOptions:
     settings: BrokerSettings = field(default_factory=broker_settings)
     drain_ms: int = 5_000
     http_hosts: tuple[str, ...] = ()
-    chosen: Mapping[str, Chosen] = field(default_factory=dict)  # every setting with its origin
+    chosen: Mapping[str, ResolvedSetting] = field(
+        default_factory=dict
+    )  # every setting with its origin
 
 
 def execute_all(jobs: list[FlushJob]) -> list[StorageError | None]:

@@ -53,7 +53,7 @@ def test_a_server_properties_file_of_kafka_works(tmp_path: Path) -> None:
         admin = AdminClient({"bootstrap.servers": ready["kafka"]})
         brokers = admin.list_topics(timeout=10).brokers
         assert [(each.host, each.port) for each in brokers.values()] == [("127.0.0.1", 19092)]
-    assert "process.roles has no effect here: there is one node" in ready["stderr"]
+    assert "process.roles has no effect: there is one broker" in ready["stderr"]
 
 
 def test_precedence_is_option_environment_file(tmp_path: Path) -> None:

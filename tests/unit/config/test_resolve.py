@@ -1,4 +1,4 @@
-"""Sources merged: what counts, where it came from, everything that is wrong at once."""
+"""Merging of sources: precedence, origins, and all problems at once."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from strandlog.config.origin import Origin, Source
-from strandlog.config.resolve import Configuration, all_rows, settle
+from strandlog.config.resolve import Configuration, all_rows, resolve
 from strandlog.config.sources.kafka_names import (
     ALIASES,
     NO_EFFECT,
-    PROTECTION,
+    SECURITY,
     reason_without_effect,
 )
 from strandlog.config.sources.properties import read_properties
 from strandlog.config.sources.toml import read_toml
 from strandlog.errors import ConfigurationError
 
-# The settings of the file that comes with Kafka 4.
+# The settings of the server.properties file of Kafka 4.
 STOCK = """
 process.roles=broker,controller
 node.id=1
@@ -64,12 +64,12 @@ def _shown(configuration: Configuration, name: str) -> tuple[object, str]:
     return chosen.value, str(chosen.origin)
 
 
-def test_the_stronger_source_counts_whatever_the_order() -> None:
+def test_precedence_does_not_depend_on_the_order_of_sources() -> None:
     file = _file("num.partitions=2\nlog.retention.ms=2\nlog.segment.bytes=2048")
     environment = _given("environment", "STRANDLOG_X", num_partitions="3", log_retention_ms="3")
     options = _given("option", "--set", num_partitions="4")
     for sources in ([file, environment, options], [options, environment, file]):
-        merged = settle(sources)
+        merged = resolve(sources)
         merged.check()
         assert _shown(merged, "num.partitions") == (4, "--set")
         assert _shown(merged, "log.retention.ms") == (3, "STRANDLOG_X")
@@ -77,9 +77,9 @@ def test_the_stronger_source_counts_whatever_the_order() -> None:
         assert _shown(merged, "log.roll.ms") == (604_800_000, "default")
 
 
-def test_only_what_was_given_reaches_the_broker_as_given() -> None:
-    settings = settle([_file("num.partitions=2\nlog.roll.hours=1")]).broker_settings()
-    assert dict(settings.given) == {"num.partitions": 2, "log.roll.ms": 3_600_000}
+def test_only_explicit_values_are_passed_to_the_broker() -> None:
+    settings = resolve([_file("num.partitions=2\nlog.roll.hours=1")]).broker_settings()
+    assert dict(settings.explicit) == {"num.partitions": 2, "log.roll.ms": 3_600_000}
     assert settings.num_partitions == 2
     assert settings.topic_defaults == {"segment.ms": 3_600_000}
 
@@ -95,21 +95,21 @@ def test_only_what_was_given_reaches_the_broker_as_given() -> None:
         ("log.retention.ms=7d", 604_800_000),
     ],
 )
-def test_the_finer_unit_wins_in_one_source(text: str, value: int) -> None:
-    merged = settle([_file(text)])
+def test_the_finer_unit_takes_precedence_within_a_source(text: str, value: int) -> None:
+    merged = resolve([_file(text)])
     merged.check()
     assert not merged.notes
     assert merged.chosen["log.retention.ms"].value == value
 
 
-def test_hours_of_a_stronger_source_beat_milliseconds_of_a_weaker_one() -> None:
+def test_hours_in_a_higher_source_override_milliseconds_in_a_lower_one() -> None:
     options = _given("option", "--set", log_retention_hours="1")
-    merged = settle([_file("log.retention.ms=5"), options])
+    merged = resolve([_file("log.retention.ms=5"), options])
     assert _shown(merged, "log.retention.ms") == (3_600_000, "--set")
 
 
-def test_the_file_that_comes_with_kafka_works() -> None:
-    merged = settle([_file(STOCK)])
+def test_the_server_properties_of_kafka_are_accepted() -> None:
+    merged = resolve([_file(STOCK)])
     merged.check()
     assert merged.server is not None
     assert merged.server.listen == ("0.0.0.0", 9092)
@@ -119,8 +119,8 @@ def test_the_file_that_comes_with_kafka_works() -> None:
     assert not any("log." in note.name for note in merged.notes if "state" not in note.name)
 
 
-def test_everything_wrong_is_told_at_once_with_its_line() -> None:
-    merged = settle(
+def test_all_problems_are_reported_at_once_with_their_lines() -> None:
+    merged = resolve(
         [
             _file(
                 "log.retenton.ms=1\n"
@@ -133,67 +133,64 @@ def test_everything_wrong_is_told_at_once_with_its_line() -> None:
             )
         ]
     )
-    told = [str(problem) for problem in merged.problems]
+    messages = [str(problem) for problem in merged.problems]
     expected = [
         "f.properties:1: unknown setting 'log.retenton.ms'; did you mean 'log.retention.ms'?",
-        "f.properties:2: retention.ms is a setting of topics; their default is set with "
-        "'log.retention.ms'",
+        "f.properties:2: retention.ms is a topic setting; set its default with 'log.retention.ms'",
         "f.properties:3: invalid value 'none' for num.partitions: expected a number",
-        "f.properties:4: invalid value '2.5' for log.retention.hours: expected a whole number",
-        "f.properties:6: ssl.keystore.location asks for protection",
+        "f.properties:4: invalid value '2.5' for log.retention.hours: expected an integer",
+        "f.properties:6: ssl.keystore.location configures security",
         "f.properties:7: unknown setting 'quite.something.else'; 'strandlog config show'",
         "f.properties:5: invalid value 'SSL://:9093' for listeners: only PLAINTEXT",
     ]
-    assert len(told) == len(expected)
-    for found, begin in zip(told, expected, strict=True):
+    assert len(messages) == len(expected)
+    for found, begin in zip(messages, expected, strict=True):
         assert found.startswith(begin)
     with pytest.raises(ConfigurationError, match=r"7 problems"):
         merged.check()
 
 
-def test_the_last_of_two_equal_names_counts_and_is_noted() -> None:
-    merged = settle([_file("num.partitions=2\nnum.partitions=3")])
+def test_of_two_equal_names_the_last_wins_with_a_note() -> None:
+    merged = resolve([_file("num.partitions=2\nnum.partitions=3")])
     assert merged.chosen["num.partitions"].value == 3
     (note,) = merged.notes
     assert str(note) == (
-        "f.properties:2: num.partitions was given in line 1 already; this one counts"
+        "f.properties:2: num.partitions is also set in line 1; this line takes precedence"
     )
 
 
-def test_limits_that_contradict_each_other_are_refused() -> None:
-    merged = settle([_file("group.max.session.timeout.ms=5s")])
+def test_contradictory_limits_are_a_problem() -> None:
+    merged = resolve([_file("group.max.session.timeout.ms=5s")])
     (problem,) = merged.problems
-    assert "group.min.session.timeout.ms is 6000, above group.max.session.timeout.ms" in str(
-        problem
-    )
+    assert "group.min.session.timeout.ms (6000) exceeds group.max" in str(problem)
     assert problem.origin.line == 1
 
 
-def test_no_name_has_two_meanings() -> None:
+def test_no_name_is_in_two_lists() -> None:
     settings = {row.name for row in all_rows()}
     assert len(settings) == len(list(all_rows()))
     assert not settings & set(ALIASES)
     assert all(alias.name in settings for alias in ALIASES.values())
     without_effect = {name for names in NO_EFFECT.values() for name in names}
-    assert not without_effect & settings, "it has an effect now: take it out of NO_EFFECT"
-    assert not set(PROTECTION) & settings, "it protects now: take it out of PROTECTION"
+    assert not without_effect & settings, "a setting with effect: remove it from NO_EFFECT"
+    assert not set(SECURITY) & settings, "a supported setting: remove it from SECURITY"
 
 
-def test_no_name_is_the_table_of_another_in_toml() -> None:
+def test_no_name_is_a_toml_table_of_another() -> None:
     names = [row.name for row in all_rows()]
     assert not [(a, b) for a in names for b in names if b.startswith(f"{a}.")]
 
 
-def test_names_without_effect_may_stand_for_many() -> None:
-    assert reason_without_effect("zookeeper.connection.timeout.ms") == "there is one node"
-    assert reason_without_effect("security.inter.broker.protocol") == "there is one node"
+def test_a_prefix_without_effect_matches_all_its_names() -> None:
+    assert reason_without_effect("zookeeper.connection.timeout.ms") == "there is one broker"
+    assert reason_without_effect("security.inter.broker.protocol") == "there is one broker"
     assert reason_without_effect("broker.identity") is None
 
 
-def test_the_example_in_the_guide_is_right() -> None:
+def test_the_example_in_the_guide_is_valid() -> None:
     guide = Path(__file__).parents[3] / "docs" / "guides" / "configure.md"
     (example,) = re.findall(r"```toml\n(.*?)```", guide.read_text(), re.DOTALL)
-    merged = settle([read_toml(example, "server.toml")])
+    merged = resolve([read_toml(example, "server.toml")])
     merged.check()
     assert not merged.notes
     assert _shown(merged, "log.retention.ms") == (259_200_000, "server.toml:10")

@@ -32,7 +32,7 @@ class DynamicSettings:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
-        self._static = dict(settings.given)
+        self._static = dict(settings.explicit)
         self._layers: Layers = {layer: {} for layer in LAYERS}
 
     def load(self, document: Mapping[str, Mapping[str, str]]) -> list[str]:

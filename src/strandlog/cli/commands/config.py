@@ -30,7 +30,7 @@ from strandlog.cli.output import counted, message, print_json, print_table, text
 from strandlog.client.api import ReadableLog
 from strandlog.client.remote.settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
 from strandlog.config.origin import Problem
-from strandlog.config.resolve import Chosen, settle
+from strandlog.config.resolve import ResolvedSetting, resolve
 from strandlog.config.sources.environment import variable_of
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 
@@ -137,13 +137,13 @@ def _print_settings(settings: list[RemoteSetting], changed: bool, *, as_json: bo
     message(f"{counted(sum(row.source_id != SOURCE_DEFAULT for row in rows), 'setting')} changed")
 
 
-def _cells(chosen: Chosen) -> list[str]:
+def _cells(chosen: ResolvedSetting) -> list[str]:
     row = chosen.row
     value = row.format(chosen.value) or "-"
     return [row.name, value, UNITS.get(row.kind, ""), str(chosen.origin), row.help]
 
 
-def _document(chosen: Chosen) -> dict[str, Any]:
+def _document(chosen: ResolvedSetting) -> dict[str, Any]:
     row, origin = chosen.row, chosen.origin
     return {
         "name": row.name,
@@ -163,7 +163,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """List all problems of a settings file; exit with 1 if there are any."""
-    configuration = settle([read_file(file)])
+    configuration = resolve([read_file(file)])
     problems = sorted(configuration.problems, key=_line)
     notes = sorted(configuration.notes, key=_line)
     if as_json:

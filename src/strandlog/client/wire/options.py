@@ -1,8 +1,8 @@
-"""The options of a client, read once: what is wrong with them is said before anything is connected.
+"""Parses and validates client options before anything connects.
 
-`bootstrap` is a list of HOST:PORT, separated by commas, in brackets for IPv6: `[::1]:9092`. The
-port may be left out (9092). The other options are those of config/tables/client.py. An object of
-this class is plain values: it can be pickled and sent to where the client is made.
+`bootstrap` is a comma-separated list of HOST:PORT, with brackets for IPv6: `[::1]:9092`. The
+default port is 9092. The other options are those of config/tables/client.py. `WireOptions` holds
+plain values, so it can be pickled and sent to the process that makes the client.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from strandlog.config.setting import Value
 from strandlog.config.tables.client import (
     ALIASES,
     CLIENT_SETTINGS,
-    PROTECTION,
     SASL_PLAINTEXT,
     SASL_SSL,
+    SECURITY,
     SSL,
 )
 from strandlog.config.tables.server import Address
@@ -37,21 +37,21 @@ _LOWER_CASE = {"ssl.endpoint.identification.algorithm", "isolation.level", "acks
 
 @dataclass(frozen=True)
 class WireOptions:
-    """Where the cluster is and how to talk to it."""
+    """The options of one client."""
 
     bootstrap: tuple[Address, ...]
     values: Mapping[str, Value]
 
     @classmethod
     def parse(cls, bootstrap: str, options: Mapping[str, str]) -> WireOptions:
-        """`SettingError` names what is wrong and what would be right."""
+        """Parse and validate; raises `SettingError`."""
         overrides: dict[str, Value] = {}
         for given, raw in options.items():
             name = ALIASES.get(given, given)
             if name in CLIENT_SETTINGS:
                 overrides[name] = CLIENT_SETTINGS[name].parse(_cased(name, str(raw)))
             elif name != "bootstrap.servers":
-                _refuse_protection(name)
+                _reject_security_setting(name)
                 logger.debug("option %s has no effect on this client", given)
         found = cls(parse_bootstrap(bootstrap), CLIENT_SETTINGS.resolve(overrides))
         found._check_stores()
@@ -64,7 +64,9 @@ class WireOptions:
             name = f"ssl.{store}.type"
             if self.values[f"ssl.{store}.location"] and self.values[name] != "PEM":
                 raise InvalidSettingError(
-                    name, self.values[name], "PEM; convert the store with openssl or keytool"
+                    name,
+                    self.values[name],
+                    "expected PEM; convert the store with openssl or keytool",
                 )
 
     def text(self, name: str) -> str:
@@ -74,7 +76,7 @@ class WireOptions:
         return cast(int, self.values[name])
 
     def seconds(self, name: str) -> float:
-        """A setting in milliseconds as sockets want it."""
+        """A setting in milliseconds, in seconds."""
         return self.number(name) / 1000
 
     def flag(self, name: str) -> bool:
@@ -108,14 +110,14 @@ class WireOptions:
             user, password = (_unquoted(found.get(key, "")) for key in ("username", "password"))
         if not user:
             raise SettingError(
-                f"security.protocol={self.text('security.protocol')} needs a user: "
+                f"security.protocol={self.text('security.protocol')} requires a user: "
                 "set sasl.username and sasl.password, or sasl.jaas.config"
             )
         return user, password
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """`"a:9092,[::1]"` → the addresses in it."""
+    """Parse a list such as `"a:9092,[::1]"`."""
     found: list[Address] = []
     for part in filter(None, map(str.strip, text.split(","))):
         match = _ADDRESS.fullmatch(part)
@@ -124,11 +126,11 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
             raise InvalidSettingError(
                 "bootstrap.servers",
                 part,
-                "expected HOST:PORT, several separated by commas, [::1]:9092",
+                "expected a comma-separated list of HOST:PORT, such as host:9092 or [::1]:9092",
             )
         found.append(Address(match[1].strip("[]"), port))
     if not found:
-        raise InvalidSettingError("bootstrap.servers", text, "expected one HOST:PORT at least")
+        raise InvalidSettingError("bootstrap.servers", text, "expected at least one HOST:PORT")
     return tuple(found)
 
 
@@ -138,10 +140,10 @@ def _cased(name: str, text: str) -> str:
     return text.strip().lower() if name in _LOWER_CASE else text
 
 
-def _refuse_protection(name: str) -> None:
-    for known, reason in PROTECTION.items():
+def _reject_security_setting(name: str) -> None:
+    for known, reason in SECURITY.items():
         if name == known or (known.endswith(".") and name.startswith(known)):
-            raise SettingError(f"{name} cannot be honoured: {reason}")
+            raise SettingError(f"{name} is not supported: {reason}")
 
 
 def _unquoted(text: str) -> str:

@@ -1,11 +1,10 @@
-"""Settings in the environment: `STRANDLOG_` and the name in capitals, with underscores for dots.
+"""Reads settings from `STRANDLOG_*` environment variables.
 
     STRANDLOG_LOG_RETENTION_MS=7d          log.retention.ms
 
-An empty variable counts as absent, for that is how people switch one off in a compose file. A
-variable that begins like ours and is no setting is a misspelling and is refused, with two
-exceptions: those that the command line knows, and those that Kubernetes and Docker put there when
-a service is called strandlog.
+An empty variable counts as unset, because that is how compose files unset one. A variable with this
+prefix that names no setting is probably misspelt and is an error, except the variables of the
+command line and those that Kubernetes and Docker set for a service called strandlog.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from strandlog.config.origin import Origin, Source
 
 PREFIX = "STRANDLOG_"
-# Variables of the command line. DATA is the folder for every command, so it is for the broker.
-MEANS_THE_SAME = {"STRANDLOG_DATA": "log.dirs"}
+# Variables of the command line. STRANDLOG_DATA is the folder of every command, also of serve.
+ALIAS_VARIABLES = {"STRANDLOG_DATA": "log.dirs"}
 NOT_SETTINGS = frozenset({"STRANDLOG_CONFIG", "STRANDLOG_BOOTSTRAP"})
 _SERVICE_LINK = re.compile(
     r"STRANDLOG_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
@@ -27,14 +26,14 @@ _SERVICE_LINK = re.compile(
 
 
 def variable_of(name: str) -> str:
-    """The variable that gives a setting."""
+    """The environment variable of a setting."""
     return PREFIX + name.upper().replace(".", "_")
 
 
 def read_environment(variables: Mapping[str, str], known: Iterable[str]) -> Source:
-    """What the environment says about the settings that are known."""
+    """Read the variables of all known settings."""
     source = Source()
-    names = {variable_of(name): name for name in known} | MEANS_THE_SAME
+    names = {variable_of(name): name for name in known} | ALIAS_VARIABLES
     for variable, value in sorted(variables.items()):
         if not variable.startswith(PREFIX) or not value or variable in NOT_SETTINGS:
             continue
@@ -45,5 +44,5 @@ def read_environment(variables: Mapping[str, str], known: Iterable[str]) -> Sour
         elif not _SERVICE_LINK.fullmatch(variable):
             near = difflib.get_close_matches(variable, names, n=1)
             hint = f"did you mean {near[0]}?" if near else "remove it"
-            source.complain(origin, f"there is no setting for this variable; {hint}")
+            source.add_problem(origin, f"this variable names no setting; {hint}")
     return source

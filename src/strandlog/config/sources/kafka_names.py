@@ -1,12 +1,12 @@
-"""Names that Kafka's files use and that are no settings of ours.
+"""Kafka settings that strandlog accepts under another name, ignores, or rejects.
 
-    ALIASES      other names of a setting of ours; hours and minutes become milliseconds. In one
-                 source the finer unit wins, as in Kafka
-    NO_EFFECT    what cannot matter on one node without a JVM, by the reason: a note, no mistake
-    PROTECTION   asks for something that keeps others out; to pass over it would leave a broker
-                 open that its owner believes closed, so it is refused
+    ALIASES      other names of a setting; hours and minutes become milliseconds. Within one source
+                 the finer unit takes precedence, as in Kafka
+    NO_EFFECT    settings without effect on one broker without a JVM, by reason: a warning
+    SECURITY     security settings that strandlog does not have. They are errors, because ignoring
+                 them would leave a broker open that its operator believes protected
 
-A name that ends in a dot stands for all that begin so.
+A name that ends in a dot stands for all names with that prefix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Alias(NamedTuple):
     """Another name of a setting."""
 
     name: str
-    unit: str = ""  # in words, when it is a coarser one than the setting's
+    unit: str = ""  # set if it is coarser than the setting's
     unit_ms: int = 1
 
 
@@ -33,7 +33,7 @@ ALIASES = {
 }
 
 NO_EFFECT = {
-    "there is one node": (
+    "there is one broker": (
         "alter.log.dirs.",
         "auto.leader.rebalance.enable",
         "broker.heartbeat.interval.ms",
@@ -72,7 +72,7 @@ NO_EFFECT = {
         "unstable.",
         "zookeeper.",
     ),
-    "one event loop does the work, without pools of threads and queues between them": (
+    "one event loop handles all requests, without thread pools and queues": (
         "background.threads",
         "delete.records.purgatory.",
         "fetch.purgatory.",
@@ -86,21 +86,21 @@ NO_EFFECT = {
         "producer.purgatory.",
         "queued.max.",
     ),
-    "it is done when it is due": (
+    "it runs when it is due, without a check interval": (
         "log.flush.scheduler.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
         "producer.id.expiration.check.interval.ms",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
     ),
-    "there is no such step here": (
+    "strandlog has no such step": (
         "offsets.commit.",
         "offsets.load.buffer.size",
         "offsets.topic.compression.codec",
         "transaction.partition.verification.enable",
         "transaction.state.log.load.buffer.size",
     ),
-    "groups of this kind are not offered": (
+    "groups of this type are not supported": (
         "group.consumer.",
         "group.coordinator.new.enable",
         "group.coordinator.rebalance.protocols",
@@ -108,11 +108,11 @@ NO_EFFECT = {
         "group.streams.",
         "share.",
     ),
-    "fetches are quick without sessions": ("max.incremental.fetch.session.cache.slots",),
-    "compaction is always on, for topics that ask for it": ("log.cleaner.enable",),
-    "there is one tier of storage": ("log.local.", "remote.", "rlmm.config.", "rsm.config."),
+    "strandlog has no fetch sessions": ("max.incremental.fetch.session.cache.slots",),
+    "compaction is always on, for topics with cleanup.policy=compact": ("log.cleaner.enable",),
+    "there is no tiered storage": ("log.local.", "remote.", "rlmm.config.", "rsm.config."),
     "there are no quotas": ("client.quota.callback.class", "quota."),
-    "the operating system chooses it": (
+    "the operating system chooses the value": (
         "socket.listen.backlog.size",
         "socket.receive.buffer.bytes",
         "socket.send.buffer.bytes",
@@ -127,7 +127,7 @@ NO_EFFECT = {
     ),
 }
 
-PROTECTION = (
+SECURITY = (
     "alter.config.policy.class.name",
     "authorizer.class.name",
     "connection.failed.authentication.delay.ms",
@@ -145,16 +145,16 @@ PROTECTION = (
 
 
 def reason_without_effect(name: str) -> str | None:
-    """Why a setting of Kafka cannot matter here; None when it is no such setting."""
+    """Why a Kafka setting has no effect; None if it is not in the list."""
     for reason, names in NO_EFFECT.items():
         if _is_among(name, names):
             return reason
     return None
 
 
-def asks_for_protection(name: str) -> bool:
-    """Whether a name is about who may connect and do what."""
-    return _is_among(name, PROTECTION)
+def is_security_setting(name: str) -> bool:
+    """Whether a Kafka setting configures security."""
+    return _is_among(name, SECURITY)
 
 
 def _is_among(name: str, names: tuple[str, ...]) -> bool:

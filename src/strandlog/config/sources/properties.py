@@ -1,14 +1,14 @@
-r"""Settings in a properties file, the form that Kafka's `server.properties` has.
+r"""Reads settings from a Java properties file, such as Kafka's `server.properties`.
 
-    # a comment, as is a line that begins with !
-    log.retention.hours=168          the key ends at the first =, : or blank
-    log.dirs = ./data                blanks around the sign do not count
-    listeners=PLAINTEXT://:9092,\    a backslash at the end goes on in the next line,
-              CONTROLLER://:9093     whose leading blanks do not count
+    # a comment, as is a line that starts with !
+    log.retention.hours=168          the key ends at the first =, : or space
+    log.dirs = ./data                spaces around the separator are ignored
+    listeners=PLAINTEXT://:9092,\    a backslash at the end continues in the next line,
+              CONTROLLER://:9093     without its leading spaces
 
-Inside keys and values `\t \n \r \f` and `\u00e9` stand for one character, and a backslash before
-any other character for that character. A key without a sign has an empty value. When a key comes
-twice the last one counts, as in Java; whoever merges sources says so.
+In keys and values, `\t \n \r \f` and `\u00e9` stand for one character; a backslash before any other
+character stands for that character. A key without a separator has an empty value. If a key occurs
+twice, the last one wins, as in Java; `resolve` adds a note.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(text: str, path: str) -> Source:
-    """What the text of a properties file says."""
+    """Parse the text of a properties file."""
     source = Source()
     for number, line in _logical_lines(text):
         origin = Origin("file", path, number)
         if _BAD_UNICODE.search(line):
-            source.complain(origin, r"\u needs four hexadecimal digits after it")
+            source.add_problem(origin, r"\u must be followed by four hexadecimal digits")
             continue
         match = _KEY.match(line)
-        assert match is not None, "every part of it may be empty"
+        assert match is not None, "every part of the pattern may be empty"
         source.add(_unescaped(match[1]), _unescaped(match[2]), origin)
     return source
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of the first line, the whole) of what is neither blank nor a comment."""
+    """(number of the first line, joined text) of each line that is not blank or a comment."""
     begun: list[str] = []
     first = 0
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):

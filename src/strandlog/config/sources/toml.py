@@ -1,12 +1,11 @@
-"""Settings in a TOML file. Dots in keys, tables and quotes all say the same:
+"""Reads settings from a TOML file. Dotted keys and tables are equivalent:
 
     log.retention.ms = "7d"        [log]                        [log.retention]
                                    retention.ms = "7d"          ms = "7d"
 
-An array is the comma-separated list that Kafka has for it. Python's parser knows no lines, so the
-lines of keys are looked up afterwards: right for every file that people write by hand; a key that
-is hidden in a string over several lines may be taken for one, which costs nothing but a line
-number.
+An array becomes Kafka's comma-separated list. Python's parser does not report line numbers, so this
+module searches for the keys afterwards. In a multi-line string it may find a key that is none; the
+only effect is a wrong line number in a message.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ from strandlog.config.origin import Origin, Source
 
 _TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_.\s-]|"[^"]*"|'[^']*')+?)\s*=""")
-_PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
+_POSITION = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 _HINTS = {
-    "Invalid value": '; text needs quotes, as in name = "value"',
-    "Cannot declare": "; a name with dots above made this table: put all of it in one place",
+    "Invalid value": '; quote strings, as in name = "value"',
+    "Cannot declare": "; a dotted key above created this table: keep all its keys together",
 }
 
 
 def read_toml(text: str, path: str) -> Source:
-    """What the text of a TOML file says."""
+    """Parse the text of a TOML file."""
     source = Source()
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        place = _PLACE.search(str(error))
-        line = int(place[1]) if place and place[1] else text.count("\n") + 1
-        reason = _PLACE.sub("", str(error))
-        hint = next((words for begin, words in _HINTS.items() if reason.startswith(begin)), "")
-        source.complain(Origin("file", path, line), f"this is not TOML: {reason}{hint}")
+        position = _POSITION.search(str(error))
+        line = int(position[1]) if position and position[1] else text.count("\n") + 1
+        reason = _POSITION.sub("", str(error))
+        hint = next((text for begin, text in _HINTS.items() if reason.startswith(begin)), "")
+        source.add_problem(Origin("file", path, line), f"invalid TOML: {reason}{hint}")
         return source
     lines = _lines_of_keys(text)
     for name, value in _flattened(document):
         origin = Origin("file", path, lines.get(name))
         if isinstance(value, list):
             if any(isinstance(item, dict | list) for item in value):
-                source.complain(origin, f"{name} holds tables; give one value or a flat list", name)
+                source.add_problem(origin, f"{name} must be one value or a flat list", name)
                 continue
             source.add(name, ",".join(map(str, value)), origin)
         else:
@@ -52,7 +51,7 @@ def read_toml(text: str, path: str) -> Source:
 
 
 def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Every value under its name with dots."""
+    """Every value with its dotted name."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
@@ -73,5 +72,5 @@ def _lines_of_keys(text: str) -> dict[str, int]:
 
 
 def _plain(key: str) -> str:
-    """A key of TOML without quotes and blanks."""
+    """A TOML key without quotes and spaces."""
     return re.sub(r"""["'\s]""", "", key)

@@ -1,8 +1,8 @@
-"""What can be said to a client that talks to a cluster, under the names of Kafka's clients.
+"""Settings of remote clients, with the names that Kafka's clients use.
 
-Both families of names are known: Java's and librdkafka's (`ALIASES`). Certificates and keys are PEM
-files, or PEM text. What the table does not have cannot matter to a client that only moves batches,
-and is ignored; except `PROTECTION`: whoever sets one of those counts on it, so it is refused.
+Both the Java client's and librdkafka's names are accepted (`ALIASES`). Certificates and keys are
+PEM files or PEM text. Other settings are ignored, because they have no effect on a client that only
+moves batches; except `SECURITY`: ignoring those would weaken security, so they are errors.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ ALIASES = {
     "request.required.acks": "acks",
 }
 
-# A name that ends in a dot stands for all that begin so.
-PROTECTION = {
-    "sasl.kerberos.": "Kerberos is not spoken here; use SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN",
-    "sasl.oauthbearer.": "OAuth is not spoken here; use SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN",
-    "sasl.client.callback.handler.class": "Java classes cannot be run here",
-    "sasl.login.": "Java classes cannot be run here; give sasl.username and sasl.password",
-    "security.providers": "Java classes cannot be run here",
-    "ssl.engine.factory.class": "Java classes cannot be run here",
-    "ssl.cipher.suites": "the ciphers are those of Python's ssl module; leave it out",
-    "ssl.enabled.protocols": "TLS 1.2 and later are used; leave it out",
-    "ssl.crl.location": "lists of revoked certificates are not read here",
-    "ssl.keystore.password": "give the certificates as PEM files, and ssl.key.password",
-    "ssl.truststore.password": "give the certificates as PEM files, which have no password",
-    "interceptor.classes": "Java classes cannot be run here",
-    "transactional.id": "transactions are begun by whoever uses this client",
+# A name that ends in a dot stands for all names with that prefix.
+SECURITY = {
+    "sasl.kerberos.": "Kerberos is not supported; use SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN",
+    "sasl.oauthbearer.": "OAuth is not supported; use SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN",
+    "sasl.client.callback.handler.class": "Java classes are not supported",
+    "sasl.login.": "Java classes are not supported; set sasl.username and sasl.password",
+    "security.providers": "Java classes are not supported",
+    "ssl.engine.factory.class": "Java classes are not supported",
+    "ssl.cipher.suites": "Python's ssl module chooses the ciphers; remove the option",
+    "ssl.enabled.protocols": "TLS 1.2 and later are used; remove the option",
+    "ssl.crl.location": "certificate revocation lists are not supported",
+    "ssl.keystore.password": "use PEM files and ssl.key.password",
+    "ssl.truststore.password": "use PEM files, which have no password",
+    "interceptor.classes": "Java classes are not supported",
+    "transactional.id": "the caller of this client starts transactions",
 }
 
 
@@ -61,78 +61,78 @@ def _text(name: str, text: str, default: str = "") -> Setting:
 
 CLIENT_SETTINGS = SettingTable(
     (
-        _text("client.id", "The name of this client in the broker's logs.", default="strandlog"),
+        _text("client.id", "Name of this client in the broker's logs.", default="strandlog"),
         Setting(
             name="security.protocol",
             kind="choice",
             default=PLAINTEXT,
             choices=(PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL),
-            help="Whether the connection is encrypted (SSL) and whether a user logs in (SASL).",
+            help="Encryption (SSL) and authentication (SASL) of the connection.",
         ),
         Setting(
             name="sasl.mechanism",
             kind="choice",
             default="",
             choices=(PLAIN, SCRAM_SHA_256, SCRAM_SHA_512),
-            help="How a user logs in; must be given when one does.",
+            help="SASL mechanism; required with SASL.",
         ),
-        _text("sasl.username", "The user."),
-        _text("sasl.password", "The user's password."),
-        _text("sasl.jaas.config", "User and password as Java's clients have them."),
-        _text("ssl.ca.location", "PEM file, or folder, of the authorities to trust."),
-        _text("ssl.ca.pem", "PEM text of the authorities to trust."),
-        _text("ssl.truststore.location", "PEM file of the authorities to trust; type PEM."),
-        _text("ssl.truststore.certificates", "PEM text of the authorities to trust."),
-        _text("ssl.truststore.type", "PEM.", default="PEM"),
+        _text("sasl.username", "User name."),
+        _text("sasl.password", "Password."),
+        _text("sasl.jaas.config", "User name and password in the form of Java clients."),
+        _text("ssl.ca.location", "PEM file or folder of trusted authorities."),
+        _text("ssl.ca.pem", "PEM text of trusted authorities."),
+        _text("ssl.truststore.location", "PEM file of trusted authorities."),
+        _text("ssl.truststore.certificates", "PEM text of trusted authorities."),
+        _text("ssl.truststore.type", "Must be PEM.", default="PEM"),
         _text("ssl.certificate.location", "PEM file of this client's certificate."),
         _text("ssl.key.location", "PEM file of this client's key."),
         _text("ssl.certificate.pem", "PEM text of this client's certificate."),
         _text("ssl.key.pem", "PEM text of this client's key."),
-        _text("ssl.keystore.location", "PEM file of this client's key and certificate; type PEM."),
+        _text("ssl.keystore.location", "PEM file of this client's key and certificate."),
         _text("ssl.keystore.certificate.chain", "PEM text of this client's certificate."),
         _text("ssl.keystore.key", "PEM text of this client's key."),
-        _text("ssl.keystore.type", "PEM.", default="PEM"),
-        _text("ssl.key.password", "What opens the key."),
+        _text("ssl.keystore.type", "Must be PEM.", default="PEM"),
+        _text("ssl.key.password", "Password of the key."),
         Setting(
             name="ssl.endpoint.identification.algorithm",
             kind="choice",
             default="https",
             choices=("https", "none", ""),
-            help="https: the certificate must name the host. none or empty: any host will do.",
+            help="https: the certificate must name the host. none or empty: no check.",
         ),
         Setting(
             name="enable.ssl.certificate.verification",
             kind="bool",
             default=True,
-            help="false trusts every certificate: for tests alone.",
+            help="false accepts any certificate; only for tests.",
         ),
-        _ms("request.timeout.ms", 30_000, "How long to wait for an answer.", 1),
-        _ms("default.api.timeout.ms", 60_000, "How long to try again, all in all.", 1),
-        _ms("delivery.timeout.ms", 120_000, "How long to try to deliver a batch.", 1),
-        _ms("socket.connection.setup.timeout.ms", 10_000, "How long to wait to be connected.", 1),
-        _ms("retry.backoff.ms", 100, "The first pause before a request is tried again."),
-        _ms("retry.backoff.max.ms", 1000, "The longest pause before a request is tried again."),
-        _ms("reconnect.backoff.ms", 50, "The first pause before a broker is connected to again."),
-        _ms("reconnect.backoff.max.ms", 1000, "The longest pause before that."),
-        _ms("metadata.max.age.ms", 300_000, "How long to believe who leads a partition."),
+        _ms("request.timeout.ms", 30_000, "Time-out of a request.", 1),
+        _ms("default.api.timeout.ms", 60_000, "Total time for retries of a call.", 1),
+        _ms("delivery.timeout.ms", 120_000, "Total time for the delivery of a batch.", 1),
+        _ms("socket.connection.setup.timeout.ms", 10_000, "Time-out for connecting.", 1),
+        _ms("retry.backoff.ms", 100, "First pause before a retry."),
+        _ms("retry.backoff.max.ms", 1000, "Longest pause before a retry."),
+        _ms("reconnect.backoff.ms", 50, "First pause before connecting again to a broker."),
+        _ms("reconnect.backoff.max.ms", 1000, "Longest pause before connecting again to a broker."),
+        _ms("metadata.max.age.ms", 300_000, "Time after which metadata is refreshed."),
         Setting(
             name="isolation.level",
             kind="choice",
             default="read_committed",
             choices=("read_committed", "read_uncommitted"),
-            help="Whether records of open and aborted transactions are seen.",
+            help="Whether records of open and aborted transactions are returned.",
         ),
-        _bytes("max.partition.fetch.bytes", 8 * MIB, "How much to ask for at once."),
-        _bytes("fetch.min.bytes", 1, "Wait until there is so much."),
-        _ms("fetch.max.wait.ms", 500, "But not longer than this."),
-        _bytes("receive.buffer.bytes", -1, "Of the socket; -1 leaves it to the system.", -1),
-        _bytes("send.buffer.bytes", -1, "Of the socket; -1 leaves it to the system.", -1),
+        _bytes("max.partition.fetch.bytes", 8 * MIB, "Maximum bytes per fetch of a partition."),
+        _bytes("fetch.min.bytes", 1, "Minimum bytes per fetch."),
+        _ms("fetch.max.wait.ms", 500, "Longest time to wait for that minimum."),
+        _bytes("receive.buffer.bytes", -1, "Socket receive buffer; -1: system default.", -1),
+        _bytes("send.buffer.bytes", -1, "Socket send buffer; -1: system default.", -1),
         Setting(
             name="acks",
             kind="choice",
             default="all",
             choices=("all", "-1", "1"),
-            help="all: a batch is acknowledged when it is safe. 1: when the leader has it.",
+            help="all: wait until a batch is durable. 1: wait until the leader has it.",
         ),
         Setting(
             name="max.in.flight.requests.per.connection",
@@ -140,9 +140,9 @@ CLIENT_SETTINGS = SettingTable(
             default=5,
             minimum=1,
             maximum=5,
-            help="How many Produce requests may be under way; a broker remembers five.",
+            help="Maximum Produce requests in flight; a broker tracks the last five batches.",
         ),
-        _bytes("max.request.size", 8 * MIB, "Batches of several partitions share so much."),
-        _bytes("buffer.memory", 32 * MIB, "Bytes that may wait to be acknowledged."),
+        _bytes("max.request.size", 8 * MIB, "Maximum size of a Produce request."),
+        _bytes("buffer.memory", 32 * MIB, "Maximum bytes that wait for acknowledgement."),
     )
 )

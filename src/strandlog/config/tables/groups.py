@@ -1,225 +1,212 @@
-"""The broker's settings of groups, committed offsets, transactions and producer ids.
-
-Rows of `BROKER_SETTINGS` (broker_settings.py), in a file of their own for its length.
-"""
+"""Broker settings for groups, committed offsets, transactions and producer ids."""
 
 from __future__ import annotations
 
-from strandlog.config.setting import MAX_INT, MAX_LONG, Setting, SettingTable
+from dataclasses import dataclass
+
+from strandlog.config.setting import MAX_INT, MAX_LONG, Setting, SettingTable, setting
 
 MIB = 1024 * 1024
 
-COORDINATOR_ROWS = (
-    Setting(
-        name="group.min.session.timeout.ms",
+
+@dataclass(kw_only=True)
+class GroupSettings:
+    """The part of `BrokerSettings` that the coordinators read."""
+
+    group_min_session_timeout_ms: int = setting(
         kind="ms",
         default=6_000,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="The shortest session time-out that a group member may ask for.",
-    ),
-    Setting(
-        name="group.max.session.timeout.ms",
+        help="Shortest session time-out that a group member may request.",
+    )
+    group_max_session_timeout_ms: int = setting(
         kind="ms",
         default=1_800_000,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="The longest session time-out that a group member may ask for.",
-    ),
-    Setting(
-        name="group.max.size",
+        help="Longest session time-out that a group member may request.",
+    )
+    group_max_size: int = setting(
         kind="int",
         default=5_000,
         minimum=1,
         maximum=MAX_INT,
         help=(
-            "The most members that one group takes; others get GROUP_MAX_SIZE_REACHED. Kafka has "
-            "no limit by default; every rebalance costs a broker work for each member."
+            "Maximum number of members in a group; others get GROUP_MAX_SIZE_REACHED. Kafka has "
+            "no limit by default; each member adds to the cost of a rebalance."
         ),
-    ),
-    Setting(
-        name="group.member.metadata.max.bytes",
+    )
+    group_member_metadata_max_bytes: int = setting(
         kind="bytes",
         default=512 * 1024,
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="The most that one member may send to its leader when it joins, over all assignors.",
-    ),
-    Setting(
-        name="group.metadata.max.bytes",
+        help="Maximum bytes of metadata that one member sends when it joins, over all assignors.",
+    )
+    group_metadata_max_bytes: int = setting(
         kind="bytes",
         default=16 * MIB,
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "The most bytes of subscriptions and assignments in one group. They are written to "
+            "Maximum bytes of subscriptions and assignments in one group. They are written to "
             "__consumer_offsets as one record after each rebalance."
         ),
-    ),
-    Setting(
-        name="groups.metadata.max.bytes",
+    )
+    groups_metadata_max_bytes: int = setting(
         kind="bytes",
         default=64 * MIB,
         minimum=1024,
         maximum=MAX_LONG,
         dynamic=False,
-        help="The most bytes of subscriptions and assignments in all groups together.",
-    ),
-    Setting(
-        name="group.request.max.items",
+        help="Maximum bytes of subscriptions and assignments in all groups together.",
+    )
+    group_request_max_items: int = setting(
         kind="int",
         default=20_000,
         minimum=100,
         maximum=1_000_000,
         dynamic=False,
         help=(
-            "The most items (members, groups, topics, partitions) in one request about groups and "
-            "their offsets. A client that sends more is disconnected, and the log says why."
+            "Maximum number of items (members, groups, topics, partitions) in one request about "
+            "groups and their offsets. A client that sends more is disconnected, and the broker "
+            "logs the reason."
         ),
-    ),
-    Setting(
-        name="groups.max.count",
+    )
+    groups_max_count: int = setting(
         kind="int",
         default=10_000,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="The most groups; a join or a commit that would make one more is refused.",
-    ),
-    Setting(
-        name="offsets.max.bytes",
+        help=(
+            "Maximum number of groups; a join or commit that would create another one is rejected."
+        ),
+    )
+    offsets_max_bytes: int = setting(
         kind="bytes",
         default=128 * MIB,
         minimum=1024,
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "The most memory for committed offsets of all groups. A commit for a further partition "
-            "is refused above it; known offsets can still be moved."
+            "Maximum memory for the committed offsets of all groups. Above it, commits for new "
+            "partitions are rejected; known offsets can still change."
         ),
-    ),
-    Setting(
-        name="group.initial.rebalance.delay.ms",
+    )
+    group_initial_rebalance_delay_ms: int = setting(
         kind="ms",
         default=3_000,
         minimum=0,
         maximum=MAX_INT,
         dynamic=False,
-        help="An empty group waits this long for more members before its first rebalance ends.",
-    ),
-    Setting(
-        name="offsets.retention.minutes",
+        help="Time that an empty group waits for more members before its first rebalance ends.",
+    )
+    offsets_retention_minutes: int = setting(
         kind="int",
         default=10_080,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Committed offsets are kept this long after their group became empty.",
-    ),
-    Setting(
-        name="offsets.retention.check.interval.ms",
+        help="Time that committed offsets are kept after their group became empty.",
+    )
+    offsets_retention_check_interval_ms: int = setting(
         kind="ms",
         default=600_000,
         minimum=1,
         maximum=MAX_LONG,
         dynamic=False,
-        help="How often committed offsets are looked through for expired ones.",
-    ),
-    Setting(
-        name="offset.metadata.max.bytes",
+        help="Interval between checks for expired offsets.",
+    )
+    offset_metadata_max_bytes: int = setting(
         kind="bytes",
         default=4_096,
         minimum=0,
         maximum=32_767,
-        help="The longest metadata text that may be committed with an offset.",
-    ),
-    Setting(
-        name="offsets.topic.num.partitions",
+        help="Maximum length of the metadata committed with an offset.",
+    )
+    offsets_topic_num_partitions: int = setting(
         kind="int",
         default=1,
         minimum=1,
         maximum=10_000,
         dynamic=False,
         help=(
-            "Partitions of __consumer_offsets. Kafka has 50 to spread groups over brokers; one "
-            "node has one coordinator, so 50 folders would buy nothing."
+            "Partitions of __consumer_offsets. Kafka has 50 to spread groups over brokers; with "
+            "one broker, one is enough."
         ),
-    ),
-    Setting(
-        name="offsets.topic.segment.bytes",
+    )
+    offsets_topic_segment_bytes: int = setting(
         kind="bytes",
         default=100 * MIB,
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="segment.bytes of __consumer_offsets; small, so that it is soon compacted.",
-    ),
-    Setting(
-        name="producer.id.expiration.ms",
+        help="segment.bytes of __consumer_offsets; small, so that it is compacted soon.",
+    )
+    producer_id_expiration_ms: int = setting(
         kind="ms",
         default=86_400_000,
         minimum=1,
         maximum=MAX_INT,
-        help="The sequence numbers of a producer that has appended nothing for this long are "
-        "forgotten, whatever timestamps its records have.",
-    ),
-    Setting(
-        name="transaction.max.timeout.ms",
+        help=(
+            "Time after its last append at which the sequence numbers of a producer are deleted, "
+            "whatever timestamps its records have."
+        ),
+    )
+    transaction_max_timeout_ms: int = setting(
         kind="ms",
         default=900_000,
         minimum=1,
         maximum=MAX_INT,
-        help="The longest time-out that a transactional producer may ask for.",
-    ),
-    Setting(
-        name="transactional.id.expiration.ms",
+        help="Longest time-out that a transactional producer may request.",
+    )
+    transactional_id_expiration_ms: int = setting(
         kind="ms",
         default=604_800_000,
         minimum=1,
         maximum=MAX_INT,
-        help="A transactional id that is idle for this long is forgotten.",
-    ),
-    Setting(
-        name="transactional.ids.max.bytes",
+        help="Idle time after which a transactional id is deleted.",
+    )
+    transactional_ids_max_bytes: int = setting(
         kind="bytes",
         default=64 * MIB,
         minimum=1024,
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "The most memory for transactional ids, each with its name and 500 bytes. A producer "
-            "with a further one is refused; Kafka has no limit."
+            "Maximum memory for transactional ids, each with its name and 500 bytes. Above it, "
+            "new ids are rejected; Kafka has no limit."
         ),
-    ),
-    Setting(
-        name="transaction.state.log.num.partitions",
+    )
+    transaction_state_log_num_partitions: int = setting(
         kind="int",
         default=1,
         minimum=1,
         maximum=10_000,
         dynamic=False,
         help=(
-            "Partitions of __transaction_state. As with offsets.topic.num.partitions, one node "
-            "gains nothing from Kafka's 50."
+            "Partitions of __transaction_state. As with offsets.topic.num.partitions, one is "
+            "enough."
         ),
-    ),
-    Setting(
-        name="transaction.state.log.segment.bytes",
+    )
+    transaction_state_log_segment_bytes: int = setting(
         kind="bytes",
         default=100 * MIB,
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="segment.bytes of __transaction_state; small, so that it is soon compacted.",
-    ),
-)
+        help="segment.bytes of __transaction_state; small, so that it is compacted soon.",
+    )
 
-# Kafka has these per group, for the consumer protocol of KIP-848. Groups of that protocol are not
-# offered, so the values are defaults that clients can read and not change.
+
+# Kafka has these settings per group, for the consumer protocol of KIP-848. strandlog does not
+# support that protocol; clients can read the defaults and cannot change them.
 GROUP_SETTINGS = SettingTable(
     (
         Setting(
@@ -229,7 +216,7 @@ GROUP_SETTINGS = SettingTable(
             minimum=1,
             maximum=MAX_INT,
             dynamic=False,
-            help="For tools; groups of the newer consumer protocol are not offered.",
+            help="Accepted for compatibility; the KIP-848 consumer protocol is not supported.",
         ),
         Setting(
             name="consumer.heartbeat.interval.ms",
@@ -238,7 +225,7 @@ GROUP_SETTINGS = SettingTable(
             minimum=1,
             maximum=MAX_INT,
             dynamic=False,
-            help="For tools; groups of the newer consumer protocol are not offered.",
+            help="Accepted for compatibility; the KIP-848 consumer protocol is not supported.",
         ),
     )
 )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from strandlog.config.setting import MAX_INT, MAX_LONG, Setting
+from dataclasses import dataclass
+
+from strandlog.config.setting import MAX_INT, MAX_LONG, setting
 
 MIB = 1024 * 1024
 HEALTH_CONNECTIONS = 32  # of HTTP clients over http.max.connections, for health checks only
 
-LISTENER_ROWS = (
-    Setting(
-        name="http.max.connections",
+
+@dataclass(kw_only=True)
+class ListenerSettings:
+    """The part of `BrokerSettings` that the HTTP and gRPC listeners read."""
+
+    http_max_connections: int = setting(
         kind="int",
         default=500,
         minimum=1,
@@ -19,57 +24,51 @@ LISTENER_ROWS = (
             "HTTP connections over this number are answered 503 and closed, unless they ask for "
             "/healthz or /readyz. Each takes a file descriptor."
         ),
-    ),
-    Setting(
-        name="http.idle.timeout.ms",
+    )
+    http_idle_timeout_ms: int = setting(
         kind="ms",
         default=30_000,
         minimum=100,
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "An HTTP connection without a request for this long is closed; so is one whose request "
-            "line and headers are not complete by then."
+            "An HTTP connection without a request for this long is closed; so is one whose "
+            "request line and headers are not complete by then."
         ),
-    ),
-    Setting(
-        name="http.upload.stall.ms",
+    )
+    http_upload_stall_ms: int = setting(
         kind="ms",
         default=5_000,
         minimum=100,
         maximum=MAX_LONG,
         dynamic=False,
         help="A request whose body makes no progress for this long is answered 408 and closed.",
-    ),
-    Setting(
-        name="http.upload.timeout.ms",
+    )
+    http_upload_timeout_ms: int = setting(
         kind="ms",
         default=60_000,
         minimum=100,
         maximum=MAX_LONG,
         dynamic=False,
         help="The body of a request must be complete within this time.",
-    ),
-    Setting(
-        name="http.max.json.objects",
+    )
+    http_max_json_objects: int = setting(
         kind="int",
         default=200_000,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
         help="The most JSON objects in the body of a request, nested ones included.",
-    ),
-    Setting(
-        name="grpc.max.connections",
+    )
+    grpc_max_connections: int = setting(
         kind="int",
         default=500,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
         help="gRPC connections over this number are closed. Each takes a file descriptor.",
-    ),
-    Setting(
-        name="grpc.idle.timeout.ms",
+    )
+    grpc_idle_timeout_ms: int = setting(
         kind="ms",
         default=30_000,
         minimum=100,
@@ -79,9 +78,8 @@ LISTENER_ROWS = (
             "A gRPC connection without a call for this long is closed, so that idle ones keep no "
             "client out. Clients connect again by themselves."
         ),
-    ),
-    Setting(
-        name="grpc.max.calls",
+    )
+    grpc_max_calls: int = setting(
         kind="int",
         default=4096,
         minimum=1,
@@ -91,36 +89,32 @@ LISTENER_ROWS = (
             "gRPC calls at the same time; more get RESOURCE_EXHAUSTED. Streams get three quarters "
             "of them."
         ),
-    ),
-    Setting(
-        name="grpc.connection.max.calls",
+    )
+    grpc_connection_max_calls: int = setting(
         kind="int",
         default=1024,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
         help="gRPC calls at the same time on one connection; clients keep more back.",
-    ),
-    Setting(
-        name="grpc.request.max.bytes",
+    )
+    grpc_request_max_bytes: int = setting(
         kind="bytes",
         default=4 * MIB,
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
         help="The largest message that a gRPC client may send.",
-    ),
-    Setting(
-        name="grpc.request.max.records",
+    )
+    grpc_request_max_records: int = setting(
         kind="int",
         default=100_000,
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
         help="The most records and headers in one gRPC Produce.",
-    ),
-    Setting(
-        name="grpc.queued.max.request.bytes",
+    )
+    grpc_queued_max_request_bytes: int = setting(
         kind="bytes",
         default=64 * MIB,
         minimum=1024,
@@ -130,9 +124,8 @@ LISTENER_ROWS = (
             "Memory for gRPC requests that are being received or worked on. More calls wait; see "
             "grpc.stall.timeout.ms."
         ),
-    ),
-    Setting(
-        name="grpc.queued.max.response.bytes",
+    )
+    grpc_queued_max_response_bytes: int = setting(
         kind="bytes",
         default=64 * MIB,
         minimum=1024,
@@ -142,9 +135,8 @@ LISTENER_ROWS = (
             "Memory for messages of gRPC Consume streams that their clients have not taken. More "
             "streams wait; see grpc.stall.timeout.ms."
         ),
-    ),
-    Setting(
-        name="grpc.stall.timeout.ms",
+    )
+    grpc_stall_timeout_ms: int = setting(
         kind="ms",
         default=2_000,
         minimum=100,
@@ -154,5 +146,4 @@ LISTENER_ROWS = (
             "A gRPC call whose client neither reads nor sends for this long is cancelled if other "
             "calls wait for its memory. A client that pauses goes on from the next offset."
         ),
-    ),
-)
+    )

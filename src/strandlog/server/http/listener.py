@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from strandlog.config.resolve import Chosen
+from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.server import Address
 from strandlog.server.core import ServerCore
 
@@ -36,7 +36,9 @@ class HttpOptions:
     host: str
     port: int
     hosts: tuple[str, ...] = ()  # allowed names, besides IP addresses and localhost
-    chosen: Mapping[str, Chosen] = field(default_factory=dict)  # settings with their origin
+    chosen: Mapping[str, ResolvedSetting] = field(
+        default_factory=dict
+    )  # settings with their origin
     kafka_address: str = ""
     data: str = ""
 

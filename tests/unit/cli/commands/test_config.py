@@ -22,7 +22,7 @@ def test_show_prints_each_value_with_its_origin(cli: CommandLine, folder: Path) 
     rows = [line.split()[:4] for line in found.lines]
     assert rows == [
         ["NAME", "VALUE", "UNIT", "ORIGIN"],
-        ["num.partitions", "3", f"{file}:1", "Partitions"],
+        ["num.partitions", "3", f"{file}:1", "Number"],
         ["log.retention.ms", "604800000", "ms", f"{file}:3"],
         ["log.segment.bytes", "2097152", "bytes", "STRANDLOG_LOG_SEGMENT_BYTES"],
         ["log.roll.ms", "3600000", "ms", "--set"],
@@ -80,7 +80,7 @@ def test_check_lists_every_problem_with_its_line(cli: CommandLine, folder: Path)
     assert [line.partition(": ")[0] for line in found.lines] == [
         f"{file}:{line}" for line in (2, 3, 4)
     ]
-    assert f"note: {file}:1: node.id has no effect here: there is one node\n" in found.err
+    assert f"note: {file}:1: node.id has no effect: there is one broker\n" in found.err
     assert found.err.endswith("3 problems, 1 setting set\n")
     document = cli.inside("config", "check", str(file), "--json", code=1).document
     assert not document["ok"]

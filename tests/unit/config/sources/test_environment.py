@@ -1,9 +1,9 @@
-"""Settings in the environment."""
+"""Settings from environment variables."""
 
 from __future__ import annotations
 
 from strandlog.config.resolve import known_names
-from strandlog.config.sources.environment import MEANS_THE_SAME, read_environment, variable_of
+from strandlog.config.sources.environment import ALIAS_VARIABLES, read_environment, variable_of
 
 
 def test_a_name_becomes_a_variable() -> None:
@@ -13,10 +13,10 @@ def test_a_name_becomes_a_variable() -> None:
 def test_no_two_settings_share_a_variable() -> None:
     variables = [variable_of(name) for name in known_names()]
     assert len(set(variables)) == len(variables)
-    assert not set(variables) & set(MEANS_THE_SAME)
+    assert not set(variables) & set(ALIAS_VARIABLES)
 
 
-def test_ours_are_found_and_others_left_alone() -> None:
+def test_only_variables_with_the_prefix_are_read() -> None:
     source = read_environment(
         {"STRANDLOG_LOG_RETENTION_MS": "7d", "STRANDLOG_DATA": "/d", "HOME": "/h", "LOG_DIRS": "x"},
         known_names(),
@@ -29,18 +29,18 @@ def test_ours_are_found_and_others_left_alone() -> None:
     }
 
 
-def test_a_misspelt_variable_is_refused_with_a_suggestion() -> None:
+def test_a_misspelt_variable_is_a_problem_with_a_suggestion() -> None:
     (problem,) = read_environment({"STRANDLOG_LOG_RETENTON_MS": "1"}, known_names()).problems
     assert "did you mean STRANDLOG_LOG_RETENTION_MS?" in str(problem)
 
 
-def test_an_empty_variable_is_none() -> None:
+def test_an_empty_variable_counts_as_unset() -> None:
     source = read_environment({"STRANDLOG_LOG_RETENTION_MS": "", "STRANDLOG_X": ""}, known_names())
     assert not source.entries
     assert not source.problems
 
 
-def test_a_kubernetes_service_of_our_name_does_not_keep_the_broker_from_starting() -> None:
+def test_variables_of_a_kubernetes_service_called_strandlog_are_ignored() -> None:
     variables = {
         "STRANDLOG_SERVICE_HOST": "10.0.0.1",
         "STRANDLOG_SERVICE_PORT": "9092",

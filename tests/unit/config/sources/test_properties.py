@@ -1,4 +1,4 @@
-r"""Properties files: comments, continuation, escapes, signs, lines."""
+"""Properties files: comments, continuation lines, escapes, separators, line numbers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def _pairs(text: str) -> list[tuple[str, object, int | None]]:
         ("a=x\\", "a", "x"),
     ],
 )
-def test_a_line(text: str, name: str, value: str) -> None:
+def test_each_form_of_a_line_is_parsed(text: str, name: str, value: str) -> None:
     assert _pairs(text) == [(name, value, 1)]
 
 
-def test_comments_and_blank_lines_say_nothing_and_lines_are_counted() -> None:
+def test_comments_and_blank_lines_are_skipped_and_lines_are_counted() -> None:
     text = "# one\n\n  ! two\na=1\r\n\tb=2\\\n  3\n# a comment does not go on \\\nc=4"
     assert _pairs(text) == [("a", "1", 4), ("b", "23", 5), ("c", "4", 8)]
 
@@ -50,23 +50,23 @@ def test_a_hash_in_a_continued_line_belongs_to_the_value() -> None:
     assert _pairs("a=1,\\\n#2") == [("a", "1,#2", 1)]
 
 
-def test_half_a_unicode_escape_is_told_with_its_line() -> None:
+def test_an_incomplete_unicode_escape_is_reported_with_its_line() -> None:
     source = read_properties("a=1\nb=\\u12\nc=3", "f.properties")
     assert [str(problem) for problem in source.problems] == [
-        r"f.properties:2: \u needs four hexadecimal digits after it"
+        r"f.properties:2: \u must be followed by four hexadecimal digits"
     ]
     assert [entry.name for entry in source.entries] == ["a", "c"]
 
 
 def _escaped(text: str) -> str:
-    """As a careful writer would: everything but letters by its code."""
+    """Escapes everything but ASCII letters and digits."""
     return "".join(
         each if each.isascii() and each.isalnum() else f"\\u{ord(each):04x}" for each in text
     )
 
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=20))))
-def test_what_is_escaped_comes_back(pairs: list[tuple[str, str]]) -> None:
+def test_escaped_text_round_trips(pairs: list[tuple[str, str]]) -> None:
     kept = [
         (name, value)
         for name, value in pairs
@@ -78,5 +78,5 @@ def test_what_is_escaped_comes_back(pairs: list[tuple[str, str]]) -> None:
 
 
 @given(st.text())
-def test_no_text_makes_it_fail(text: str) -> None:
+def test_any_text_can_be_parsed(text: str) -> None:
     read_properties(text, "f.properties")

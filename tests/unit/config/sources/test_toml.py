@@ -1,4 +1,4 @@
-"""TOML files: all ways to write a name, lines, what is not TOML."""
+"""TOML files: forms of a name, line numbers, syntax errors."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from strandlog.config.sources.toml import read_toml
         ('log = { retention = { ms = "7d" } }', None),
     ],
 )
-def test_all_ways_to_write_a_name(text: str, line: int | None) -> None:
+def test_each_form_of_a_name_is_read(text: str, line: int | None) -> None:
     source = read_toml(text, "f.toml")
     assert not source.problems
     found = {entry.name: entry for entry in source.entries}["log.retention.ms"]
     assert (found.raw, found.origin.line) == ("7d", line)
 
 
-def test_values_keep_their_type_and_lists_become_kafkas() -> None:
+def test_values_keep_their_type_and_lists_are_joined_by_commas() -> None:
     text = 'a = 1\nb = true\nc = 0.5\nd = ["x", "y"]\ne = 1_000'
     values = {entry.name: entry.raw for entry in read_toml(text, "f.toml").entries}
     assert values == {"a": 1, "b": True, "c": 0.5, "d": "x,y", "e": 1000}
 
 
-def test_what_is_not_toml_is_told_with_its_line() -> None:
+def test_a_syntax_error_is_reported_with_its_line() -> None:
     (problem,) = read_toml("a = 1\nb = 7d\n", "f.toml").problems
     assert problem.origin.line == 2
-    assert "f.toml:2: this is not TOML" in str(problem)
+    assert "f.toml:2: invalid TOML" in str(problem)
     (problem,) = read_toml("a = 1\nb = delete\n", "f.toml").problems
-    assert 'text needs quotes, as in name = "value"' in str(problem)
+    assert 'quote strings, as in name = "value"' in str(problem)
     (problem,) = read_toml("a = 1\n\nb = [1,\n", "f.toml").problems
     assert problem.origin.line is not None
     assert problem.origin.line >= 3
 
 
-def test_a_table_that_a_dotted_name_has_made_is_explained() -> None:
+def test_a_table_that_a_dotted_key_created_is_explained() -> None:
     (problem,) = read_toml('log.dirs = "d"\n[log]\nretention.ms = 1\n', "f.toml").problems
     assert problem.origin.line == 2
-    assert "a name with dots above made this table" in problem.text
+    assert "a dotted key above created this table" in problem.text
 
 
-def test_a_list_of_tables_is_no_value() -> None:
+def test_a_list_of_tables_is_a_problem() -> None:
     (problem,) = read_toml("[[log]]\na = 1\n", "f.toml").problems
-    assert "log holds tables" in problem.text
+    assert "log must be one value or a flat list" in problem.text

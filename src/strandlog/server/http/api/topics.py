@@ -191,7 +191,7 @@ def _partition(log: PartitionLog) -> Partition:
 
 
 def _setting(row: Setting, topic: Topic, settings: BrokerSettings) -> TopicSetting:
-    own, brokers = topic.config.get(row.name), settings.given.get(row.broker_name)
+    own, brokers = topic.config.get(row.name), settings.explicit.get(row.broker_name)
     default = row.default if brokers is None else brokers
     origin: Literal["topic", "broker", "default"] = "default" if brokers is None else "broker"
     return TopicSetting(

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, http_address, http_broker
+from tests.support.server import RunningBroker
+
+from strandlog.testing.server import ServerThread
 
 playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
 
@@ -31,24 +33,24 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     with http_broker(tmp_path_factory.mktemp("console") / "data") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def api(broker: BrokerProcess) -> Iterator[httpx.Client]:
+def api(broker: RunningBroker) -> Iterator[httpx.Client]:
     with client_of(broker) as client:
         yield client
 
 
 @pytest.fixture
-def tab(browser: Browser, broker: BrokerProcess) -> Iterator[Tab]:
+def tab(browser: Browser, broker: RunningBroker) -> Iterator[Tab]:
     with new_tab(browser, http_address(broker)) as opened:
         yield opened
 
 
 @pytest.fixture
-def phone(browser: Browser, broker: BrokerProcess) -> Iterator[Tab]:
+def phone(browser: Browser, broker: RunningBroker) -> Iterator[Tab]:
     with new_tab(browser, http_address(broker), PHONE) as opened:
         yield opened

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 from confluent_kafka import Consumer, Producer
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import ok
+from tests.support.server import RunningBroker
 
 PATIENCE_S = 30
 
@@ -26,7 +26,7 @@ def send(api: httpx.Client, topic: str, *records: dict[str, Any], partition: int
     ok(api.post(f"/api/v1/topics/{topic}/records", json=body))
 
 
-def produce(broker: BrokerProcess, topic: str, *values: bytes, **record: Any) -> None:
+def produce(broker: RunningBroker, topic: str, *values: bytes, **record: Any) -> None:
     """Through Kafka's door, as producers elsewhere do."""
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": broker.address, "batch.size": 100_000})
@@ -37,7 +37,7 @@ def produce(broker: BrokerProcess, topic: str, *values: bytes, **record: Any) ->
 
 
 @contextmanager
-def steady(broker: BrokerProcess, topic: str, value: bytes) -> Iterator[None]:
+def steady(broker: RunningBroker, topic: str, value: bytes) -> Iterator[None]:
     """A producer that sends a little all the time."""
     is_over = Event()
 
@@ -55,7 +55,7 @@ def steady(broker: BrokerProcess, topic: str, value: bytes) -> Iterator[None]:
 
 
 @contextmanager
-def member(broker: BrokerProcess, group: str, topic: str) -> Iterator[Consumer]:
+def member(broker: RunningBroker, group: str, topic: str) -> Iterator[Consumer]:
     """A consumer that has joined its group and read something."""
     consumer = Consumer(
         {

@@ -8,8 +8,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 from tests.browser.browsing import Tab, new_tab
 from tests.browser.feeding import commit, make, report, send
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import http_address
+from tests.support.server import RunningBroker
 
 PAGES = {
     "overview": "#/",
@@ -51,7 +51,7 @@ def open_everything(tab: Tab, name: str) -> None:
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing(browser: Browser, broker: BrokerProcess, is_dark: bool) -> None:
+def test_axe_finds_nothing(browser: Browser, broker: RunningBroker, is_dark: bool) -> None:
     wrong = {}
     with new_tab(browser, http_address(broker), is_dark=is_dark) as tab:
         for name, route in PAGES.items():
@@ -65,7 +65,7 @@ def test_axe_finds_nothing(browser: Browser, broker: BrokerProcess, is_dark: boo
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing_in_dialogs(
-    browser: Browser, broker: BrokerProcess, is_dark: bool
+    browser: Browser, broker: RunningBroker, is_dark: bool
 ) -> None:
     wrong = {}
     with new_tab(browser, http_address(broker), is_dark=is_dark) as tab:

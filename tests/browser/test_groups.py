@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import expect
 from tests.browser.browsing import Tab
 from tests.browser.feeding import commit, make, member, send
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import ok
+from tests.support.server import RunningBroker
 
 MINUS = "\N{MINUS SIGN}"
 HOSTILE = "<b>bold</b><img src=x onerror=alert(1)>"
@@ -44,7 +44,7 @@ def test_groups_are_listed_by_their_lag(tab: Tab, api: httpx.Client, orders: str
 
 
 def test_a_group_shows_its_members_and_where_they_are(
-    tab: Tab, broker: BrokerProcess, orders: str
+    tab: Tab, broker: RunningBroker, orders: str
 ) -> None:
     with member(broker, "reading", orders) as consumer:
         consumer.commit(asynchronous=False)
@@ -109,7 +109,7 @@ def test_a_reset_to_a_topic_that_is_not_there_is_refused(
 
 
 def test_a_group_is_deleted_when_it_has_no_members(
-    tab: Tab, api: httpx.Client, broker: BrokerProcess, orders: str
+    tab: Tab, api: httpx.Client, broker: RunningBroker, orders: str
 ) -> None:
     tab.expect_trouble("status of 4(04|09)")
     with member(broker, "doomed", orders) as consumer:
@@ -126,7 +126,7 @@ def test_a_group_is_deleted_when_it_has_no_members(
 
 
 def test_markup_in_the_name_of_a_group_is_drawn_by_the_chart(
-    tab: Tab, broker: BrokerProcess, orders: str
+    tab: Tab, broker: RunningBroker, orders: str
 ) -> None:
     with member(broker, HOSTILE, orders) as consumer:
         consumer.commit(asynchronous=False)

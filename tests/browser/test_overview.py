@@ -13,10 +13,13 @@ from tests.browser.browsing import Tab, new_tab
 from tests.browser.feeding import commit, make, send, steady
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import http_address, http_broker, ok
+from tests.support.server import RunningBroker
+
+from strandlog.testing.server import ServerThread
 
 
 @pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[BrokerProcess]:
+def full_disk(tmp_path: Path) -> Iterator[ServerThread]:
     """A new broker that says that its disk is full."""
     with http_broker(tmp_path / "data", {"log.min.free.bytes": str(2**60)}) as running:
         yield running
@@ -62,7 +65,7 @@ def test_the_overview_shows_the_problems_of_the_broker(tab: Tab) -> None:
 
 
 def test_figures_and_charts_follow_what_goes_on(
-    tab: Tab, api: httpx.Client, broker: BrokerProcess
+    tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "busy")
     send(api, "busy", {"value": "first"})
@@ -85,7 +88,7 @@ def test_figures_and_charts_follow_what_goes_on(
     expect(tab.heading()).to_have_text("watcher")
 
 
-def test_the_broker_page_tells_times_and_settings(tab: Tab, broker: BrokerProcess) -> None:
+def test_the_broker_page_tells_times_and_settings(tab: Tab, broker: RunningBroker) -> None:
     tab.open("#/broker")
     expect(tab.figure("Kafka")).to_contain_text(broker.address)
     expect(tab.figure("Kafka")).to_contain_text("Ready")

@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 from tests.browser.browsing import SHOTS, Tab, new_tab
 from tests.browser.traffic import departures
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import http_address
+from tests.support.server import RunningBroker
 
 FOLDER = Path(os.environ.get("PICTURES", SHOTS))
 SECONDS = int(os.environ.get("PICTURE_SECONDS", "0"))
@@ -24,7 +24,7 @@ MAX_BYTES = 200_000
 
 
 @pytest.mark.timeout(300 + SECONDS)
-def test_pictures_are_taken(browser: Browser, broker: BrokerProcess, api: httpx.Client) -> None:
+def test_pictures_are_taken(browser: Browser, broker: RunningBroker, api: httpx.Client) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     address = http_address(broker)
     with (

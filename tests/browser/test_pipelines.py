@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.browser.browsing import Tab
 from tests.browser.feeding import make, report, send
-from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
 
 PIPELINE = """
 [pipeline]
@@ -74,7 +74,7 @@ def test_a_pipeline_that_failed_says_why(tab: Tab, api: httpx.Client) -> None:
 
 
 def test_a_pipeline_on_spark_shows_up_by_itself(
-    tab: Tab, api: httpx.Client, broker: BrokerProcess, tmp_path: Path
+    tab: Tab, api: httpx.Client, broker: RunningBroker, tmp_path: Path
 ) -> None:
     pytest.importorskip("pyspark", reason="a pipeline needs the spark extra")
     make(api, "flights")

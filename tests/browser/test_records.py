@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 from tests.browser.browsing import Tab
 from tests.browser.feeding import make, produce, send
-from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
 
 LARGE = '{"id": 12345678901234567890, "name": "café", "price": 1.50, "tags": [], "none": null}'
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
@@ -78,7 +78,7 @@ def test_records_from_an_offset_and_the_address_keeps_it(tab: Tab, numbers: str)
     expect(tab.page.get_by_role("alert")).to_contain_text("250")
 
 
-def test_records_from_a_time_on(tab: Tab, api: httpx.Client, broker: BrokerProcess) -> None:
+def test_records_from_a_time_on(tab: Tab, api: httpx.Client, broker: RunningBroker) -> None:
     make(api, "times")
     for hour in range(3):
         at_ms = 1_700_000_000_000 + hour * 3_600_000
@@ -163,7 +163,7 @@ def test_a_record_is_opened_and_its_digits_stay(tab: Tab, api: httpx.Client) -> 
     expect(detail).to_have_count(0)
 
 
-def test_bytes_are_shown_in_hexadecimal(tab: Tab, api: httpx.Client, broker: BrokerProcess) -> None:
+def test_bytes_are_shown_in_hexadecimal(tab: Tab, api: httpx.Client, broker: RunningBroker) -> None:
     make(api, "bytes")
     produce(broker, "bytes", bytes(range(240, 256)) + b"A", key=b"\xff\x00")
     tab.open("#/topics/bytes/records")
@@ -213,7 +213,7 @@ def test_markup_in_records_is_text(tab: Tab, api: httpx.Client) -> None:
 
 
 def test_the_live_tail_shows_what_a_producer_sends(
-    tab: Tab, api: httpx.Client, broker: BrokerProcess
+    tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "tail", 2)
     produce(broker, "tail", b"before")
@@ -241,7 +241,7 @@ def test_the_live_tail_shows_what_a_producer_sends(
 
 
 def test_the_live_tail_shows_only_what_is_searched_for(
-    tab: Tab, api: httpx.Client, broker: BrokerProcess
+    tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "sifted")
     tab.open("#/topics/sifted/records?where=value&search=yes&live=1")
@@ -262,7 +262,7 @@ def test_a_live_tail_of_a_deleted_topic_says_so(tab: Tab, api: httpx.Client) -> 
 
 
 def test_old_records_stand_below_live_ones(
-    tab: Tab, api: httpx.Client, broker: BrokerProcess
+    tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "mixed")
     produce(broker, "mixed", b"old")

@@ -14,7 +14,7 @@ from threading import Event
 import httpx
 from confluent_kafka import Consumer, Producer
 from tests.browser.feeding import make
-from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
 
 STEP_SECONDS = 0.1
 WAVE_SECONDS = 40.0
@@ -37,7 +37,7 @@ def _flight(chance: random.Random, number: int) -> tuple[str, str]:
     return f"{origin}-{value['flight']}", json.dumps(value)
 
 
-def _depart(broker: BrokerProcess, is_over: Event) -> None:
+def _depart(broker: RunningBroker, is_over: Event) -> None:
     chance = random.Random(2013)
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5})
     number, step = 0, 0
@@ -57,7 +57,7 @@ def _depart(broker: BrokerProcess, is_over: Event) -> None:
     assert producer.flush(30) == 0
 
 
-def _read(broker: BrokerProcess, group: str, at_once: int, is_over: Event) -> None:
+def _read(broker: RunningBroker, group: str, at_once: int, is_over: Event) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -75,7 +75,7 @@ def _read(broker: BrokerProcess, group: str, at_once: int, is_over: Event) -> No
 
 
 @contextmanager
-def departures(broker: BrokerProcess, api: httpx.Client) -> Iterator[None]:
+def departures(broker: RunningBroker, api: httpx.Client) -> Iterator[None]:
     """Flights depart and are read until the block ends."""
     make(api, "flights", 3, **{"retention.ms": "604800000"})
     make(api, "delays.by-hour", 1, **{"cleanup.policy": "compact"})

@@ -1,4 +1,4 @@
-"""A broker with its HTTP door open, and a client of it, for tests."""
+"""A server with an HTTP listener, and a client of it, for tests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ from typing import Any
 
 import httpx
 from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
+
+from strandlog.testing.server import ServerThread
 
 PATIENCE_S = 30
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "message.max.bytes": "200000"}
 
 
 @contextmanager
-def http_broker(data: Path, settings: dict[str, str] | None = None) -> Iterator[BrokerProcess]:
-    """A broker with Kafka's door and HTTP's; it has to stop cleanly."""
+def http_broker(data: Path, settings: dict[str, str] | None = None) -> Iterator[ServerThread]:
+    """A server with a Kafka and an HTTP listener, on a thread."""
+    with ServerThread(data, {**SETTINGS, **(settings or {})}, http=True) as running:
+        yield running
+
+
+@contextmanager
+def http_process(data: Path, settings: dict[str, str] | None = None) -> Iterator[BrokerProcess]:
+    """The same in a process of its own, which must stop cleanly."""
     running = BrokerProcess(
         data, {**SETTINGS, **(settings or {})}, doors=("--no-grpc", "--http-port", "0")
     )
@@ -29,12 +39,12 @@ def http_broker(data: Path, settings: dict[str, str] | None = None) -> Iterator[
     assert running.stop() == 0, "it stops cleanly"
 
 
-def http_address(broker: BrokerProcess) -> str:
+def http_address(broker: RunningBroker) -> str:
     [found] = [word for word in broker.ready.split() if word.startswith("http=")]
     return "http://" + found.removeprefix("http=")
 
 
-def client_of(broker: BrokerProcess) -> httpx.Client:
+def client_of(broker: RunningBroker) -> httpx.Client:
     return httpx.Client(base_url=http_address(broker), timeout=PATIENCE_S)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import BrokerProcess, emptied
+from tests.support.broker_process import emptied
 from tests.support.command_line import CommandLine
 
 import strandlog
+from strandlog.testing.server import ServerThread
 
 
 @pytest.fixture
@@ -18,18 +19,15 @@ def cli(tmp_path: Path) -> CommandLine:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker process for the tests of a file; groups do not wait for late joiners."""
-    running = BrokerProcess(
-        tmp_path_factory.mktemp("broker") / "data", {"group.initial.rebalance.delay.ms": "0"}
-    )
-    running.start()
-    yield running
-    assert running.stop() == 0, "a broker stops cleanly"
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    """A server for the tests of a file; groups do not wait for late members."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with ServerThread(tmp_path_factory.mktemp("broker") / "data", settings) as running:
+        yield running
 
 
 @pytest.fixture
-def wire(broker: BrokerProcess, tmp_path: Path) -> CommandLine:
+def wire(broker: ServerThread, tmp_path: Path) -> CommandLine:
     """A command line on an empty broker."""
     with strandlog.connect(broker.address) as log:
         emptied(log)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
+from tests.support.server import RunningBroker
 
 
-def test_settings_of_a_running_broker_are_printed(cli: CommandLine, broker: BrokerProcess) -> None:
+def test_settings_of_a_running_broker_are_printed(cli: CommandLine, broker: RunningBroker) -> None:
     found = cli.inside("config", "show", "-b", broker.address, "--json").document
     rows = {row["name"]: row for row in found}
     assert len(rows) > 20

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
+from tests.support.server import RunningBroker
 
 COMMANDS = [
     ("topic", "list"),
@@ -37,7 +38,7 @@ def test_both_or_neither_of_d_and_b_is_a_usage_error(
 
 
 def test_an_option_takes_precedence_over_the_other_variable(
-    wire: CommandLine, broker: BrokerProcess
+    wire: CommandLine, broker: RunningBroker
 ) -> None:
     wire.inside("topic", "create", "remote")
     wire.inside("topic", "create", "local", "-d", str(wire.data))
@@ -79,7 +80,7 @@ def test_minus_x_passes_settings_to_librdkafka(wire: CommandLine, cli: CommandLi
     assert "add -b" in cli.inside("topic", "list", "-X", "client.id=me", code=2).err
 
 
-def test_a_wrong_protocol_does_not_hang(broker: BrokerProcess, cli: CommandLine) -> None:
+def test_a_wrong_protocol_does_not_hang(broker: RunningBroker, cli: CommandLine) -> None:
     found = cli.inside("topic", "list", "-b", broker.address, "-X", "security.protocol=ssl", code=1)
     assert found.err.count("\n") == 1
 

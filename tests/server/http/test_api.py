@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Consumer
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
+from tests.support.server import RunningBroker
 
 from strandlog import RemoteLog, connect
 from strandlog.config.tables.topic import TOPIC_SETTINGS
@@ -31,24 +31,25 @@ from strandlog.server.http.api.pipelines import (
 from strandlog.server.http.api.routes import PREFIX, ROUTES
 from strandlog.server.http.body_limit import MAX_BODY_BYTES, MAX_HELD_BYTES
 from strandlog.testing import FakeClock
+from strandlog.testing.server import ServerThread
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     settings = {"max.partitions.per.topic": "50", "log.segment.bytes": "1MiB"}
     with http_broker(tmp_path_factory.mktemp("api") / "data", settings) as running:
         yield running
 
 
 @pytest.fixture
-def api(broker: BrokerProcess) -> Iterator[httpx.Client]:
+def api(broker: RunningBroker) -> Iterator[httpx.Client]:
     with client_of(broker) as opened:
         opened.base_url = opened.base_url.join(PREFIX + "/")
         yield opened
 
 
 @pytest.fixture
-def log(broker: BrokerProcess) -> Iterator[RemoteLog]:
+def log(broker: RunningBroker) -> Iterator[RemoteLog]:
     with connect(broker.address) as opened:
         yield opened
 
@@ -244,7 +245,7 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: ht
 
 
 def test_bodies_that_are_never_finished_do_not_fill_the_memory(
-    api: httpx.Client, broker: BrokerProcess
+    api: httpx.Client, broker: RunningBroker
 ) -> None:
     half = b" " * (MAX_BODY_BYTES - 1)
     head = (
@@ -265,7 +266,7 @@ def test_bodies_that_are_never_finished_do_not_fill_the_memory(
 
 
 def test_a_group_with_a_member_shows_who_reads_what(
-    api: httpx.Client, broker: BrokerProcess
+    api: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(api, "read", partitions=2)
     send(api, topic, "a", "b", "c", partition=0)
@@ -338,7 +339,7 @@ def test_a_reset_is_shown_before_it_is_done(api: httpx.Client) -> None:
 # -- the broker ----------------------------------------------------------------------------------
 
 
-def test_the_cluster_at_a_glance(api: httpx.Client, broker: BrokerProcess) -> None:
+def test_the_cluster_at_a_glance(api: httpx.Client, broker: RunningBroker) -> None:
     shown = ok(api.get("cluster"))
     assert shown["kafka_address"] == broker.address
     assert shown["data"] == str(broker.data)
@@ -361,7 +362,7 @@ def test_the_broker_tells_what_it_counts(api: httpx.Client, log: RemoteLog) -> N
     assert calls["describe_broker"]["count"] >= 2
 
 
-def test_settings_tell_where_they_were_given(api: httpx.Client, broker: BrokerProcess) -> None:
+def test_settings_tell_where_they_were_given(api: httpx.Client, broker: RunningBroker) -> None:
     rows = {row["name"]: row for row in ok(api.get("broker/settings"))["settings"]}
     given = rows["max.partitions.per.topic"]
     assert (given["value"], given["origin"]) == ("50", "option")

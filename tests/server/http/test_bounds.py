@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, http_address, http_broker, ok, problem
+from tests.support.server import RunningBroker
+
+from strandlog.testing.server import ServerThread
 
 MAX_CONNECTIONS = 8
 BIG_BODY = 8_000_000
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     settings = {
         "http.max.connections": str(MAX_CONNECTIONS),
         "http.idle.timeout.ms": "2000",
@@ -30,7 +32,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def opened(broker: BrokerProcess) -> Iterator[Opened]:
+def opened(broker: RunningBroker) -> Iterator[Opened]:
     with contextlib.ExitStack() as stack:
         yield Opened(broker, stack)
 
@@ -38,7 +40,7 @@ def opened(broker: BrokerProcess) -> Iterator[Opened]:
 class Opened(list[socket.socket]):
     """Connections of a test."""
 
-    def __init__(self, broker: BrokerProcess, stack: contextlib.ExitStack) -> None:
+    def __init__(self, broker: RunningBroker, stack: contextlib.ExitStack) -> None:
         super().__init__()
         host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
         self._address = (host, int(port))
@@ -64,7 +66,7 @@ def health(opened: Opened) -> bytes:
 
 
 def test_idle_connections_make_room_for_a_client_that_asks(
-    broker: BrokerProcess, opened: Opened
+    broker: RunningBroker, opened: Opened
 ) -> None:
     for _ in range(3 * MAX_CONNECTIONS):
         opened.connect()
@@ -112,14 +114,14 @@ def test_an_upload_that_stalls_is_ended(opened: Opened) -> None:
     assert connection.recv(1000).startswith(b"HTTP/1.1 408")
 
 
-def test_stalled_uploads_do_not_keep_others_out(broker: BrokerProcess, opened: Opened) -> None:
+def test_stalled_uploads_do_not_keep_others_out(broker: RunningBroker, opened: Opened) -> None:
     for _ in range(MAX_CONNECTIONS - 1):
         opened.connect(upload(BIG_BODY))
     with client_of(broker) as client:
         ok(client.post("/api/v1/topics", json={"name": "made", "partitions": 1}), 201)
 
 
-def test_a_body_of_very_many_objects_is_refused(broker: BrokerProcess) -> None:
+def test_a_body_of_very_many_objects_is_refused(broker: RunningBroker) -> None:
     body = b'{"records":[' + b"{}," * 5000 + b"{}]}"
     headers = {"content-type": "application/json"}
     with client_of(broker) as client:
@@ -127,7 +129,7 @@ def test_a_body_of_very_many_objects_is_refused(broker: BrokerProcess) -> None:
         assert "http.max.json.objects" in problem(answer, 413)
 
 
-def test_a_deep_body_is_refused_without_an_error_of_ours(broker: BrokerProcess) -> None:
+def test_a_deep_body_is_refused_without_an_error_of_ours(broker: RunningBroker) -> None:
     body = b'{"records":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     headers = {"content-type": "application/json"}
     with client_of(broker) as client:
@@ -135,13 +137,13 @@ def test_a_deep_body_is_refused_without_an_error_of_ours(broker: BrokerProcess) 
         assert answer.status_code in (400, 422), answer.text
 
 
-def test_an_error_about_a_long_name_is_short(broker: BrokerProcess) -> None:
+def test_an_error_about_a_long_name_is_short(broker: RunningBroker) -> None:
     with client_of(broker) as client:
         words = problem(client.get("/api/v1/topics/" + "n" * 10_000), 404)
     assert len(words) < 1000
 
 
-def test_a_large_answer_arrives_whole(broker: BrokerProcess) -> None:
+def test_a_large_answer_arrives_whole(broker: RunningBroker) -> None:
     with client_of(broker) as client:
         found = client.get("/api/v1/openapi.json")
         assert len(found.content) == int(found.headers["content-length"])
@@ -152,6 +154,6 @@ def test_a_large_answer_arrives_whole(broker: BrokerProcess) -> None:
         assert len(records["records"]) == 150
 
 
-def test_connections_are_counted(broker: BrokerProcess) -> None:
+def test_connections_are_counted(broker: RunningBroker) -> None:
     with client_of(broker) as client:
         assert "strandlog_http_connections_open 1.0" in client.get("/metrics").text

@@ -13,7 +13,15 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.http_client import client_of, http_address, http_broker, ok, problem
+from tests.support.http_client import (
+    client_of,
+    http_address,
+    http_broker,
+    http_process,
+    ok,
+    problem,
+)
+from tests.support.server import RunningBroker
 
 from strandlog.broker.fetch import FetchPartitionData
 from strandlog.clock import stopwatch
@@ -36,18 +44,19 @@ from strandlog.server.http.records.payload import (
     parsed,
 )
 from strandlog.server.http.records.scan import ScanLimits, scan
+from strandlog.testing.server import ServerThread
 
 MANY_ITEMS = b'{"a":[' + b"[]," * MAX_PARSED_ITEMS + b"0]}"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     with http_broker(tmp_path_factory.mktemp("costs") / "data") as running:
         yield running
 
 
 @pytest.fixture
-def api(broker: BrokerProcess) -> Iterator[httpx.Client]:
+def api(broker: RunningBroker) -> Iterator[httpx.Client]:
     with client_of(broker) as opened:
         opened.base_url = opened.base_url.join("/api/v1/")
         yield opened
@@ -152,7 +161,7 @@ def test_an_answer_gives_its_room_back_when_it_is_sent() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-def test_files_of_the_console_arrive_whole(broker: BrokerProcess, encoding: str) -> None:
+def test_files_of_the_console_arrive_whole(broker: RunningBroker, encoding: str) -> None:
     with client_of(broker) as client:
         answer = client.get("/console/plotly.min.js", headers={"accept-encoding": encoding})
     assert answer.status_code == 200
@@ -161,8 +170,13 @@ def test_files_of_the_console_arrive_whole(broker: BrokerProcess, encoding: str)
 
 
 def test_a_client_that_does_not_read_a_file_costs_the_broker_a_piece_of_it(
-    broker: BrokerProcess,
+    tmp_path: Path,
 ) -> None:
+    with http_process(tmp_path / "data") as broker:
+        check_memory_of_unread_files(broker)
+
+
+def check_memory_of_unread_files(broker: BrokerProcess) -> None:
     assert broker.process is not None
     status = Path(f"/proc/{broker.process.pid}/status")
     host, _, port = http_address(broker).removeprefix("http://").rpartition(":")

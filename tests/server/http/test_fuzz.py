@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.examples import example_count
 from tests.support.http_client import client_of, http_address, http_broker, ok
+from tests.support.server import RunningBroker
 
 EXAMPLES = example_count(0.04)
 TIMEOUT_S = 120 + 20 * EXAMPLES
@@ -37,7 +37,7 @@ def _with_known_names(document: Any) -> Any:
     return document
 
 
-def _prepared(running: BrokerProcess, folder: Path) -> Path:
+def _prepared(running: RunningBroker, folder: Path) -> Path:
     """Something to find; the file with the document."""
     with client_of(running) as client:
         for name in ("a", "0"):

@@ -20,19 +20,20 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
+from tests.support.server import RunningBroker
 
 from strandlog.broker.metrics import table
 from strandlog.server.http.metrics.families import FAMILIES
 from strandlog.server.http.security import is_known_host
+from strandlog.testing.server import ServerThread
 
 ROOT = Path(__file__).parents[3]
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """A broker that has worked: records in and out, a group that is behind by 40."""
     with http_broker(tmp_path_factory.mktemp("metrics") / "data") as running:
         admin = AdminClient({"bootstrap.servers": running.address})
@@ -64,7 +65,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[httpx.Client]:
+def client(broker: RunningBroker) -> Iterator[httpx.Client]:
     with client_of(broker) as opened:
         yield opened
 
@@ -229,7 +230,7 @@ def test_answers_are_neither_kept_nor_framed(client: httpx.Client) -> None:
 # -- starting and stopping -----------------------------------------------------------------------
 
 
-def test_a_port_that_is_taken_is_told(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told(broker: RunningBroker, tmp_path: Path) -> None:
     port = http_address(broker).rpartition(":")[2]
     command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]
     ended = subprocess.run(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_requests import Wire, create_topic, produce
+from tests.support.server import RunningBroker
 
 from strandlog.clock import SystemClock
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
@@ -22,12 +22,13 @@ from strandlog.server.memory import ByteBudget
 from strandlog.server.turns import Turns
 from strandlog.storage.work import Work, yield_control
 from strandlog.testing import FakeClock
+from strandlog.testing.server import ServerThread
 
 INVALID_REQUEST, LEADER_NOT_AVAILABLE, POLICY_VIOLATION, INVALID_PARTITIONS = 42, 5, 44, 37
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     settings = {
         "request.max.elements": "2000",
         "auto.create.topics.max.per.request": "3",
@@ -35,14 +36,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         "max.partitions.per.broker": "40",
         "control.request.max.bytes": "100000",
     }
-    running = BrokerProcess(tmp_path_factory.mktemp("bounds") / "data", settings)
+    running = ServerThread(tmp_path_factory.mktemp("bounds") / "data", settings)
     running.start()
     yield running
-    assert running.stop() == 0
+    running.stop()
 
 
 @pytest.fixture
-def wire(broker: BrokerProcess) -> Iterator[Wire]:
+def wire(broker: RunningBroker) -> Iterator[Wire]:
     with Wire(broker.port) as connection:
         yield connection
 
@@ -78,7 +79,7 @@ def test_describe_producers_answers_a_repeated_partition_once(wire: Wire) -> Non
     assert len(answer.partitions) == 1
 
 
-def test_a_request_with_too_many_elements_closes_the_connection(broker: BrokerProcess) -> None:
+def test_a_request_with_too_many_elements_closes_the_connection(broker: RunningBroker) -> None:
     for api_key, version, body in (
         (2, 1, struct.pack(">iih", -1, 1, 1) + b"t" + struct.pack(">i", 2000) + bytes(24_000)),
         (3, 4, struct.pack(">i", 2001) + bytes(2 * 2001) + b"\0"),
@@ -90,7 +91,7 @@ def test_a_request_with_too_many_elements_closes_the_connection(broker: BrokerPr
 
 
 def test_a_large_request_that_is_not_produce_is_refused_by_its_first_bytes(
-    broker: BrokerProcess,
+    broker: RunningBroker,
 ) -> None:
     with Wire(broker.port) as wire:
         wire.socket.sendall(struct.pack(">ih", 200_000, 3))

@@ -9,6 +9,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import http_broker
 from tests.support.kafka_requests import Wire, build, create_topic, encode, request_header
+from tests.support.server import RunningBroker
 
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.topic import TOPIC_SETTINGS
@@ -78,7 +79,7 @@ def test_other_listeners_are_listed_with_the_port_that_is_open(wire: Wire, tmp_p
 
 
 def test_the_broker_lists_where_it_listens_and_keeps_its_data(
-    wire: Wire, shared_broker: BrokerProcess
+    wire: Wire, shared_broker: RunningBroker
 ) -> None:
     names = ["listeners", "advertised.listeners", "log.dirs", "node.id", "broker.id"]
     found = _describe(wire, BROKER, "0", keys=names)
@@ -297,7 +298,7 @@ def test_a_dynamic_broker_setting_takes_effect_and_outlives_a_restart(tmp_path: 
 
 
 def test_a_change_during_the_growth_of_a_topic_is_not_lost(
-    wire: Wire, shared_broker: BrokerProcess
+    wire: Wire, shared_broker: RunningBroker
 ) -> None:
     create_topic(wire, "growing")
     growth = {"name": "growing", "count": 150, "assignments": None}

@@ -6,8 +6,10 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_requests import Wire, create_topic, request_header
+from tests.support.server import RunningBroker
+
+from strandlog.testing.server import ServerThread
 
 JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP, DESCRIBE_GROUPS = 11, 14, 13, 15
 OFFSET_FETCH, OFFSET_COMMIT, DELETE_GROUPS = 9, 8, 42
@@ -79,7 +81,7 @@ def test_a_member_that_is_named_twice_leaves_once(wire: Wire) -> None:
     ],
 )
 def test_a_request_with_more_items_than_allowed_is_not_worked_on(
-    shared_broker: BrokerProcess, api_key: int, version: int, head: bytes, item: bytes
+    shared_broker: RunningBroker, api_key: int, version: int, head: bytes, item: bytes
 ) -> None:
     with Wire(shared_broker.port) as wire:
         too_many = head + struct.pack(">i", MAX_ITEMS + 1) + item * (MAX_ITEMS + 1)
@@ -95,7 +97,7 @@ def test_many_groups_are_deleted_in_one_request(wire: Wire) -> None:
 
 
 def test_members_over_the_limit_hear_that_the_group_is_full(tmp_path: Path) -> None:
-    broker = BrokerProcess(
+    broker = ServerThread(
         tmp_path / "data", {"group.max.size": "1", "group.initial.rebalance.delay.ms": "0"}
     )
     broker.start()
@@ -114,4 +116,4 @@ def test_members_over_the_limit_hear_that_the_group_is_full(tmp_path: Path) -> N
             )
             assert refused.error_code == 81
     finally:
-        assert broker.stop() == 0
+        broker.stop()

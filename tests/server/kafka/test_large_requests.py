@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_requests import Wire, build, create_topic, encode, produce, request_header
+from tests.support.server import RunningBroker
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import DataError
@@ -40,7 +41,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def wire(broker: BrokerProcess) -> Iterator[Wire]:
+def wire(broker: RunningBroker) -> Iterator[Wire]:
     with Wire(broker.port) as connection:
         yield connection
 

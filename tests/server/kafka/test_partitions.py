@@ -7,8 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_requests import Wire, create_topic, produce, topic_id_of
+from tests.support.server import RunningBroker
 
 from strandlog.record.builder import build_batch
 
@@ -64,7 +64,7 @@ def test_fetch_and_list_offsets_refuse_a_leader_that_is_not_there(wire: Wire) ->
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_log_dirs_tell_sizes_and_room(
-    wire: Wire, shared_broker: BrokerProcess, version: int
+    wire: Wire, shared_broker: RunningBroker, version: int
 ) -> None:
     topic = f"sizes-{version}"
     create_topic(wire, topic, 2)
@@ -207,7 +207,7 @@ def test_metadata_of_a_large_topic_is_quick(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_cluster_is_one_node(wire: Wire, shared_broker: BrokerProcess, version: int) -> None:
+def test_the_cluster_is_one_node(wire: Wire, shared_broker: RunningBroker, version: int) -> None:
     found = wire.ask(60, version, include_cluster_authorized_operations=True)
     [node] = found.brokers
     assert (found.error_code, found.controller_id) == (0, 0)

@@ -12,20 +12,29 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
 
 from strandlog.record.builder import build_batch
 from strandlog.server.kafka.handlers import declared_apis
+from strandlog.testing.server import ServerThread
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(tmp_path: Path) -> Iterator[ServerThread]:
+    with ServerThread(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A process of its own, whose memory can be measured."""
     running = BrokerProcess(tmp_path / "data")
     running.start()
     yield running
     assert running.stop() == 0, "a broker stops cleanly"
 
 
-def _connect(broker: BrokerProcess) -> socket.socket:
+def _connect(broker: RunningBroker) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", broker.port), timeout=10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
@@ -59,7 +68,7 @@ def _hangs_up(connection: socket.socket) -> bool:
         return True
 
 
-def _is_alive(broker: BrokerProcess) -> bool:
+def _is_alive(broker: RunningBroker) -> bool:
     with _connect(broker) as connection:
         connection.sendall(_frame(_header(18, 0)))
         return _receive(connection)[:4] == struct.pack(">i", 7)
@@ -100,7 +109,7 @@ def _create_by_metadata(connection: socket.socket, topic: bytes) -> None:
     ],
 )
 def test_nonsense_is_hung_up_on_and_the_broker_lives_on(
-    broker: BrokerProcess, hello: bytes
+    broker: RunningBroker, hello: bytes
 ) -> None:
     with _connect(broker) as connection:
         connection.sendall(hello)
@@ -109,7 +118,7 @@ def test_nonsense_is_hung_up_on_and_the_broker_lives_on(
 
 
 def test_api_versions_in_an_unknown_version_is_answered_in_version_0(
-    broker: BrokerProcess,
+    broker: RunningBroker,
 ) -> None:
     with _connect(broker) as connection:
         connection.sendall(_frame(_header(18, 77)))
@@ -119,7 +128,7 @@ def test_api_versions_in_an_unknown_version_is_answered_in_version_0(
     assert last >= 3
 
 
-def test_api_versions_lists_the_table_and_produce_from_0(broker: BrokerProcess) -> None:
+def test_api_versions_lists_the_table_and_produce_from_0(broker: RunningBroker) -> None:
     with _connect(broker) as connection:
         connection.sendall(_frame(_header(18, 0)))
         answer = _receive(connection)
@@ -133,7 +142,7 @@ def test_api_versions_lists_the_table_and_produce_from_0(broker: BrokerProcess) 
 
 
 def test_replies_come_in_the_order_of_the_requests_even_behind_a_long_poll(
-    broker: BrokerProcess,
+    broker: RunningBroker,
 ) -> None:
     with _connect(broker) as connection:
         _create_by_metadata(connection, b"t")
@@ -151,7 +160,7 @@ def test_replies_come_in_the_order_of_the_requests_even_behind_a_long_poll(
     assert 0.6 < time.monotonic() - started < 5
 
 
-def test_a_long_poll_is_answered_as_soon_as_there_is_something(broker: BrokerProcess) -> None:
+def test_a_long_poll_is_answered_as_soon_as_there_is_something(broker: RunningBroker) -> None:
     batch = bytes(build_batch(int(time.time() * 1000), [b"x"]))
     with _connect(broker) as reader, _connect(broker) as writer:
         _create_by_metadata(reader, b"t")
@@ -170,7 +179,7 @@ def test_a_long_poll_is_answered_as_soon_as_there_is_something(broker: BrokerPro
     assert time.monotonic() - started < 5
 
 
-def test_acks_0_gets_no_reply_and_an_error_hangs_up(broker: BrokerProcess) -> None:
+def test_acks_0_gets_no_reply_and_an_error_hangs_up(broker: RunningBroker) -> None:
     batch = bytes(build_batch(int(time.time() * 1000), [b"x"]))
     with _connect(broker) as connection:
         _create_by_metadata(connection, b"t")
@@ -180,7 +189,7 @@ def test_acks_0_gets_no_reply_and_an_error_hangs_up(broker: BrokerProcess) -> No
         assert _hangs_up(connection)
 
 
-def test_a_damaged_batch_is_refused_and_nothing_of_it_is_kept(broker: BrokerProcess) -> None:
+def test_a_damaged_batch_is_refused_and_nothing_of_it_is_kept(broker: RunningBroker) -> None:
     batch = bytearray(build_batch(int(time.time() * 1000), [b"x" * 50]))
     batch[-3] ^= 1
     with _connect(broker) as connection:
@@ -196,8 +205,9 @@ def test_a_damaged_batch_is_refused_and_nothing_of_it_is_kept(broker: BrokerProc
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the broker from /proc")
 def test_a_consumer_that_stops_reading_costs_a_bounded_amount_of_memory(
-    broker: BrokerProcess,
+    broker_process: BrokerProcess,
 ) -> None:
+    broker = broker_process
     assert broker.process is not None
     status = Path(f"/proc/{broker.process.pid}/status")
 
@@ -235,8 +245,9 @@ def test_a_consumer_that_stops_reading_costs_a_bounded_amount_of_memory(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the broker from /proc")
 def test_a_consumer_that_stops_reading_holds_nobody_up_and_loses_nothing(
-    broker: BrokerProcess,
+    broker_process: BrokerProcess,
 ) -> None:
+    broker = broker_process
     assert broker.process is not None
     status = Path(f"/proc/{broker.process.pid}/status")
 

@@ -25,6 +25,7 @@ from tests.support.kafka_requests import (
     request_header,
     topic_id_of,
 )
+from tests.support.server import RunningBroker
 
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import ATTRIBUTES_POSITION, TRANSACTIONAL_BIT
@@ -234,7 +235,7 @@ def test_a_topic_that_is_gone_and_its_namesake_are_told_apart_by_their_ids(wire:
 
 @pytest.mark.parametrize(("version", "code"), [(12, UNKNOWN_TOPIC), (13, UNKNOWN_TOPIC_ID)])
 def test_a_long_poll_hears_that_its_topic_is_deleted(
-    wire: Wire, shared_broker: BrokerProcess, version: int, code: int
+    wire: Wire, shared_broker: RunningBroker, version: int, code: int
 ) -> None:
     name = f"waited-for-{version}"
     topic_id = create_topic(wire, name)
@@ -334,7 +335,7 @@ def test_a_batch_that_is_sent_again_is_answered_with_its_old_offset(
     ],
 )
 def test_a_length_that_is_only_announced_does_not_kill_the_broker(
-    wire: Wire, shared_broker: BrokerProcess, api_key: int, version: int, body: bytes
+    wire: Wire, shared_broker: RunningBroker, api_key: int, version: int, body: bytes
 ) -> None:
     wire.send(request_header(api_key, version, 1) + body)
     with pytest.raises(ConnectionError):

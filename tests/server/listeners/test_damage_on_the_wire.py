@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, ok
+from tests.support.server import RunningBroker
 
 import strandlog
 from strandlog.protocol.rpc.log_pb2 import ConsumeRequest
@@ -47,7 +48,7 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerPr
     assert broker.stop() == 0, "it stops cleanly"
 
 
-def consumed(broker: BrokerProcess, start: int, end: int) -> tuple[dict[int, Any], set[int]]:
+def consumed(broker: RunningBroker, start: int, end: int) -> tuple[dict[int, Any], set[int]]:
     """Values by offset, and the codes of errors, up to an offset or the first error.
 
     librdkafka does not check checksums unless it is told to.

@@ -13,6 +13,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, ok
 from tests.support.kafka_requests import Wire, create_topic, produce
 from tests.support.log_builders import batch
+from tests.support.server import RunningBroker
 from tests.support.undecodable_batches import BAD_COUNTS, BAD_RECORDS, raw_batch
 
 from strandlog.protocol.rpc import log_pb2 as messages
@@ -36,7 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def wire(broker: BrokerProcess) -> Iterator[Wire]:
+def wire(broker: RunningBroker) -> Iterator[Wire]:
     with Wire(broker.port) as connection:
         yield connection
 
@@ -76,13 +77,13 @@ def test_a_topic_that_validates_records_refuses_undecodable_ones(wire: Wire) -> 
     assert answer.base_offset == 0, "nothing was written"
 
 
-def address_of(broker: BrokerProcess) -> str:
+def address_of(broker: RunningBroker) -> str:
     [found] = [word for word in broker.ready.split() if word.startswith("grpc=")]
     return found.removeprefix("grpc=")
 
 
 def test_grpc_consume_sends_what_comes_before_it_and_says_where_to_read_on(
-    broker: BrokerProcess, wire: Wire
+    broker: RunningBroker, wire: Wire
 ) -> None:
     poisoned(wire, "grpc")
     with grpc.insecure_channel(address_of(broker)) as channel:
@@ -99,7 +100,7 @@ def test_grpc_consume_sends_what_comes_before_it_and_says_where_to_read_on(
         assert [entry.value for answer in rest for entry in answer.entries] == [b"c"]
 
 
-def test_http_passes_over_it_and_reports_it(broker: BrokerProcess, wire: Wire) -> None:
+def test_http_passes_over_it_and_reports_it(broker: RunningBroker, wire: Wire) -> None:
     poisoned(wire, "http")
     with client_of(broker) as client:
         page = ok(client.get("/api/v1/topics/http/records"))
@@ -109,7 +110,7 @@ def test_http_passes_over_it_and_reports_it(broker: BrokerProcess, wire: Wire) -
     assert "offsets 2 to 4 cannot be decoded" in problem
 
 
-def test_log_verify_reports_it_and_fails(broker: BrokerProcess, wire: Wire) -> None:
+def test_log_verify_reports_it_and_fails(broker: RunningBroker, wire: Wire) -> None:
     poisoned(wire, "verified")
     folder = broker.data / "verified-0"
     command = [sys.executable, "-m", "strandlog", "log", "verify", str(folder)]

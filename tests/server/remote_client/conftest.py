@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.support.broker_process import BrokerProcess, emptied
+from tests.support.broker_process import emptied
 
 import strandlog
+from strandlog.testing.server import ServerThread
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A real broker for the tests of a file; groups do not wait for late joiners."""
-    running = BrokerProcess(
-        tmp_path_factory.mktemp("broker") / "data", {"group.initial.rebalance.delay.ms": "0"}
-    )
-    running.start()
-    yield running
-    assert running.stop() == 0, "a broker stops cleanly"
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    """A server for the tests of a file; groups do not wait for late members."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with ServerThread(tmp_path_factory.mktemp("broker") / "data", settings) as running:
+        yield running
 
 
 @pytest.fixture
-def remote(broker: BrokerProcess) -> Iterator[strandlog.RemoteLog]:
+def remote(broker: ServerThread) -> Iterator[strandlog.RemoteLog]:
     """The log behind the broker, empty."""
     with strandlog.connect(broker.address, timeout_ms=20_000) as log:
         yield emptied(log)

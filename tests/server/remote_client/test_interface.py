@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import BrokerProcess, emptied
+from tests.support.broker_process import emptied
+from tests.support.server import RunningBroker
 
 import strandlog
 from strandlog import InvalidGroupError, TopicPartition
@@ -20,7 +21,7 @@ BASE_MS = SystemClock().now_ms() - 60_000  # nothing that retention would take a
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
     if request.param == "folder":
         return strandlog.open(tmp_path / "data")
-    broker: BrokerProcess = request.getfixturevalue("broker")
+    broker: RunningBroker = request.getfixturevalue("broker")
     return emptied(strandlog.connect(broker.address))
 
 
@@ -97,7 +98,7 @@ def test_a_commit_without_a_group_does_not_talk_of_a_group_named_none(log: OpenL
         assert str(refused.value) == "this consumer has no group to commit for; give it one"
 
 
-def test_keys_go_to_the_same_partitions(tmp_path: Path, broker: BrokerProcess) -> None:
+def test_keys_go_to_the_same_partitions(tmp_path: Path, broker: RunningBroker) -> None:
     pairs = [(b"key-%d" % number, b"v") for number in range(200)]
     with strandlog.open(tmp_path / "data") as folder, strandlog.connect(broker.address) as remote:
         logs: list[OpenLog] = [folder, emptied(remote)]

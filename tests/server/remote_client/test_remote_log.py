@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
 
 import strandlog
 from strandlog import RemoteLog, TopicPartition, errors
 from strandlog.client.api import UNKNOWN
 from strandlog.client.remote.errors import confluent, error_of
+from strandlog.testing.server import ServerThread
 
 
 def test_a_topics_life(remote: RemoteLog) -> None:
@@ -41,7 +42,7 @@ def test_a_topic_is_the_same_as_its_owner_sees_it(tmp_path: Path) -> None:
         log.delete_records("t", 0, 1)
         log.commit_offsets("g", {TopicPartition("t", 1): 1})
         mine = log.describe_topic("t")
-    broker = BrokerProcess(tmp_path / "data")
+    broker = ServerThread(tmp_path / "data")
     broker.start()
     with strandlog.connect(broker.address) as remote:
         theirs = remote.describe_topic("t")
@@ -50,7 +51,7 @@ def test_a_topic_is_the_same_as_its_owner_sees_it(tmp_path: Path) -> None:
         assert [row[:3] for row in theirs.partitions] == [row[:3] for row in mine.partitions]
         assert remote.groups() == ["g"]
         assert remote.committed_offsets("g")[TopicPartition("t", 1)].offset == 1
-    assert broker.stop() == 0
+    broker.stop()
 
 
 def test_looking_at_a_topic_does_not_make_it(remote: RemoteLog) -> None:
@@ -144,12 +145,12 @@ def test_something_that_does_not_answer_has_a_time_out() -> None:
             strandlog.connect(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=1000)
 
 
-def test_a_setting_that_librdkafka_does_not_have_is_named(broker: BrokerProcess) -> None:
+def test_a_setting_that_librdkafka_does_not_have_is_named(broker: RunningBroker) -> None:
     with pytest.raises(errors.SettingError, match=r"no\.such\.setting"):
         strandlog.connect(broker.address, no_such_setting=1)
 
 
-def test_settings_go_through_with_underscores_or_dots(broker: BrokerProcess) -> None:
+def test_settings_go_through_with_underscores_or_dots(broker: RunningBroker) -> None:
     dotted = {"socket.keepalive.enable": "true"}
     with strandlog.RemoteLog(broker.address, {"client_id": "me", **dotted}) as log:
         assert log.client_config["client.id"] == "me"
@@ -170,7 +171,7 @@ def test_records_are_deleted_from_the_beginning(remote: RemoteLog) -> None:
     assert [record.value for record in remote.consumer(["t"]).poll()] == [b"3"]
 
 
-def test_a_closed_log_says_so(broker: BrokerProcess) -> None:
+def test_a_closed_log_says_so(broker: RunningBroker) -> None:
     log = strandlog.connect(broker.address)
     producer, consumer = log.producer(), log.consumer()
     log.close()

@@ -6,26 +6,23 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from tests.support.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
+from strandlog.testing.server import ServerThread
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     # Some records of the tests are of 1970: retention would delete them.
     forever = {"log.retention.ms": "-1"}
-    doors = ("--no-grpc", "--http-port", "0")
-    running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data", forever, doors=doors)
-    running.start()
-    yield running
-    assert running.stop() == 0, "a broker stops cleanly"
+    with ServerThread(tmp_path_factory.mktemp("spark") / "data", forever, http=True) as running:
+        yield running
 
 
 @pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[WireClient]:
+def client(broker: ServerThread) -> Iterator[WireClient]:
     with WireClient(broker.address) as connected:
         yield connected
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.numbered_values import fill
+from tests.support.server import RunningBroker
 
 from strandlog.client.wire.client import WireClient
 from strandlog.client.wire.connection import WireConnection
@@ -92,7 +93,7 @@ def test_a_repeated_look_finds_a_broker_that_came_back(mortal: BrokerProcess) ->
             later.join()
 
 
-def test_partitions_are_taken_as_known_for_so_long(topic: str, broker: BrokerProcess) -> None:
+def test_partitions_are_taken_as_known_for_so_long(topic: str, broker: RunningBroker) -> None:
     from confluent_kafka.admin import AdminClient, NewPartitions
 
     name = "partition.metadata.cache.ttl.ms"
@@ -118,7 +119,7 @@ def test_partitions_are_taken_as_known_for_so_long(topic: str, broker: BrokerPro
 
 
 def test_a_micro_batch_asks_for_metadata_once(
-    client: WireClient, topic: str, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+    client: WireClient, topic: str, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
     from pyspark.sql.streaming.datasource import ReadAllAvailable

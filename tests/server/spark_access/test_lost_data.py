@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_process import BrokerProcess
 from tests.support.numbered_values import NOW_MS, fill
+from tests.support.server import RunningBroker
 
 import strandlog
 from strandlog.client.wire.client import WireClient
@@ -67,7 +67,7 @@ def values(reader: Any, tasks: list[Any]) -> list[int]:
 
 
 @pytest.fixture
-def given(broker: BrokerProcess, topic: str) -> dict[str, str]:
+def given(broker: RunningBroker, topic: str) -> dict[str, str]:
     return {
         "bootstrap.servers": broker.address,
         "subscribe": topic,
@@ -89,7 +89,7 @@ def streams() -> Iterator[Callable[..., Stream]]:
 
 
 @pytest.fixture
-def delete(broker: BrokerProcess) -> Callable[[str], None]:
+def delete(broker: RunningBroker) -> Callable[[str], None]:
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": broker.address})
@@ -100,7 +100,7 @@ def delete(broker: BrokerProcess) -> Callable[[str], None]:
     return run
 
 
-def delete_records(broker: BrokerProcess, topic: str, partition: int, offset: int) -> None:
+def delete_records(broker: RunningBroker, topic: str, partition: int, offset: int) -> None:
     from confluent_kafka import TopicPartition as Place
     from confluent_kafka.admin import AdminClient
 
@@ -301,7 +301,7 @@ def test_a_deleted_topic_does_not_reset_the_offsets_of_the_others(
 
 
 def test_records_deleted_while_a_task_reads_are_named_and_nothing_is_read_twice(
-    client: WireClient, broker: BrokerProcess, topic: str, given: dict[str, str]
+    client: WireClient, broker: RunningBroker, topic: str, given: dict[str, str]
 ) -> None:
     tp = TopicPartition(topic, 0)
     large = b"x" * 2000
@@ -343,7 +343,7 @@ def test_a_topic_deleted_between_planning_and_reading_is_named(
 
 def test_a_partition_that_is_added_is_read_from_its_start_or_named(
     client: WireClient,
-    broker: BrokerProcess,
+    broker: RunningBroker,
     topic: str,
     given: dict[str, str],
     streams: Callable[..., Stream],
@@ -418,7 +418,7 @@ def test_a_folder_does_not_end_a_range_early(tmp_path: Path) -> None:
 
 def test_a_loss_is_reported_once_while_a_query_waits_for_more(
     client: WireClient,
-    broker: BrokerProcess,
+    broker: RunningBroker,
     topic: str,
     given: dict[str, str],
     streams: Callable[..., Stream],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import http_address
+from tests.support.server import RunningBroker
 
 from strandlog.errors import InvalidSettingError, UnreachableError
 from strandlog.spark.monitoring.report_address import address_finder, parse_report
@@ -59,7 +59,7 @@ def test_what_was_given_is_not_asked_for() -> None:
     assert str(find()) == "http://logs.lan:9095"
 
 
-def test_a_broker_says_where_its_door_is(broker: BrokerProcess) -> None:
+def test_a_broker_says_where_its_door_is(broker: RunningBroker) -> None:
     find = address_finder(None, broker.address, {})
     assert find is not None
     assert str(find()) == http_address(broker)

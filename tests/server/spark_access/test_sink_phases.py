@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
 
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import DataLossError, MessageTooLargeError, StrandlogError
@@ -25,7 +25,7 @@ QUERY = "8c0f7a1e-phases"
 
 
 @pytest.fixture
-def sink(broker: BrokerProcess, topic: str) -> BatchSink:
+def sink(broker: RunningBroker, topic: str) -> BatchSink:
     options = parse_options(SINK, {"bootstrap.servers": broker.address, "topic": topic})
     return BatchSink(options, is_exact=True)
 
@@ -140,7 +140,7 @@ def test_a_batch_that_can_only_be_published_in_part_is_told_as_such(
     assert committed(client, topic) == [b"0"]
 
 
-def named_writer(broker: BrokerProcess, topic: str | None, name: str, version: int) -> BatchWriter:
+def named_writer(broker: RunningBroker, topic: str | None, name: str, version: int) -> BatchWriter:
     given = {"bootstrap.servers": broker.address, "txnAppId": name, "txnVersion": str(version)}
     if topic is not None:
         given["topic"] = topic
@@ -152,7 +152,7 @@ def write_named(writer: BatchWriter, batches: Iterator[Any]) -> None:
 
 
 def test_each_topic_has_its_own_versions_of_a_name(
-    broker: BrokerProcess, client: WireClient, topic: str
+    broker: RunningBroker, client: WireClient, topic: str
 ) -> None:
     other = f"{topic}-other"
     client.create_topic(other, 2)
@@ -163,7 +163,7 @@ def test_each_topic_has_its_own_versions_of_a_name(
 
 
 def test_rows_that_name_their_topic_are_one_write(
-    broker: BrokerProcess, client: WireClient, topic: str
+    broker: RunningBroker, client: WireClient, topic: str
 ) -> None:
     other = f"{topic}-other"
     client.create_topic(other, 2)
@@ -180,7 +180,7 @@ def test_rows_that_name_their_topic_are_one_write(
 
 @pytest.mark.parametrize(("version", "expected"), [(7, []), (8, [b"x"])])
 def test_a_batch_that_version_0_1_0_published_is_not_published_again(
-    broker: BrokerProcess, client: WireClient, topic: str, version: int, expected: list[bytes]
+    broker: RunningBroker, client: WireClient, topic: str, version: int, expected: list[bytes]
 ) -> None:
     CommitLog(client, "strandlog.spark.commits", f"app-{topic}").write(Decision(7))
     write_named(named_writer(broker, topic, topic, version), rows(b"x"))
@@ -188,7 +188,7 @@ def test_a_batch_that_version_0_1_0_published_is_not_published_again(
 
 
 def test_a_decision_is_found_after_the_commit_topic_was_created_again(
-    broker: BrokerProcess, client: WireClient, topic: str
+    broker: RunningBroker, client: WireClient, topic: str
 ) -> None:
     from confluent_kafka.admin import AdminClient
 

@@ -6,27 +6,24 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from tests.support.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition
+from strandlog.testing.server import ServerThread
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A real broker for the tests of a file; groups do not wait for late joiners."""
-    running = BrokerProcess(
-        tmp_path_factory.mktemp("broker") / "data", {"group.initial.rebalance.delay.ms": "0"}
-    )
-    running.start()
-    yield running
-    assert running.stop() == 0, "a broker stops cleanly"
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    """A server for the tests of a file; groups do not wait for late members."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with ServerThread(tmp_path_factory.mktemp("broker") / "data", settings) as running:
+        yield running
 
 
 @pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[WireClient]:
+def client(broker: ServerThread) -> Iterator[WireClient]:
     with WireClient(broker.address, {"default.api.timeout.ms": "20000"}) as made:
         yield made
 

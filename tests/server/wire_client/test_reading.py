@@ -12,7 +12,7 @@ from tests.server.wire_client.records import (
     visible,
     write,
 )
-from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
 
 from strandlog.client.wire.client import WireClient
 from strandlog.client.wire.fetch import cut_at, whole_batches
@@ -57,7 +57,7 @@ def test_packed_batches_come_as_they_were_sent(
 
 
 def test_a_large_range_comes_in_many_pieces_that_belong_together(
-    broker: BrokerProcess, client: WireClient, tp: TopicPartition
+    broker: RunningBroker, client: WireClient, tp: TopicPartition
 ) -> None:
     sender = client.sender()
     for first in range(0, 30_000, 100):
@@ -77,7 +77,7 @@ def test_a_large_range_comes_in_many_pieces_that_belong_together(
 
 
 def test_a_batch_that_is_larger_than_a_piece_comes_whole(
-    broker: BrokerProcess, client: WireClient, tp: TopicPartition
+    broker: RunningBroker, client: WireClient, tp: TopicPartition
 ) -> None:
     write(client, tp, batch_of([b"x" * 2_000_000]), batch_of([b"y" * 2_000_000]))
     with WireClient(broker.address, {"max.partition.fetch.bytes": "10000"}) as small:
@@ -166,7 +166,7 @@ def test_aborted_records_are_told_and_open_ones_are_not_read(
 
 
 def test_a_range_behind_an_open_transaction_is_given_up_with_the_reason(
-    broker: BrokerProcess, client: WireClient, tp: TopicPartition
+    broker: RunningBroker, client: WireClient, tp: TopicPartition
 ) -> None:
     producer = client.init_producer_id(f"{tp}")
     client.add_partitions_to_txn(f"{tp}", *producer, [tp])

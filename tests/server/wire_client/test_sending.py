@@ -16,7 +16,7 @@ from tests.server.wire_client.records import (
     wait_until_ended,
     write,
 )
-from tests.support.broker_process import BrokerProcess
+from tests.support.server import RunningBroker
 
 from strandlog.client.wire.client import WireClient
 from strandlog.client.wire.coordinator import TransactionDescription
@@ -32,6 +32,7 @@ from strandlog.errors import (
     TransactionalIdNotFoundError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.testing.server import ServerThread
 
 # What a driver does that was told three values and knows nothing else.
 DRIVER = """
@@ -96,7 +97,7 @@ def test_a_batch_that_is_sent_twice_is_written_once(client: WireClient, tp: Topi
 
 
 def test_what_is_sent_is_bounded_and_all_of_it_arrives(
-    broker: BrokerProcess, tp: TopicPartition
+    broker: RunningBroker, tp: TopicPartition
 ) -> None:
     with WireClient(broker.address, {"buffer.memory": "1MiB"}) as client:
         sender = client.sender()
@@ -109,7 +110,7 @@ def test_what_is_sent_is_bounded_and_all_of_it_arrives(
 
 @pytest.mark.parametrize("how", ["commit", "abort"])
 def test_another_process_ends_a_transaction(
-    broker: BrokerProcess, client: WireClient, tp: TopicPartition, how: str
+    broker: RunningBroker, client: WireClient, tp: TopicPartition, how: str
 ) -> None:
     name = f"{tp}-{how}"
     with WireClient(broker.address) as task:
@@ -182,7 +183,7 @@ def test_a_transactional_id_that_nobody_used_is_not_found(client: WireClient) ->
 
 
 def test_a_partition_that_is_not_there_does_not_join_a_transaction(
-    broker: BrokerProcess, client: WireClient, tp: TopicPartition
+    broker: RunningBroker, client: WireClient, tp: TopicPartition
 ) -> None:
     producer = client.init_producer_id(f"{tp}")
     missing = TopicPartition(tp.topic, 9)
@@ -225,7 +226,7 @@ def test_a_topic_to_write_is_made_by_a_broker_that_makes_topics_by_itself(
 
 
 def test_a_topic_that_the_broker_does_not_make_is_not_found(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, {"auto.create.topics.enable": "false"})
+    broker = ServerThread(tmp_path, {"auto.create.topics.enable": "false"})
     broker.start()
     try:
         with WireClient(broker.address) as client:

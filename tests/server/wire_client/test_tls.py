@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from tests.server.wire_client.records import batch_of, numbered, values_of, write
-from tests.support.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import AuthenticationError, UnreachableError
 from strandlog.model import TopicPartition
+from strandlog.testing.server import ServerThread
 
 
 class Certificates:
@@ -100,7 +100,7 @@ def proxy(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     made = Proxy(context, port)
-    broker = BrokerProcess(
+    broker = ServerThread(
         tmp_path / "data",
         {"advertised.listeners": f"PLAINTEXT://localhost:{made.port}"},
         port=port,
@@ -108,7 +108,7 @@ def proxy(
     broker.start()
     yield made, request.param
     made.close()
-    assert broker.stop() == 0
+    broker.stop()
 
 
 def _options(certificates: Certificates, with_client: bool, *, inline: bool) -> dict[str, str]:

@@ -1,0 +1,208 @@
+"""Runs a server on a thread of this process, for tests.
+
+    with ServerThread(tmp_path, {"num.partitions": "3"}) as server:
+        client = KafkaConsumer(bootstrap_servers=server.address)
+
+The server is the one that `strandlog serve` runs, on a free port of 127.0.0.1, with real sockets
+and real files. It starts in a few hundredths of a second because nothing has to be imported again.
+Use a process of its own where a test kills the broker, sends it a signal or measures its memory.
+
+The server belongs to its thread. Other threads look at it through `call` and `wait_until` only,
+which run a function in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import uvloop
+
+from strandlog.config.origin import Origin
+from strandlog.config.resolve import ResolvedSetting
+from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
+from strandlog.config.tables.server import PLAINTEXT
+from strandlog.server.app import Server, ServerOptions
+from strandlog.server.listeners import ListenerConfig, ListenerName
+from strandlog.storage.files import Files
+
+T = TypeVar("T")
+
+START_SECONDS = 30
+STOP_SECONDS = 60
+CHECK_SECONDS = 0.002
+
+
+class ServerThread:
+    """A running server. `port` 0 picks a free port, which a restart uses again."""
+
+    def __init__(
+        self,
+        data: Path | str,
+        settings: Mapping[str, str] | None = None,
+        *,
+        http: bool = False,
+        grpc: bool = False,
+        port: int = 0,
+        files: Files | None = None,
+    ) -> None:
+        self.data = Path(data)
+        self._settings = dict(settings or {})
+        self._others: tuple[tuple[ListenerName, bool], ...] = (("grpc", grpc), ("http", http))
+        self._files = files
+        self.port = port
+        self.ready = ""
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Server | None = None
+        self._stop: asyncio.Event | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """Kafka's listener as HOST:PORT, for `bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def http_url(self) -> str:
+        return "http://" + self._listener("http")
+
+    @property
+    def grpc_address(self) -> str:
+        return self._listener("grpc")
+
+    @property
+    def server(self) -> Server:
+        """The server itself; use it inside `call` and `wait_until`."""
+        assert self._server is not None, "the server is not running"
+        return self._server
+
+    def start(self) -> None:
+        """Return when the server accepts connections; raise what its start raised."""
+        assert self._thread is None, "the server is running"
+        started: concurrent.futures.Future[str] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="strandlog-server")
+        self._thread.start()
+        try:
+            self.ready = started.result(START_SECONDS)
+        except BaseException:
+            self._join()
+            raise
+        self.port = int(self._listener("kafka").rpartition(":")[2])
+
+    def stop(self) -> None:
+        """Drain, close the data folder and wait for the thread."""
+        if self._thread is None:
+            return
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._join()
+
+    def call(self, function: Callable[[], T], timeout_seconds: float = START_SECONDS) -> T:
+        """Run a function in the server's event loop and return its result."""
+        result: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - raised in the calling thread
+                result.set_exception(error)
+
+        assert self._loop is not None, "the server is not running"
+        self._loop.call_soon_threadsafe(run)
+        return result.result(timeout_seconds)
+
+    def wait_until(
+        self, condition: Callable[[Server], bool], what: str, timeout_seconds: float = START_SECONDS
+    ) -> None:
+        """Wait until a condition holds, evaluated in the server's event loop between its work."""
+        reached: concurrent.futures.Future[None] = concurrent.futures.Future()
+        assert self._loop is not None, "the server is not running"
+        loop = self._loop
+
+        def check() -> None:
+            if reached.cancelled():
+                return
+            try:
+                if condition(self.server):
+                    reached.set_result(None)
+                else:
+                    loop.call_later(CHECK_SECONDS, check)
+            except BaseException as error:  # noqa: BLE001 - raised in the calling thread
+                reached.set_exception(error)
+
+        loop.call_soon_threadsafe(check)
+        try:
+            reached.result(timeout_seconds)
+        except TimeoutError:
+            reached.cancel()
+            raise TimeoutError(f"{what}: not within {timeout_seconds:g} s") from None
+
+    def _listener(self, name: str) -> str:
+        for word in self.ready.split():
+            if word.startswith(f"{name}="):
+                return word.partition("=")[2]
+        raise LookupError(f"the server has no {name} listener: {self.ready}")
+
+    def _run(self, started: concurrent.futures.Future[str]) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            try:
+                runner.run(self._serve(started))
+            except BaseException as error:
+                if started.done():
+                    raise
+                started.set_exception(error)
+
+    async def _serve(self, started: concurrent.futures.Future[str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        given = BROKER_SETTINGS.parse(self._settings)
+        origin = Origin("option", "ServerThread")
+        listeners = [ListenerConfig("kafka", PLAINTEXT, port=self.port)]
+        listeners += [ListenerConfig(name, name) for name, is_wanted in self._others if is_wanted]
+        options = ServerOptions(
+            str(self.data),
+            tuple(listeners),
+            broker_settings(given),
+            chosen={
+                name: ResolvedSetting(BROKER_SETTINGS[name], value, origin)
+                for name, value in given.items()
+            },
+        )
+        self._server = server = Server(options, self._files)
+        try:
+            line = await server.start()
+            server.warm_up()
+            started.set_result(line)
+            stopped = asyncio.create_task(self._stop.wait())
+            ends: list[asyncio.Future[Any]] = [stopped, server.crashed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+        finally:
+            await server.stop()
+            self._server = None
+        if server.crashed.done():
+            server.crashed.result()
+
+    def _join(self) -> None:
+        assert self._thread is not None
+        self._thread.join(STOP_SECONDS)
+        assert not self._thread.is_alive(), f"the server did not stop within {STOP_SECONDS} s"
+        self._thread = self._loop = self._stop = None

@@ -220,7 +220,7 @@ class Workload:
     def _write(self, attempt: Attempt, identity: ProducerIdentity, tp: TopicPartition) -> Life:
         bench = self.bench
         yield from self._ask(partial(bench.add, identity, tp, name=attempt.name))
-        bench.transactions.check_write(identity, tp)
+        bench.transactions.check_append(identity, tp)
         bench.send(identity, tp, self.ledger.write(attempt, tp))
         yield from self._durable(partial(self._when_written, tp))
 
@@ -233,7 +233,7 @@ class Workload:
         source = self.rng.choice(GROUPS), self.rng.choice(SOURCES)
         table = bench.offsets_partition(source[0])
         yield from self._ask(partial(bench.add, identity, table, name=attempt.name))
-        bench.transactions.check_write(identity, table)
+        bench.transactions.check_append(identity, table)
         commit = self.ledger.commit(source, attempt)
         bench.send_offsets(identity, {source[1]: commit.offset}, source[0])
         yield from self._durable(partial(bench.core.when_group_is_durable, source[0]))

@@ -1,17 +1,18 @@
-"""A few hundred of the crash points of transactions that `make crash` tries by the thousand.
+"""A few hundred of the thousands of crash points of transactions that `make crash` enumerates.
 
-And the other way round: with a precaution taken out of the coordinator, the same enumeration must
-find a crash that breaks a promise. Otherwise its silence would mean nothing.
+The enumeration must also find a violation when a precaution is removed from the coordinator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.crash.transaction_watching import TransactionThoroughness, TransactionWatcher
 from tests.crash.transaction_workload import Outcome, Workload
 
+from strandlog.broker.deferred import Deferred, Procedure
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.transactions import coordinator as coordinating
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
@@ -23,6 +24,7 @@ from strandlog.broker.transactions.transaction import (
     restored,
 )
 from strandlog.protocol.transaction_records import TransactionValue
+from strandlog.record.control import ControlType
 from strandlog.testing import SimulatedFiles
 
 QUICK = TransactionThoroughness(states_per_step=1, random_per_step=1, nested_every=12, steps=160)
@@ -34,7 +36,7 @@ HUNT = TransactionThoroughness(
     max_failures=1,
     steps=260,
 )
-SEEDS = (7, 9)  # they show everything soon
+SEEDS = (7, 9)  # these find every violation early
 
 
 @pytest.mark.parametrize("seed", [pytest.param(101, marks=pytest.mark.smoke), 102, 103])
@@ -45,7 +47,7 @@ def test_no_crash_breaks_a_transaction(seed: int) -> None:
     assert min(tally.cuts, tally.kills, tally.nested) > 0
 
 
-def test_the_workload_does_all_that_it_should() -> None:
+def test_the_workload_covers_all_actions() -> None:
     workload = Workload(SimulatedFiles(), 5)
     done = set(workload.steps(6000))
     assert done >= {"go_on", "execute", "die", "oversleep", "commit_beside"}
@@ -55,67 +57,63 @@ def test_the_workload_does_all_that_it_should() -> None:
     assert all(len(commits) > 5 for commits in workload.ledger.commits.values())
 
 
-Keep = Callable[[TransactionCoordinator, Transaction, Callable[[], object], object], None]
+Persist = Callable[[TransactionCoordinator, Transaction, Deferred[Any]], Procedure[None]]
 
 
-def told_at_once(*states: object) -> Keep:
-    """Keeps a change in these states without waiting for the disk."""
-    keep = TransactionCoordinator._keep
+def persist_without_waiting(*states: object) -> Persist:
+    """Stores changes in these states without waiting for the disk."""
+    persist = TransactionCoordinator._persist
 
     def hasty(
-        self: TransactionCoordinator,
-        transaction: Transaction,
-        then: Callable[[], object],
-        refuse: object,
-    ) -> None:
+        self: TransactionCoordinator, transaction: Transaction, reply: Deferred[Any]
+    ) -> Procedure[None]:
         if transaction.state not in states:
-            keep(self, transaction, then, refuse)  # type: ignore[arg-type]
+            yield from persist(self, transaction, reply)
             return
         self._append(transaction)
         self._set_timeout(transaction)
-        then()
 
     return hasty
 
 
 def mark_without_waiting(
-    self: TransactionCoordinator, markers: list[object], kind: object, then: Callable[[], object]
-) -> None:
+    self: TransactionCoordinator, markers: list[Any], kind: ControlType
+) -> Procedure[None]:
     for marker in markers:
-        self._effects.write_marker(marker.tp, kind, marker.producer)  # type: ignore[attr-defined, arg-type]
-    then()
+        self._effects.write_marker(marker.tp, kind, marker.producer)
+    yield Deferred.done(None)
 
 
 def undecided(name: str, value: TransactionValue) -> Transaction:
-    """A start that takes a decision for an open transaction."""
+    """A start that loads a decided transaction as an open one."""
     is_decided = value.state in PREPARED
     return restored(name, value._replace(state=ONGOING) if is_decided else value)
 
 
 SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
-    "an epoch is told before it is on disk": lambda patch: patch.setattr(
-        TransactionCoordinator, "_keep", told_at_once(EMPTY)
+    "an epoch is returned before it is on disk": lambda patch: patch.setattr(
+        TransactionCoordinator, "_persist", persist_without_waiting(EMPTY)
     ),
-    "a partition is added before that is on disk": lambda patch: patch.setattr(
-        TransactionCoordinator, "_keep", told_at_once(ONGOING)
+    "a partition is added before the change is on disk": lambda patch: patch.setattr(
+        TransactionCoordinator, "_persist", persist_without_waiting(ONGOING)
     ),
     "markers are written before the decision is on disk": lambda patch: patch.setattr(
-        TransactionCoordinator, "_keep", told_at_once(*PREPARED)
+        TransactionCoordinator, "_persist", persist_without_waiting(*PREPARED)
     ),
-    "it is complete before the markers are on disk": lambda patch: patch.setattr(
-        TransactionCoordinator, "_mark", mark_without_waiting
+    "the transaction is complete before the markers are on disk": lambda patch: patch.setattr(
+        TransactionCoordinator, "_write_markers", mark_without_waiting
     ),
-    "a start forgets what was decided": lambda patch: patch.setattr(
-        coordinating, "restored", undecided
-    ),
-    "a start forgets offsets of open transactions": lambda patch: patch.setattr(
+    "a start ignores decisions": lambda patch: patch.setattr(coordinating, "restored", undecided),
+    "a start ignores offsets of open transactions": lambda patch: patch.setattr(
         GroupCoordinator, "_load_open_transactions", lambda _: 0
     ),
 }
 
 
 @pytest.mark.parametrize("name", SABOTAGE)
-def test_a_missing_precaution_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_enumeration_finds_a_missing_precaution(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     SABOTAGE[name](monkeypatch)
     for seed in SEEDS:
         if TransactionWatcher(seed, HUNT).run().failures:

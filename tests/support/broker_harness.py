@@ -149,7 +149,7 @@ class TransactionBench:
 
     def send(self, producer: ProducerIdentity, tp: TopicPartition, *texts: bytes) -> None:
         """Write records inside the transaction; not yet on disk."""
-        self.transactions.check_write(producer, tp)
+        self.transactions.check_append(producer, tp)
         sequence = self._sequences.get((producer, tp), 0)
         data = batch(
             *texts,
@@ -169,7 +169,7 @@ class TransactionBench:
         self, producer: ProducerIdentity, offsets: Mapping[TopicPartition, int], group: str = "g"
     ) -> None:
         """Commit offsets inside the transaction; not yet on disk."""
-        self.transactions.check_write(producer, self.offsets_partition(group))
+        self.transactions.check_append(producer, self.offsets_partition(group))
         request = self._commit_request(group, offsets)
         assert not self.broker.group_coordinator.try_commit_in_transaction(request, producer)
 

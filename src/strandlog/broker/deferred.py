@@ -1,4 +1,4 @@
-"""`Deferred`, a result that may come later, and the queue that completes several after one step.
+"""`Deferred`, a result that may come later, and procedures that wait for several of them in turn.
 
     open ──complete(value)──▶ done: result() returns the value
       └────fail(error)──────▶ done: result() raises the error
@@ -13,14 +13,17 @@ Callbacks run inside `complete`, each exactly once, in the order in which they w
 broker is in the middle of a step then, so a state machine collects its results in a
 `CompletionQueue`, which completes them when the step is over and the state is consistent: a
 callback may call the state machine again.
+
+A procedure is a generator that yields the `Deferred` it waits for and gets its value, or its error
+as an exception. `run` drives it; while results are available it continues without a callback.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from strandlog.errors import StrandlogError
 
@@ -106,6 +109,40 @@ def deferred(ask: Callable[[], Deferred[T]]) -> Deferred[T]:
         return ask()
     except StrandlogError as error:
         return Deferred.failed(error)
+
+
+Procedure: TypeAlias = Generator[Deferred[Any], Any, T]
+
+
+def run(procedure: Procedure[T], reply: Deferred[T] | None = None) -> Deferred[T]:
+    """Drive a procedure; complete `reply` with its return value, or fail it with its error.
+
+    An error before the procedure waits for the first time is raised here instead.
+    """
+    reply = Deferred() if reply is None else reply
+
+    def resume(awaited: Deferred[Any]) -> None:
+        while awaited.is_done:
+            try:
+                if awaited.error is None:
+                    awaited = procedure.send(awaited.result())
+                else:
+                    awaited = procedure.throw(awaited.error)
+            except StopIteration as end:
+                reply.complete(end.value)
+                return
+            except StrandlogError as error:
+                reply.fail(error)
+                return
+        awaited.on_done(resume)
+
+    try:
+        first = next(procedure)
+    except StopIteration as end:
+        reply.complete(end.value)
+    else:
+        first.on_done(resume)
+    return reply
 
 
 def gather(results: Sequence[Deferred[Any]]) -> Deferred[None]:

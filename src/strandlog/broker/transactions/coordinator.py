@@ -1,30 +1,30 @@
-"""Keeps transactional producers, decides about their transactions and has the markers written.
+"""Runs transactions: store the decision, write the markers, store the completion.
 
     request ─▶ transaction.py decides ─▶ table ─▶ on disk ─▶ reply
                                                      └─ Prepare*: markers ─▶ on disk ─▶ Complete*
 
-The order is the promise. Nothing is answered, and no marker is written, before the table has the
-decision on disk; a transaction is not called complete before all its markers are. So a producer
-that heard "committed" can begin the next one at once, and a crash at any point leaves a table from
-which `load` ends what was decided and lets the rest run into its time-out.
+No reply is sent and no marker is written before the decision is on disk; a transaction is complete
+only after all its markers are on disk. So a producer that received its reply can begin the next
+transaction at once, and after a crash at any point `load` ends the transactions that were decided
+and lets the others run into their time-out.
 
-While a change of a producer is on its way to disk, further requests for it are told to ask again
-(ConcurrentTransactionsError, which clients retry). When the disk refuses in the middle, the one who
-asked hears it, and the change is pursued once a second until it succeeds: it cannot be taken back,
-for the record may be on disk all the same.
+Each change is a procedure (see deferred.py) that waits for the disk. While one is in progress for a
+producer, its other requests get ConcurrentTransactionsError, which clients retry. If the disk fails
+in the middle, the reply fails with that error, and the procedure retries once a second until it
+succeeds: a decision cannot be undone, because its record may be on disk already.
 
-A partition may hold an open transaction that nobody here knows of (its coordinator lost it with a
-page cache): it would hold its readers back for ever, so `load` aborts it.
+A partition may have an open transaction that the table does not know (it was lost with the page
+cache). It would hold back the partition's read_committed readers for ever, so `load` aborts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from strandlog.broker.compacted_table import CompactedTable, latest_values
-from strandlog.broker.deferred import Deferred
+from strandlog.broker.deferred import Deferred, Procedure, gather, run
 from strandlog.broker.durability import OnDurable
 from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.transactions.transaction import (
@@ -35,9 +35,9 @@ from strandlog.broker.transactions.transaction import (
     completed,
     fenced,
     initialised,
+    is_current,
     is_ended,
     is_out_of_epochs,
-    may_be_initialised_by,
     prepared,
     restored,
     with_partitions,
@@ -66,7 +66,7 @@ from strandlog.record.control import ControlType
 from strandlog.storage.partition.log import PartitionLog
 
 RETRY_MS = 1_000
-EXPIRY_LOOK_MS = 3_600_000
+EXPIRY_CHECK_MS = 3_600_000
 
 R = TypeVar("R")
 
@@ -74,21 +74,29 @@ WriteMarker = Callable[[TopicPartition, ControlType, ProducerIdentity], Partitio
 
 
 class TransactionEffects(NamedTuple):
-    """What the coordinator has done elsewhere."""
+    """What other parts of the broker do for the coordinator."""
 
     new_producer_id: Callable[[], int]
-    # Writes a marker; None when the partition is gone.
+    # Writes a marker; None if the partition was deleted.
     write_marker: WriteMarker
     when_durable: Callable[[PartitionLog, int, OnDurable], None]
-    # Every partition with open transactions: their producers and where each began.
+    # Every open transaction of every partition.
     open_transactions: Callable[[], Iterable[tuple[PartitionLog, ProducerIdentity]]]
 
 
 class _Marker(NamedTuple):
-    """What ends a transaction in one partition."""
+    """Ends the transaction of a producer in one partition."""
 
     tp: TopicPartition
     producer: ProducerIdentity
+
+
+class _WrittenMarker(NamedTuple):
+    """A marker that may not be on disk yet."""
+
+    marker: _Marker
+    log: PartitionLog
+    end_offset: int
 
 
 class TransactionCoordinator:
@@ -108,17 +116,17 @@ class TransactionCoordinator:
         self._table = table
         self._effects = effects
         self._transactions: dict[str, Transaction] = {}
-        self._name_of: dict[int, str] = {}  # by producer id
+        self._id_by_producer: dict[int, str] = {}  # by producer id
         self._ids_bytes = 0
-        # A record of these is on its way to disk; and the partitions that it adds.
-        self._changing: dict[str, frozenset[TopicPartition]] = {}
+        # Transactional ids with a change that is not on disk yet, and the partitions it adds.
+        self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
 
     # -- start ---------------------------------------------------------------------------------
 
     def load(self) -> int:
-        """Take in the table and end what was decided. Returns how many transactions of unknown
-        origin were aborted."""
+        """Loads the table and ends the transactions that were decided. Returns how many
+        transactions that the table does not know were aborted."""
         for key, value in latest_values(self._table).items():
             try:
                 name = decode_key(key)
@@ -128,73 +136,68 @@ class TransactionCoordinator:
                 continue  # of a newer release; its producer initialises again
         for transaction in list(self._transactions.values()):
             if transaction.is_prepared:
-                self._write_markers(transaction, lambda: None)
+                run(self._finish(transaction))
             else:
                 self._set_timeout(transaction)
-        self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_LOOK_MS, self._look_for_expired)
+        self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_CHECK_MS, self._expire_ids)
         return self._abort_unknown()
 
     def _abort_unknown(self) -> int:
         unknown: dict[int, list[_Marker]] = {}
-        for log, identity in list(self._effects.open_transactions()):
-            owner = self._of_producer(identity.producer_id)
+        for log, producer in list(self._effects.open_transactions()):
+            owner = self._of_producer(producer.producer_id)
             if owner is None or log.tp not in owner.partitions:
-                unknown.setdefault(identity.producer_id, []).append(_Marker(log.tp, identity))
+                unknown.setdefault(producer.producer_id, []).append(_Marker(log.tp, producer))
         for producer_id, markers in unknown.items():
-            name = self._name_of.get(producer_id)
-            if name is None or name in self._changing:
-                self._mark(markers, ControlType.ABORT, lambda: None)
-            else:
-                # Its owner waits: the marker must not hit a transaction that it begins meanwhile.
-                self._changing[name] = frozenset()
-                self._mark(markers, ControlType.ABORT, partial(self._changing.pop, name))
+            run(self._abort_partitions(self._id_by_producer.get(producer_id), markers))
         return sum(map(len, unknown.values()))
+
+    def _abort_partitions(self, name: str | None, markers: list[_Marker]) -> Procedure[None]:
+        if name is None or name in self._in_flight:
+            yield from self._write_markers(markers, ControlType.ABORT)
+        else:
+            # The producer waits: a marker must not end a transaction that it begins meanwhile.
+            self._in_flight[name] = frozenset()
+            yield from self._write_markers(markers, ControlType.ABORT)
+            del self._in_flight[name]
 
     # -- requests ------------------------------------------------------------------------------
 
     def init_producer(
-        self, name: str, timeout_ms: int, given: ProducerIdentity
+        self, name: str, timeout_ms: int, producer: ProducerIdentity
     ) -> Deferred[ProducerIdentity]:
-        """A producer starts, or wants a new epoch: whatever it left open is aborted first."""
+        """Starts a producer, or gives it a new epoch; aborts the transaction it left open."""
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError(
-                f"transaction.timeout.ms is 1 to {self._settings.transaction_max_timeout_ms} "
-                f"(transaction.max.timeout.ms), not {timeout_ms}"
+                f"transaction.timeout.ms must be between 1 and "
+                f"{self._settings.transaction_max_timeout_ms} (transaction.max.timeout.ms), "
+                f"got {timeout_ms}"
             )
         if not name:
             raise DataError("a transactional id has at least one character")
-        pending: Deferred[ProducerIdentity] = Deferred()
-        self._init(name, timeout_ms, given, pending)
-        return pending
+        reply: Deferred[ProducerIdentity] = Deferred()
+        return run(self._init(name, timeout_ms, producer, reply), reply)
 
     def _init(
-        self,
-        name: str,
-        timeout_ms: int,
-        given: ProducerIdentity,
-        pending: Deferred[ProducerIdentity],
-    ) -> None:
+        self, name: str, timeout_ms: int, producer: ProducerIdentity, reply: Deferred[Any]
+    ) -> Procedure[ProducerIdentity]:
         self._check_idle(name)
         now_ms = self._clock.now_ms()
         transaction = self._transactions.get(name)
-        if transaction is None:  # or no more: whoever shows an old id gets a new one
+        if transaction is None:  # or expired: a producer with an old id gets a new one
             self._check_room(name)
             producer_id = self._effects.new_producer_id()
             changed = Transaction(name, producer_id, 0, timeout_ms, EMPTY, now_ms)
-        elif not may_be_initialised_by(transaction, given):
-            pending.complete(transaction.identity)
-            return
+        elif not is_current(transaction, producer):
+            return transaction.identity  # the producer asks again: its last reply was lost
         elif transaction.state is ONGOING:
-            self._end(
-                fenced(transaction, now_ms),
-                lambda: self._init_again(name, timeout_ms, pending),
-                pending.fail,
-            )
-            return
+            yield from self._end(fenced(transaction, now_ms), reply)
+            return (yield from self._init(name, timeout_ms, ProducerIdentity(), reply))
         else:
             new_id = self._effects.new_producer_id() if is_out_of_epochs(transaction) else None
-            changed = initialised(transaction, given, timeout_ms, new_id, now_ms)
-        self._keep(changed, lambda: pending.complete(changed.identity), pending.fail)
+            changed = initialised(transaction, producer, timeout_ms, new_id, now_ms)
+        yield from self._persist(changed, reply)
+        return changed.identity
 
     def _check_room(self, name: str) -> None:
         limit = self._settings.transactional_ids_max_bytes
@@ -204,55 +207,48 @@ class TransactionCoordinator:
                 f"use fewer or raise transactional.ids.max.bytes (now {limit})"
             )
 
-    def _init_again(self, name: str, timeout_ms: int, pending: Deferred[ProducerIdentity]) -> None:
-        try:
-            self._init(name, timeout_ms, ProducerIdentity(), pending)
-        except StrandlogError as error:
-            pending.fail(error)
-
     def add_partitions(
-        self, name: str, given: ProducerIdentity, partitions: Iterable[TopicPartition]
+        self, name: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
     ) -> Deferred[None]:
-        """The producer is about to write to these partitions."""
-        transaction = self._owned(name, given)
+        """Adds partitions to the producer's transaction; begins it if needed."""
+        transaction = self._owned(name, producer)
         wanted = frozenset(partitions)
         if transaction.state is ONGOING and wanted <= transaction.partitions:
             return Deferred.done(None)
-        pending: Deferred[None] = Deferred()
+        reply: Deferred[None] = Deferred()
         changed = with_partitions(transaction, wanted, self._clock.now_ms())
-        self._keep(changed, lambda: pending.complete(None), pending.fail)
-        return pending
+        return run(self._persist(changed, reply), reply)
 
-    def end(self, name: str, given: ProducerIdentity, *, commit: bool) -> Deferred[None]:
-        """Commit or abort; done when every marker is on disk."""
-        transaction = self._owned(name, given)
+    def end(self, name: str, producer: ProducerIdentity, *, commit: bool) -> Deferred[None]:
+        """Commits or aborts; complete when every marker is on disk."""
+        transaction = self._owned(name, producer)
         if is_ended(transaction, commit=commit):
             return Deferred.done(None)
-        pending: Deferred[None] = Deferred()
+        reply: Deferred[None] = Deferred()
         decided = prepared(transaction, commit=commit, now_ms=self._clock.now_ms())
-        self._end(decided, lambda: pending.complete(None), pending.fail)
-        return pending
+        return run(self._end(decided, reply), reply)
 
-    def check_write(self, given: ProducerIdentity, tp: TopicPartition) -> None:
-        """Raise unless the producer has an open transaction that this partition belongs to: what
-        is written outside of one could never be ended."""
-        transaction = self._of_producer(given.producer_id)
-        if transaction is not None and transaction.epoch != given.epoch:
+    def check_append(self, producer: ProducerIdentity, tp: TopicPartition) -> None:
+        """Raises unless the producer has an open transaction with this partition: records outside
+        of one could never be committed or aborted."""
+        transaction = self._of_producer(producer.producer_id)
+        if transaction is not None and transaction.epoch != producer.epoch:
             raise InvalidProducerEpochError(
-                f"producer {given.producer_id} has epoch {transaction.epoch} now, not {given.epoch}"
+                f"producer {producer.producer_id} has epoch {transaction.epoch} now, "
+                f"not {producer.epoch}"
             )
         if (
             transaction is None
             or transaction.state is not ONGOING
             or tp not in transaction.partitions
-            or tp in self._changing.get(transaction.transactional_id, ())  # nobody told it yet
+            or tp in self._in_flight.get(transaction.transactional_id, ())  # not replied yet
         ):
             raise InvalidTransactionStateError(
-                f"{tp} is in no open transaction of producer {given.producer_id}; "
+                f"{tp} is in no open transaction of producer {producer.producer_id}; "
                 f"add it to one first"
             )
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     def describe(self, name: str) -> Transaction:
         transaction = self._transactions.get(name)
@@ -264,18 +260,16 @@ class TransactionCoordinator:
         return [self._transactions[name] for name in sorted(self._transactions)]
 
     def _of_producer(self, producer_id: int) -> Transaction | None:
-        return self._transactions.get(self._name_of.get(producer_id, ""))
+        return self._transactions.get(self._id_by_producer.get(producer_id, ""))
 
-    def _owned(self, name: str, given: ProducerIdentity) -> Transaction:
-        transaction = check_owner(self._transactions.get(name), name, given)
+    def _owned(self, name: str, producer: ProducerIdentity) -> Transaction:
+        transaction = check_owner(self._transactions.get(name), name, producer)
         self._check_idle(name)
         return transaction
 
     def _check_idle(self, name: str) -> None:
-        if name in self._changing:
-            raise ConcurrentTransactionsError(
-                f"a change of {name!r} is on its way to disk; ask again in a moment"
-            )
+        if name in self._in_flight:
+            raise ConcurrentTransactionsError(f"a change of {name!r} is not on disk yet; try again")
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -285,133 +279,114 @@ class TransactionCoordinator:
         if before is None:
             self._ids_bytes += _id_bytes(name)
         elif before.producer_id != transaction.producer_id:
-            self._name_of.pop(before.producer_id, None)
+            self._id_by_producer.pop(before.producer_id, None)
         self._transactions[name] = transaction
-        self._name_of[transaction.producer_id] = name
+        self._id_by_producer[transaction.producer_id] = name
 
-    def _append(self, transaction: Transaction) -> None:
-        entry = (encode_key(transaction.transactional_id), encode_value(transaction.value))
-        self._table.append([entry], self._clock.now_ms())
+    def _append(self, transaction: Transaction) -> PartitionLog:
+        """Writes a change to the table; returns the partition that has it."""
+        name = transaction.transactional_id
+        record = (encode_key(name), encode_value(transaction.value))
+        self._table.append([record], self._clock.now_ms())
         self._put(transaction)
+        return self._table.log_for(name)
 
-    def _keep(
-        self,
-        transaction: Transaction,
-        then: Callable[[], object],
-        refuse: Callable[[StrandlogError], object],
-    ) -> None:
-        """Make a change; `then` when it is on disk. An error before that has changed nothing, one
-        after that is told by `refuse`, and the change goes on."""
+    # -- procedures ----------------------------------------------------------------------------
+
+    def _end(self, decided: Transaction, reply: Deferred[Any]) -> Procedure[None]:
+        """Decide, mark, complete. Each step is on disk before the next; a restart resumes at the
+        last step on disk."""
+        yield from self._persist(decided, reply)  # from here on, the decision counts
+        yield from self._finish(decided)
+
+    def _finish(self, decided: Transaction) -> Procedure[None]:
+        """Writes the markers of a decision that is on disk, and then its completion."""
+        self._in_flight[decided.transactional_id] = frozenset()
+        kind = ControlType.COMMIT if decided.is_commit else ControlType.ABORT
+        markers = [_Marker(tp, decided.identity) for tp in sorted(decided.partitions)]
+        yield from self._write_markers(markers, kind)
+        # This need not reach the disk: a start that finds the decision writes the markers again.
+        yield from self._retry(lambda: self._append(completed(decided, self._clock.now_ms())))
+        del self._in_flight[decided.transactional_id]
+
+    def _persist(self, transaction: Transaction, reply: Deferred[Any]) -> Procedure[None]:
+        """Writes a change and waits until it is on disk. If the first write fails, this raises and
+        nothing has changed. Later errors fail the reply, and the change is retried."""
         name = transaction.transactional_id
         before = self._transactions.get(name)
         known = before.partitions if before and before.state is ONGOING else frozenset()
-
-        def write() -> PartitionLog:
-            self._append(transaction)
-            return self._table.log_for(name)
-
-        def wait_for(log: PartitionLog) -> None:
-            write_again = partial(self._pursue, write, wait_for)
-            self._when_durable(log, on_disk, refuse, write_again)
-
-        def on_disk() -> None:
-            del self._changing[name]
-            then()
-
-        log = write()
-        self._changing[name] = transaction.partitions - known
+        log = self._append(transaction)
+        self._in_flight[name] = transaction.partitions - known
         self._set_timeout(transaction)
-        wait_for(log)
-
-    def _when_durable(
-        self,
-        log: PartitionLog,
-        then: Callable[[], object],
-        refuse: Callable[[StrandlogError], object],
-        write_again: Callable[[], None],
-    ) -> None:
-        """Call `then` when what was just written is on disk, however long that takes. A partition
-        that was deleted, or opened anew, meanwhile will not say so: `write_again`."""
         end_offset = log.log_end_offset
+        while True:
+            try:
+                yield self._durable(log, end_offset)
+                break
+            except StorageError as error:
+                reply.fail(error)
+            yield self._sleep()
+            if log.is_closed:  # deleted or reopened: the record may be lost
+                log = yield from self._retry(lambda: self._append(transaction))
+                end_offset = log.log_end_offset
+        del self._in_flight[name]
 
-        def wait() -> None:
-            self._effects.when_durable(log, end_offset, told)
+    def _write_markers(self, markers: list[_Marker], kind: ControlType) -> Procedure[None]:
+        """Writes all markers, then waits for one group commit. Retries those that the disk refuses
+        and skips partitions that were deleted."""
+        unwritten, written = markers, list[_WrittenMarker]()
+        while True:
+            refused = []
+            for marker in unwritten:
+                try:
+                    log = self._effects.write_marker(marker.tp, kind, marker.producer)
+                except StrandlogError:
+                    refused.append(marker)
+                    continue
+                if log is not None:
+                    written.append(_WrittenMarker(marker, log, log.log_end_offset))
+            waits = [self._durable(each.log, each.end_offset) for each in written]
+            yield gather(waits)
+            written = [each for each, wait in zip(written, waits, strict=True) if wait.error]
+            if not refused and not written:
+                return
+            yield self._sleep()
+            # A partition that was reopened may have lost its marker.
+            unwritten = refused + [each.marker for each in written if each.log.is_closed]
+            written = [each for each in written if not each.log.is_closed]
 
-        def told(error: StorageError | None) -> None:
+    def _retry(self, write: Callable[[], R]) -> Procedure[R]:
+        """Writes something, as often as the disk refuses."""
+        while True:
+            try:
+                return write()
+            except StrandlogError:
+                yield self._sleep()
+
+    def _durable(self, log: PartitionLog, end_offset: int) -> Deferred[None]:
+        """Complete when everything below an offset is on disk."""
+        result: Deferred[None] = Deferred()
+
+        def on_durable(error: StorageError | None) -> None:
             if error is None:
-                then()
+                result.complete(None)
             else:
-                refuse(error)
-                self._later(write_again if log.is_closed else wait)
+                result.fail(error)
 
-        wait()
+        self._effects.when_durable(log, end_offset, on_durable)
+        return result
 
-    def _pursue(self, write: Callable[[], R], then: Callable[[R], object]) -> None:
-        """Write something, now or when the disk allows it; then go on with it."""
-        try:
-            written = write()
-        except StrandlogError:
-            self._later(partial(self._pursue, write, then))
-            return
-        then(written)
-
-    def _later(self, action: Callable[[], None]) -> None:
-        self._timers.schedule(self._clock.monotonic_ms() + RETRY_MS, action)
-
-    # -- ending --------------------------------------------------------------------------------
-
-    def _end(
-        self,
-        decided: Transaction,
-        then: Callable[[], object],
-        refuse: Callable[[StrandlogError], object],
-    ) -> None:
-        self._keep(decided, lambda: self._write_markers(decided, then), refuse)
-
-    def _write_markers(self, decided: Transaction, then: Callable[[], object]) -> None:
-        """Write every marker of a decision that is on disk, then call it complete."""
-        self._changing[decided.transactional_id] = frozenset()
-        kind = ControlType.COMMIT if decided.is_commit else ControlType.ABORT
-        markers = [_Marker(tp, decided.identity) for tp in sorted(decided.partitions)]
-        self._mark(markers, kind, partial(self._complete, decided, then))
-
-    def _mark(self, markers: list[_Marker], kind: ControlType, then: Callable[[], object]) -> None:
-        """Write markers, however often the disk refuses; `then` when all of them are on disk."""
-        left = set(markers)
-
-        def pursue(marker: _Marker) -> None:
-            write = partial(self._effects.write_marker, marker.tp, kind, marker.producer)
-            self._pursue(write, partial(wait_for, marker))
-
-        def wait_for(marker: _Marker, log: PartitionLog | None) -> None:
-            if log is None:  # the partition is gone
-                on_disk(marker)
-            else:
-                write_again = partial(pursue, marker)
-                self._when_durable(log, partial(on_disk, marker), lambda _: None, write_again)
-
-        def on_disk(marker: _Marker) -> None:
-            left.discard(marker)
-            if not left:
-                then()
-
-        if not markers:
-            then()
-        for marker in markers:
-            pursue(marker)
-
-    def _complete(self, decided: Transaction, then: Callable[[], object]) -> None:
-        def go_on(_: None) -> None:
-            # On disk or not: a start that finds the decision only writes the markers again.
-            del self._changing[decided.transactional_id]
-            then()
-
-        self._pursue(lambda: self._append(completed(decided, self._clock.now_ms())), go_on)
+    def _sleep(self) -> Deferred[None]:
+        """Complete after `RETRY_MS`."""
+        result: Deferred[None] = Deferred()
+        deadline_ms = self._clock.monotonic_ms() + RETRY_MS
+        self._timers.schedule(deadline_ms, partial(_wake, result))
+        return result
 
     # -- time ----------------------------------------------------------------------------------
 
     def _set_timeout(self, transaction: Transaction) -> None:
-        """An open transaction has a timer, any other has none."""
+        """Starts the time-out of an open transaction; stops that of any other."""
         name = transaction.transactional_id
         timer = self._timeouts.get(name)
         if transaction.state is not ONGOING:
@@ -425,35 +400,40 @@ class TransactionCoordinator:
             self._timeouts[name] = self._timers.schedule(deadline_ms, lambda: self._expire(name))
 
     def _expire(self, name: str) -> None:
-        """Its time is over: abort it, and fence its producer off."""
+        """Aborts a transaction after its time-out, and fences its producer."""
         transaction = self._transactions.get(name)
         self._timeouts.pop(name, None)
         if transaction is None or transaction.state is not ONGOING:
             return
         try:
             self._check_idle(name)
-            self._end(fenced(transaction, self._clock.now_ms()), lambda: None, lambda _: None)
+            reply: Deferred[None] = Deferred()
+            run(self._end(fenced(transaction, self._clock.now_ms()), reply), reply)
         except StrandlogError:
             deadline_ms = self._clock.monotonic_ms() + RETRY_MS
             self._timeouts[name] = self._timers.schedule(deadline_ms, lambda: self._expire(name))
 
-    def _look_for_expired(self) -> None:
-        """Forget producers that were idle for transactional.id.expiration.ms."""
-        self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_LOOK_MS, self._look_for_expired)
+    def _expire_ids(self) -> None:
+        """Deletes the ids of producers that were idle for transactional.id.expiration.ms."""
+        self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_CHECK_MS, self._expire_ids)
         oldest_ms = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
         for transaction in self.all():
             name = transaction.transactional_id
             is_idle = transaction.state is not ONGOING and not transaction.is_prepared
-            if is_idle and name not in self._changing and transaction.updated_ms <= oldest_ms:
+            if is_idle and name not in self._in_flight and transaction.updated_ms <= oldest_ms:
                 try:
                     self._table.append([(encode_key(name), None)], self._clock.now_ms())
                 except StorageError:
-                    return  # at the next look
+                    return  # retried at the next check
                 del self._transactions[name]
                 self._ids_bytes -= _id_bytes(name)
-                self._name_of.pop(transaction.producer_id, None)
+                self._id_by_producer.pop(transaction.producer_id, None)
+
+
+def _wake(sleeping: Deferred[None]) -> None:
+    sleeping.complete(None)
 
 
 def _id_bytes(name: str) -> int:
-    """About how much memory a transactional id takes."""
+    """Approximate memory of a transactional id."""
     return 500 + len(name)

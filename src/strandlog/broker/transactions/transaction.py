@@ -1,4 +1,4 @@
-"""One transactional producer and what may become of it. Pure: decides, and changes nothing.
+"""States and transitions of one transactional producer; pure.
 
                  add partitions          end             markers written
     Empty ─────────────────▶ Ongoing ──────────▶ Prepare* ──────────────▶ Complete*
@@ -7,11 +7,11 @@
       │                        └────────────── add partitions ──────────────┘    │
       └───────────────────────────────────────── init ───────────────────────────┘
 
-Prepare* is the decision; once it is on disk the transaction ends that way, whatever happens.
-Complete* is kept once all markers are on disk. Each `init` raises the epoch, and so does an abort
-that the producer did not ask for: whoever still holds the old one (a zombie) is fenced off, here
-and in every partition that gets a marker with the new epoch. When the epochs of a producer id run
-out, the next `init` takes a new id.
+Prepare* is the decision: once it is on disk, the transaction ends that way. Complete* is stored
+once all markers are on disk. Each `init` raises the epoch, and so does an abort that the producer
+did not ask for: a producer with the old epoch (a zombie) is fenced, here and in every partition
+that gets a marker with the new epoch. When the epochs of a producer id run out, the next `init`
+takes a new id.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional producer between two changes."""
+    """A transactional producer and its last transaction."""
 
     transactional_id: str
     producer_id: int
@@ -45,7 +45,7 @@ class Transaction:
     updated_ms: int
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NOT_STARTED
-    last_epoch: int = NO_PRODUCER_EPOCH  # the one before, if its holder may ask again
+    last_epoch: int = NO_PRODUCER_EPOCH  # the previous one, if its producer may repeat its request
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -53,7 +53,7 @@ class Transaction:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it is decided, and the markers are being written."""
+        """Whether the outcome is decided and the markers are being written."""
         return self.state in PREPARED
 
     @property
@@ -62,7 +62,7 @@ class Transaction:
 
     @property
     def value(self) -> TransactionValue:
-        """As it is kept."""
+        """The stored form."""
         return TransactionValue(
             self.producer_id,
             self.epoch,
@@ -75,7 +75,7 @@ class Transaction:
 
 
 def restored(transactional_id: str, value: TransactionValue) -> Transaction:
-    """What was kept of one."""
+    """The transaction of a stored record."""
     return Transaction(
         transactional_id,
         value.producer_id,
@@ -88,38 +88,40 @@ def restored(transactional_id: str, value: TransactionValue) -> Transaction:
     )
 
 
-# -- who may ask ---------------------------------------------------------------------------------
+# -- ownership -----------------------------------------------------------------------------------
 
 
-def check_owner(transaction: Transaction | None, name: str, given: ProducerIdentity) -> Transaction:
-    """The transaction, if it belongs to the one who asks."""
-    if transaction is None or transaction.producer_id != given.producer_id:
+def check_owner(
+    transaction: Transaction | None, name: str, producer: ProducerIdentity
+) -> Transaction:
+    """Returns the transaction if it belongs to the producer."""
+    if transaction is None or transaction.producer_id != producer.producer_id:
         raise InvalidProducerIdMappingError(
-            f"transactional id {name!r} does not belong to producer {given.producer_id}; "
+            f"transactional id {name!r} does not belong to producer {producer.producer_id}; "
             f"initialise the producer again"
         )
-    if transaction.epoch != given.epoch:
+    if transaction.epoch != producer.epoch:
         raise ProducerFencedError(
-            f"transactional id {name!r} has epoch {transaction.epoch} now, not {given.epoch}: "
-            f"a newer producer has taken over, or the transaction ran into its time-out"
+            f"transactional id {name!r} has epoch {transaction.epoch} now, not {producer.epoch}: "
+            f"a newer producer replaced it, or the transaction timed out"
         )
     if transaction.is_prepared:
         raise ConcurrentTransactionsError(
-            f"the last transaction of {name!r} is being completed; ask again in a moment"
+            f"the last transaction of {name!r} is being completed; try again"
         )
     return transaction
 
 
-def may_be_initialised_by(transaction: Transaction, given: ProducerIdentity) -> bool:
-    """Whether the one who asks for a new epoch is up to date. False for one who asked before and
-    did not hear the answer: the same answer will do."""
-    if given.producer_id == NO_PRODUCER_ID or given == transaction.identity:
+def is_current(transaction: Transaction, producer: ProducerIdentity) -> bool:
+    """Whether a producer that asks for a new epoch has the current one. False if it repeats a
+    request whose reply was lost; it gets the same reply. Raises for any other producer."""
+    if producer.producer_id == NO_PRODUCER_ID or producer == transaction.identity:
         return True
-    if given == (transaction.producer_id, transaction.last_epoch) and given.epoch >= 0:
+    if producer == (transaction.producer_id, transaction.last_epoch) and producer.epoch >= 0:
         return False
     raise ProducerFencedError(
-        f"producer {given.producer_id} with epoch {given.epoch} was replaced: transactional id "
-        f"{transaction.transactional_id!r} has {transaction.producer_id}, {transaction.epoch} now"
+        f"producer {producer.producer_id} with epoch {producer.epoch} was replaced: transactional "
+        f"id {transaction.transactional_id!r} has {transaction.producer_id}, {transaction.epoch}"
     )
 
 
@@ -128,18 +130,18 @@ def may_be_initialised_by(transaction: Transaction, given: ProducerIdentity) -> 
 
 def initialised(
     transaction: Transaction,
-    given: ProducerIdentity,
+    producer: ProducerIdentity,
     timeout_ms: int,
     new_producer_id: int | None,
     now_ms: int,
 ) -> Transaction:
-    """With the next epoch, ready for a first transaction; or with a new id when it is out of
-    epochs. The epoch before may ask again only if it was shown: else a new process has asked, and
-    the one that holds it is a zombie."""
+    """The producer with the next epoch, or with a new id if it is out of epochs. The previous epoch
+    may repeat its request only if the producer sent it: otherwise a new process has asked, and the
+    holder of the previous epoch is a zombie."""
     last_epoch = NO_PRODUCER_EPOCH
     if new_producer_id is None:
         producer_id, epoch = transaction.producer_id, transaction.epoch + 1
-        if given == transaction.identity:
+        if producer == transaction.identity:
             last_epoch = transaction.epoch
     else:
         producer_id, epoch = new_producer_id, 0
@@ -155,14 +157,14 @@ def initialised(
 
 
 def is_out_of_epochs(transaction: Transaction) -> bool:
-    """Whether the next epoch would be the last; that one is for an abort by us."""
+    """Whether the next epoch is the last one, which is reserved for an abort by the coordinator."""
     return transaction.epoch >= LAST_EPOCH - 1
 
 
 def with_partitions(
     transaction: Transaction, partitions: Iterable[TopicPartition], now_ms: int
 ) -> Transaction:
-    """A transaction that writes to these partitions too; begun if need be."""
+    """The transaction with more partitions; begins it if needed."""
     is_open = transaction.state is ONGOING
     return replace(
         transaction,
@@ -175,7 +177,8 @@ def with_partitions(
 
 
 def is_ended(transaction: Transaction, *, commit: bool) -> bool:
-    """Whether it ended that way already (the producer asks again); False when it can."""
+    """Whether the transaction ended that way (the producer repeats its request); False if it is
+    open; raises otherwise."""
     if transaction.state is ONGOING:
         return False
     done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
@@ -189,21 +192,21 @@ def is_ended(transaction: Transaction, *, commit: bool) -> bool:
 
 
 def prepared(transaction: Transaction, *, commit: bool, now_ms: int) -> Transaction:
-    """Decided."""
+    """The transaction with its outcome decided."""
     state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
     return replace(transaction, state=state, updated_ms=now_ms)
 
 
 def fenced(transaction: Transaction, now_ms: int) -> Transaction:
-    """Decided to abort, over the head of its producer. The last epoch is handed out to nobody, so
-    one who shows it nevertheless need not be fenced off."""
+    """The transaction, aborted without a request of its producer. No producer ever gets the last
+    epoch, so none needs to be fenced from it."""
     aborted = prepared(transaction, commit=False, now_ms=now_ms)
     epoch = min(transaction.epoch + 1, LAST_EPOCH)
     return replace(aborted, epoch=epoch, last_epoch=transaction.epoch)
 
 
 def completed(transaction: Transaction, now_ms: int) -> Transaction:
-    """All markers are written."""
+    """The transaction after all markers were written."""
     state = (
         TransactionState.COMPLETE_COMMIT
         if transaction.is_commit

@@ -18,7 +18,7 @@ from tests.support.broker_harness import (
 from tests.support.log_builders import batch
 
 from strandlog.broker.context import embedded_context
-from strandlog.broker.transactions.coordinator import EXPIRY_LOOK_MS, RETRY_MS
+from strandlog.broker.transactions.coordinator import EXPIRY_CHECK_MS, RETRY_MS
 from strandlog.broker.transactions.transaction import LAST_EPOCH
 from strandlog.errors import (
     ConcurrentTransactionsError,
@@ -130,6 +130,14 @@ def test_markers_follow_the_decision_and_the_answer_follows_the_markers(
         bench.end(producer, commit=not commit)
 
 
+def test_all_markers_of_a_transaction_share_one_group_commit(bench: TransactionBench) -> None:
+    producer = bench.begun(T0, T1, U0)
+    ended = bench.end(producer)
+    assert bench.sync(TABLE)
+    assert [job.log.tp for job in bench.take()] == [T0, T1, U0]
+    assert not ended.is_done
+
+
 def test_readers_of_committed_records_wait_for_the_end(bench: TransactionBench) -> None:
     producer = bench.begun(T0, T1)
     bench.send(producer, T0, b"a")
@@ -209,11 +217,11 @@ def test_nobody_writes_outside_of_a_transaction(bench: TransactionBench) -> None
         (ProducerIdentity(99, 0), T0),
     ):
         with pytest.raises(InvalidTransactionStateError):
-            bench.transactions.check_write(stranger, tp)
-    bench.transactions.check_write(producer, T0)
+            bench.transactions.check_append(stranger, tp)
+    bench.transactions.check_append(producer, T0)
     bench.done(lambda: bench.end(producer))
     with pytest.raises(InvalidTransactionStateError):
-        bench.transactions.check_write(producer, T0)
+        bench.transactions.check_append(producer, T0)
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
@@ -222,7 +230,7 @@ def test_a_write_with_an_epoch_that_is_not_the_producers_is_refused(
 ) -> None:
     producer = bench.begun(T0)
     with pytest.raises(InvalidProducerEpochError):
-        bench.transactions.check_write(producer._replace(epoch=producer.epoch + shift), T0)
+        bench.transactions.check_append(producer._replace(epoch=producer.epoch + shift), T0)
 
 
 def test_an_answer_that_was_lost_is_given_again(bench: TransactionBench) -> None:
@@ -389,9 +397,9 @@ def test_idle_producers_are_forgotten_and_busy_ones_are_not() -> None:
     day_ms = 86_400_000
     bench = TransactionBench(settings={"transactional.id.expiration.ms": day_ms})
     idle = bench.producer("idle")
-    bench.advance(day_ms - EXPIRY_LOOK_MS)
+    bench.advance(day_ms - EXPIRY_CHECK_MS)
     busy = bench.producer("busy")
-    bench.advance(2 * EXPIRY_LOOK_MS)
+    bench.advance(2 * EXPIRY_CHECK_MS)
     assert [transaction.transactional_id for transaction in bench.transactions.all()] == ["busy"]
     with pytest.raises(TransactionalIdNotFoundError):
         bench.transactions.describe("idle")
@@ -417,7 +425,7 @@ def test_a_full_disk_does_not_make_an_idle_producer_half_forgotten() -> None:
     bench = TransactionBench(settings={"transactional.id.expiration.ms": day_ms})
     bench.producer()
     bench.disk.fail_on("append", TABLE, error=errno.ENOSPC)
-    bench.advance(day_ms + EXPIRY_LOOK_MS)
+    bench.advance(day_ms + EXPIRY_CHECK_MS)
     assert bench.transactions.all() == []  # at the next look
     assert bench.after_crash().transactions.all() == []
 

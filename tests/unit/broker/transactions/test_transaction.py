@@ -13,9 +13,9 @@ from strandlog.broker.transactions.transaction import (
     completed,
     fenced,
     initialised,
+    is_current,
     is_ended,
     is_out_of_epochs,
-    may_be_initialised_by,
     prepared,
     restored,
     with_partitions,
@@ -186,13 +186,13 @@ def test_an_epoch_that_nobody_was_given_does_not_make_a_transaction_immortal() -
 @pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_who_may_ask_for_a_new_epoch(state: TransactionState) -> None:
     transaction = in_state(state, last_epoch=2)
-    assert may_be_initialised_by(transaction, ProducerIdentity())  # a new process
-    assert may_be_initialised_by(transaction, ME)
+    assert is_current(transaction, ProducerIdentity())  # a new process
+    assert is_current(transaction, ME)
     # It asked before and did not hear the answer.
-    assert not may_be_initialised_by(transaction, ProducerIdentity(7, 2))
+    assert not is_current(transaction, ProducerIdentity(7, 2))
     for stranger in ((7, 1), (7, 4), (8, 3), (8, 2), (7, -1)):
         with pytest.raises(ProducerFencedError):
-            may_be_initialised_by(transaction, ProducerIdentity(*stranger))
+            is_current(transaction, ProducerIdentity(*stranger))
 
 
 def test_no_epoch_is_not_the_epoch_before_the_first() -> None:
@@ -200,15 +200,15 @@ def test_no_epoch_is_not_the_epoch_before_the_first() -> None:
     transaction = in_state(S.ONGOING)
     assert transaction.last_epoch == NO_PRODUCER_EPOCH
     with pytest.raises(ProducerFencedError):
-        may_be_initialised_by(transaction, ProducerIdentity(7, NO_PRODUCER_EPOCH))
+        is_current(transaction, ProducerIdentity(7, NO_PRODUCER_EPOCH))
 
 
 def test_a_retry_of_init_counts_until_the_new_epoch_is_used() -> None:
     again = initialised(in_state(S.EMPTY), ME, 1, None, NOW_MS)
-    assert not may_be_initialised_by(again, ME)
+    assert not is_current(again, ME)
     begun = with_partitions(again, [P0], NOW_MS)
     with pytest.raises(ProducerFencedError):
-        may_be_initialised_by(begun, ME)
+        is_current(begun, ME)
 
 
 def test_a_zombie_is_not_handed_the_identity_of_the_process_that_replaced_it() -> None:
@@ -216,16 +216,16 @@ def test_a_zombie_is_not_handed_the_identity_of_the_process_that_replaced_it() -
     replaced = initialised(in_state(S.EMPTY), ProducerIdentity(), 1, None, NOW_MS)
     assert replaced.identity == (7, 4)
     with pytest.raises(ProducerFencedError):
-        may_be_initialised_by(replaced, ME)
+        is_current(replaced, ME)
 
 
 def test_a_producer_that_timed_out_may_come_back_once() -> None:
     aborted = completed(fenced(in_state(S.ONGOING), NOW_MS), NOW_MS)
     assert aborted.identity == (7, 4)
-    assert not may_be_initialised_by(aborted, ME)  # it gets the new epoch as it is
+    assert not is_current(aborted, ME)  # it gets the new epoch as it is
     taken_over = initialised(aborted, ProducerIdentity(), 1, None, NOW_MS)
     with pytest.raises(ProducerFencedError):  # unless a newer producer was quicker
-        may_be_initialised_by(taken_over, ME)
+        is_current(taken_over, ME)
 
 
 @pytest.mark.parametrize("state", TABLE)

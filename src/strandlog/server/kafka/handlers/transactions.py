@@ -276,7 +276,7 @@ def _commit_in_transaction(
     )
     try:
         log = door.broker.offsets_table.existing_log_for(body.group_id)
-        door.core.transactions.check_write(identity, log.tp)
+        door.core.transactions.check_append(identity, log.tp)
         refused = door.broker.group_coordinator.try_commit_in_transaction(commit, identity)
     except StrandlogError as error:
         return dict.fromkeys(offsets, _code(request, error))

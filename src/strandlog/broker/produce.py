@@ -217,7 +217,7 @@ class RecordAppender:
         header = read_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         try:
-            self._transactions.check_write(producer, log.tp)
+            self._transactions.check_append(producer, log.tp)
         except StrandlogError:
             # The producer id of a damaged batch means nothing; the producer should send it again.
             for each, batch in split_batches(records):

@@ -9,8 +9,10 @@ committed, and may commit.
     committed   the offset where the group goes on after a restart
 
 With auto_commit, a poll commits what the polls before it returned, and so does close: a record
-counts as done when the program comes back for more. A `with` block that ends with an error does not
-commit: the record at which it stopped was not done.
+counts as done when the program comes back for more. Iteration commits every 500 records, every five
+seconds, when it reaches the end, and before a rebalance. A `with` block that ends with an error
+does not commit the records that the last poll returned, or the record at which the iteration
+stopped: they were not done.
 
 Partitions that a topic gets later are read, too: by the members of a group after the rebalance that
 they cause, by a consumer without a group when it next finds nothing else.
@@ -70,6 +72,8 @@ from strandlog.record.arrow.columns import are_available
 RESETS_PER_POLL = 3  # of one partition whose start runs away; the next poll tries again
 SKIPS_PER_POLL = 100  # unreadable batches of one partition; the next poll goes on behind them
 SKIPS_REMEMBERED = 1000
+ITERATION_COMMIT_RECORDS = 500  # as many as one poll returns by default
+ITERATION_COMMIT_MS = 5_000  # Kafka's auto.commit.interval.ms
 WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
 
 logger = logging.getLogger(__name__)
@@ -103,6 +107,10 @@ class Consumer(Closable):
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._turn = 0
+        # Positions before the record that the iteration returned last; None after a poll.
+        self._in_hand: list[tuple[Cursor, int]] | None = None
+        self._iterated = 0  # records since the last commit
+        self._iterated_since_ms = 0
         self._membership: Membership | None = None
         self._simple_group: str | None = None
         self._is_closed = False
@@ -123,6 +131,7 @@ class Consumer(Closable):
                 max_poll_interval_ms,
                 self._take_over,
                 self._is_settled,
+                self._before_rejoin,
             )
             self._membership = self._log.join_group(wish)
             try:
@@ -216,14 +225,20 @@ class Consumer(Closable):
         """The next records, at most `max_records`; waits up to `timeout_ms` for the first."""
         return cast(list[Record], self._read(max_records, timeout_ms, decode_records))
 
-    def _read(self, max_records: int, timeout_ms: int, decode: Decode) -> Any:
+    def _read(
+        self, max_records: int, timeout_ms: int, decode: Decode, *, is_iteration: bool = False
+    ) -> Any:
         """The same, decoded in one way or the other; an empty list if there are none."""
         if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
         began_at: list[tuple[Cursor, int]] = []
         try:
             with self._guard:
-                return self._poll(max_records, timeout_ms, began_at, decode)
+                self._in_hand = [] if is_iteration else None
+                records = self._poll(max_records, timeout_ms, began_at, decode)
+                if is_iteration:
+                    self._in_hand = began_at
+                return records
         except StrandlogError:
             raise
         except BaseException:
@@ -242,7 +257,7 @@ class Consumer(Closable):
         deadline_ms = self._log.clock.monotonic_ms() + timeout_ms
         while True:
             self._log.tick()
-            if self._auto_commit:
+            if self._auto_commit and not self._commits_later():
                 self._commit_if_member()
             if self._membership is not None:
                 self._membership.step()
@@ -350,10 +365,13 @@ class Consumer(Closable):
 
     def __next__(self) -> Record:
         """The next record; the iteration ends when there is none yet."""
-        records = self.poll(max_records=1)
-        if not records:
-            raise StopIteration
-        return records[0]
+        records = cast(list[Record], self._read(1, 0, decode_records, is_iteration=True))
+        if records:
+            return records[0]
+        if self._auto_commit:
+            with self._guard:
+                self._commit_if_member()
+        raise StopIteration
 
     # -- moving --------------------------------------------------------------------------------
 
@@ -417,6 +435,7 @@ class Consumer(Closable):
             for tp, cursor in self._cursors.items()
             if self._committed.get(tp) != cursor.position != NO_POSITION
         }
+        self._iterated = 0
         if not changed:
             return {}
         offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
@@ -436,6 +455,22 @@ class Consumer(Closable):
         # When the group went on without us, the new owner reads these records again.
         with contextlib.suppress(GroupError):
             self._commit_consumed()
+
+    def _commits_later(self) -> bool:
+        """Whether this is an iteration that need not commit yet: each commit costs an fsync."""
+        if self._in_hand is None:
+            return False
+        now_ms = self._log.clock.monotonic_ms()
+        if not self._iterated:
+            self._iterated_since_ms = now_ms
+        self._iterated += 1
+        is_due = now_ms - self._iterated_since_ms >= ITERATION_COMMIT_MS
+        return self._iterated <= ITERATION_COMMIT_RECORDS and not is_due
+
+    def _before_rejoin(self) -> None:
+        """Commit before the member rejoins its group, because it may lose its partitions."""
+        if self._auto_commit and self._in_hand is not None:
+            self._commit_if_member()
 
     def committed(self, topic: str, partition: int) -> int | None:
         """Where the group goes on in a partition; None when it never committed there."""
@@ -483,5 +518,12 @@ class Consumer(Closable):
     ) -> None:
         if error is None:
             self.close()
-        else:
+            return
+        try:
+            if self._auto_commit and self._in_hand is not None and not self._is_closed:
+                with contextlib.suppress(StrandlogError), self._guard:
+                    for cursor, position in reversed(self._in_hand):
+                        cursor.seek(position)  # the record at which the program stopped
+                    self._commit_if_member()
+        finally:
             self._let_go()

@@ -61,6 +61,7 @@ class GroupSubscription(NamedTuple):
     max_poll_interval_ms: int
     on_assigned: Callable[[list[TopicPartition]], None]
     is_settled: Callable[[], bool]
+    before_rejoin: Callable[[], None]
 
 
 class ConsumerHost(Protocol):

@@ -129,7 +129,7 @@ def test_an_interrupted_poll_has_handed_out_nothing(desk: Desk) -> None:
     assert lines_to_try(interrupt) > 100
 
 
-@pytest.mark.parametrize("deed", ["compact", "enforce_retention", "upkeep"])
+@pytest.mark.parametrize("deed", ["compact", "enforce_retention", "run_maintenance"])
 def test_an_interrupted_cleaning_is_begun_again(desk: Desk, deed: str) -> None:
     config = {"segment.bytes": 1024, "retention.bytes": 3000, "cleanup.policy": "compact,delete"}
     desk.log.create_topic("t", config=config)
@@ -143,7 +143,7 @@ def test_an_interrupted_cleaning_is_begun_again(desk: Desk, deed: str) -> None:
         log = desk.use(whole.after_kill())
         desk.clock.advance(600_000)
         with interrupted_at(line) as interrupter:
-            getattr(log, deed)(*([] if deed == "upkeep" else ["t"]))
+            getattr(log, deed)(*([] if deed == "run_maintenance" else ["t"]))
         assert log.producer().send("t", b"last", b"k").offset == 40
         for _ in (desk.log, desk.reopen()):
             records = drain(desk.log.consumer(["t"]))

@@ -92,7 +92,7 @@ class TransactionRequests(GroupRequests, TopicRequests):
         request, errors = self._with_partitions(request)
         try:
             log = self.offsets_table.existing_log_for(request.group_id)
-            self.transaction_coordinator.check_write(producer, log.tp)
+            self.transaction_coordinator.check_append(producer, log.tp)
             errors |= self.group_coordinator.try_commit_in_transaction(request, producer)
         except StrandlogError as error:
             errors |= dict.fromkeys(request.offsets, error)

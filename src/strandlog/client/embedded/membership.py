@@ -146,6 +146,8 @@ class Membership:
         self._wish.on_assigned(assignment)
 
     def _send_join(self) -> None:
+        if self.assignment:
+            self._wish.before_rejoin()
         subscription = Subscription(
             topics=tuple(self._wish.topics), owned_partitions=tuple(self.assignment)
         )

@@ -161,21 +161,68 @@ def test_auto_commit_commits_what_the_polls_before_returned(desk: Desk) -> None:
     assert desk.log.committed_offsets("g")[TopicPartition("t", 0)].offset == 4
 
 
-def test_auto_commit_by_iteration_counts_a_record_when_the_next_is_asked_for(desk: Desk) -> None:
+def test_iteration_with_auto_commit_does_not_fsync_for_every_record(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(1_200))
+    consumer = member(desk, auto_commit=True)
+    before = desk.count_steps("sync", "__consumer_offsets")
+    assert len(list(consumer)) == 1_200
+    assert consumer.committed("t", 0) == 1_200
+    fsyncs = desk.count_steps("sync", "__consumer_offsets") - before
+    assert 0 < fsyncs <= 6, "one commit per 500 records, and one at the end"
+
+
+def test_iteration_with_auto_commit_commits_after_five_seconds(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(5))
+    consumer = member(desk, auto_commit=True)
+    next(consumer)
+    next(consumer)
+    assert consumer.committed("t", 0) is None
+    desk.clock.advance(5_000)
+    next(consumer)
+    assert consumer.committed("t", 0) == 2
+
+
+def test_iteration_with_auto_commit_commits_at_the_end_and_at_close(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(3))
-    consumer = member(desk, auto_commit=True)
-    for record in consumer:
-        assert consumer.committed("t", 0) == record.offset
-    assert consumer.committed("t", 0) == 3
+    with member(desk, auto_commit=True) as consumer:
+        assert len(list(consumer)) == 3
+        assert consumer.committed("t", 0) == 3
+        desk.send("t", b"3", b"4")
+        next(consumer)
+    assert desk.log.committed_offsets("g")[TopicPartition("t", 0)].offset == 4
+
+
+def test_iteration_with_auto_commit_commits_before_a_rebalance(desk: Desk) -> None:
+    desk.log.create_topic("t", 2)
+    desk.send("t", *numbered(8))
+    first = member(desk, auto_commit=True)
+    seen = [next(first).value for _ in range(4)]
+    second = member(desk, auto_commit=True)
+    seen += [record.value for record in first]
+    seen += [record.value for record in second]
+    seen += [record.value for record in first]
+    assert sorted(seen, key=lambda value: value or b"") == numbered(8)
 
 
 def test_auto_commit_does_not_count_the_record_at_which_the_program_failed(desk: Desk) -> None:
     desk.log.create_topic("t")
-    desk.send("t", *numbered(3))
+    desk.send("t", *numbered(5))
     with pytest.raises(ZeroDivisionError), member(desk, auto_commit=True) as consumer:
         for record in consumer:
-            assert record.value != b"1" or 1 / 0
+            assert record.value != b"3" or 1 / 0
+    assert member(desk).poll()[0].value == b"3"
+
+
+def test_auto_commit_does_not_count_the_poll_at_which_the_program_failed(desk: Desk) -> None:
+    desk.log.create_topic("t")
+    desk.send("t", *numbered(5))
+    with pytest.raises(ZeroDivisionError), member(desk, auto_commit=True) as consumer:
+        next(consumer)
+        assert consumer.poll(max_records=2)
+        raise ZeroDivisionError
     assert member(desk).poll()[0].value == b"1"
 
 
@@ -189,7 +236,7 @@ def test_auto_commit_before_a_consumer_turns_to_other_partitions(desk: Desk) -> 
 
 
 def test_auto_commit_needs_a_group(desk: Desk) -> None:
-    with pytest.raises(InvalidGroupError, match="auto_commit needs a group"):
+    with pytest.raises(InvalidGroupError, match="auto_commit requires a group"):
         desk.log.consumer(auto_commit=True)
 
 

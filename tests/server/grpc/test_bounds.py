@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from strandlog.protocol.rpc import log_pb2
 from strandlog.protocol.rpc.log_pb2_grpc import LogServiceStub
 from strandlog.server.grpc.produce_request import check_item_count
 
-MOST_RECORDS = 1000
+MAX_RECORDS = 1000
 EMPTY_RECORD = b"\x1a\x00"
 LONGER_THAN_NEED_BE = b"\x9a\x80\x00\x00"  # the same with a tag of three bytes
 METHODS = (
@@ -34,7 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("grpc")
     running = BrokerProcess(
         folder / "data",
-        {"grpc.request.max.records": str(MOST_RECORDS), "grpc.max.connections": "5"},
+        {"grpc.request.max.records": str(MAX_RECORDS), "grpc.max.connections": "5"},
         log=folder / "stderr",
         doors=("--grpc-port", "0", "--no-http"),
     )
@@ -103,7 +106,7 @@ def test_too_many_records_are_refused_before_they_are_decoded(
     channel: grpc.Channel, record: bytes
 ) -> None:
     request = log_pb2.ProduceRequest(topic="t").SerializeToString()
-    code, words = refusal(channel, "Produce", request + record * (MOST_RECORDS + 1))
+    code, words = refusal(channel, "Produce", request + record * (MAX_RECORDS + 1))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "grpc.request.max.records" in words
 
@@ -166,3 +169,31 @@ def test_a_client_that_never_reads_makes_room_for_others(tmp_path: Path) -> None
     for channel in channels:
         channel.close()
     assert running.stop() == 0
+
+
+def test_a_burst_of_streams_cancels_no_calls(broker: BrokerProcess, log: Any) -> None:
+    """gRPC reset calls at random, of other clients too, while 1000 waited for the event loop."""
+    [address] = [word for word in broker.ready.split() if word.startswith("grpc=")]
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    follow = log_pb2.ConsumeRequest(topic="t", follow=True)
+    assert broker.process is not None
+    with contextlib.ExitStack() as stack:
+        channels = [
+            stack.enter_context(grpc.insecure_channel(address.removeprefix("grpc="), options))
+            for _ in range(4)
+        ]
+        for each in channels:
+            grpc.channel_ready_future(each).result(timeout=30)
+        stubs: list[Any] = [LogServiceStub(each) for each in channels]  # type: ignore[no-untyped-call]
+        os.kill(broker.process.pid, signal.SIGSTOP)  # so that all calls arrive at once
+        try:
+            calls = [stub.Consume(follow) for stub in stubs for _ in range(1000)]
+            one = log_pb2.ProduceRequest(topic="t", acks=log_pb2.ACKS_ALL, records=[{}])
+            produce = log.Produce.future(one)
+        finally:
+            os.kill(broker.process.pid, signal.SIGCONT)
+        assert len(produce.result(timeout=60).offsets) == 1
+        ended = [call.code() for call in calls if call.done()]
+        assert grpc.StatusCode.CANCELLED not in ended
+        for call in calls:
+            call.cancel()

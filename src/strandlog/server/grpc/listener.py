@@ -1,12 +1,12 @@
-"""Listens for gRPC clients: the log, the health service and reflection.
+"""Serves LogService, health and reflection over gRPC.
 
 Everything that a client can make the server hold has a limit: connections, calls, the size of
 messages and of metadata, and the memory of calls that wait for their clients (`calls.py`,
 `service.py`). Connections without a call are closed after grpc.idle.timeout.ms, those that never
 finish their handshake sooner.
 
-When the server stops, new calls are refused at once; those that follow a partition end, others have
-the time that the drain leaves them.
+When the server stops, it rejects new calls at once and ends streams that follow a partition; other
+calls get the rest of the drain time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from strandlog.server.grpc.side_services import Health, Reflection, service_name
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 MAX_METADATA_BYTES = 16 * 1024  # of one call
 HANDSHAKE_TIMEOUT_MS = 10_000
-MAX_MESSAGE_BYTES = 2**31 - 1  # of answers, which are bounded by what they are made of
+MAX_MESSAGE_BYTES = 2**31 - 1  # of responses, which are bounded by their contents
 
 
 class GrpcListener:
-    """One broker, as gRPC clients see it."""
+    """Serves one broker over gRPC."""
 
     def __init__(self, core: ServerCore, host: str, port: int) -> None:
         settings = core.broker.settings
@@ -47,7 +47,14 @@ class GrpcListener:
                 ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
                 ("grpc.max_connection_idle_ms", min(settings.grpc_idle_timeout_ms, MAX_INT)),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
-                ("grpc.http2.bdp_probe", 0),  # else calls that wait to be read hold megabytes each
+                # gRPC resets calls at random while this many wait for the event loop to take them.
+                # Its default, 1000, would let a burst of streams cancel the calls of others.
+                ("grpc.server.max_pending_requests", 2 * settings.grpc_max_calls),
+                ("grpc.server.max_pending_requests_hard_limit", 4 * settings.grpc_max_calls),
+                (
+                    "grpc.http2.bdp_probe",
+                    0,
+                ),  # else calls that wait to be read hold megabytes
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
             ],
         )
@@ -82,7 +89,7 @@ class GrpcListener:
         """Everything is loaded."""
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no more calls, give those that are under way some time, hang up."""
+        """Rejects new calls, gives running ones some time, then closes the connections."""
         self._health.stop()
         stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
         if not (await asyncio.wait({stopping}, timeout=grace_seconds + 1))[0]:

@@ -24,12 +24,14 @@ from strandlog.model import OffsetAndMetadata, ProducerIdentity, Record, TopicPa
 from strandlog.protocol.transaction_records import encode_key
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType
-from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read
 from strandlog.storage.segment.scan import batches_of_read
 from strandlog.storage.segment.transaction_index import AbortedRanges
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock
 
 CONTEXT = embedded_context()
@@ -176,7 +178,7 @@ class _Maker:
             for number in range(3):
                 log.append(self._batch(number, keys=9))
         trimmed = broker.catalog.log("trimmed", 0)
-        trimmed.drop_oldest(2)
+        run_inline(drop_oldest(trimmed, 2))
         trimmed.raise_log_start(trimmed.log_start_offset + 5)
         broker.log_dir.write_checkpoints()
         self._flush()

@@ -27,7 +27,8 @@ from strandlog.record.batch import BatchView
 from strandlog.record.control import ControlType, read_control
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp, read, read_batches
+from strandlog.storage.partition.read import read, read_batches
+from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.storage.segment.scan import NEVER, batches_of_read
 from strandlog.storage.segment.transaction_index import AbortedTransaction
 from strandlog.testing import FakeClock, SimulatedFiles

@@ -21,7 +21,8 @@ from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention, plan_due_compaction
+from strandlog.storage.cleaning.compaction import compact_now, plan_due_compaction
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles

@@ -14,7 +14,7 @@ from tests.crash.watching import Thoroughness, Watcher
 
 from strandlog.errors import StorageError
 from strandlog.storage.partition import recovery
-from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.flush import FlushPlan
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.segment import scan
 from strandlog.storage.segment.transaction_index import AbortedTransactions

@@ -40,7 +40,7 @@ from strandlog.clock import Clock
 from strandlog.config.setting import MAX_LONG
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import StorageError
-from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.flush import FlushPlan
 from strandlog.storage.partition.log import PartitionLog
 
 OnDurable = Callable[[StorageError | None], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandlog.errors import FencedLeaderEpochError, UnknownLeaderEpochError
 from strandlog.model import IsolationLevel, TimestampOffset
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import finding_latest, finding_timestamp
+from strandlog.storage.partition.time_lookup import finding_latest, finding_timestamp
 from strandlog.storage.work import Work
 
 # Kafka's special timestamps.

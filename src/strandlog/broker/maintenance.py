@@ -32,15 +32,11 @@ from strandlog.broker.topics.catalog import Catalog
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import CorruptSegmentError, DataError, StrandlogError
-from strandlog.storage.cleaning.cleaning import (
-    count_expired,
-    need_for_compaction,
-    plan_due_compaction,
-)
-from strandlog.storage.cleaning.compaction import CompactionPlan
+from strandlog.storage.cleaning.compaction import CompactionPlan, plan_due_compaction
+from strandlog.storage.cleaning.policy import need_for_compaction
+from strandlog.storage.cleaning.retention import count_expired, drop_oldest
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.trimming import dropping_oldest
 from strandlog.storage.work import Work, run_inline, yield_control
 
 REPAIR_INTERVAL_MS = 5_000
@@ -203,7 +199,7 @@ class Maintenance:
         self._durability.hold(log)
         try:
             with self._log_dir.reserve.spending():
-                self._metrics.retention_bytes += yield from dropping_oldest(log, count)
+                self._metrics.retention_bytes += yield from drop_oldest(log, count)
             self._metrics.retention_segments += count
         finally:
             self._durability.release(log)

@@ -31,7 +31,6 @@ from functools import lru_cache
 from strandlog.model import TopicPartition
 
 MAX_NAME_BYTES = 255
-
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
@@ -43,7 +42,6 @@ DELETED_SUFFIX = ".deleted"
 DAMAGED_SUFFIX = ".damaged"
 DELETE_DIR_SUFFIX = "-delete"
 STRAY_DIR_SUFFIX = "-stray"
-
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -55,10 +53,8 @@ CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINT = "recovery-point"
 SEGMENT_MANIFEST = "segments"
-
 # Everything that belongs to one segment besides the log itself, all of it rebuildable.
 SIDE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORT_INDEX_SUFFIX)
-
 _SEGMENT_FILE = re.compile(r"^(\d{20})(\.[a-z]+)(\.[a-z]+)?$")
 _PARTITION_DIR = re.compile(r"^([a-zA-Z0-9._-]+)-(\d{1,9})$")
 
@@ -95,3 +91,9 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
         return None
     tp = TopicPartition(match[1], int(match[2]))
     return tp if partition_dir(tp) == name else None  # no partition is called events-007
+
+
+def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
+    """The offsets in the names of a partition's files with that suffix, ascending."""
+    parsed = map(parse_segment_file, names)
+    return sorted(found[0] for found in parsed if found and found[1:] == (suffix, ""))

@@ -25,7 +25,7 @@ from strandlog.errors import ServerCrashError, StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions, run_until_stopped
 from strandlog.storage.file_remover import FileRemover
-from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.flush import FlushPlan
 from strandlog.storage.work import Work
 
 

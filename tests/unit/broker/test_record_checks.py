@@ -17,8 +17,8 @@ from strandlog.errors import InvalidRecordError
 from strandlog.model import PartitionRecords
 from strandlog.record.codecs import Codec
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import finding_latest, finding_timestamp
 from strandlog.storage.partition.record_checks import QUICK_RECORDS
+from strandlog.storage.partition.time_lookup import finding_latest, finding_timestamp
 from strandlog.testing import FakeClock, SimulatedFiles
 
 CONTEXT = embedded_context()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.record.checksum import crc32c
+from strandlog.record.batch_header import crc32c
 
 
 def test_check_value() -> None:

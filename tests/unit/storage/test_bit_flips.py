@@ -27,10 +27,12 @@ from strandlog.errors import CorruptSegmentError, StrandlogError
 from strandlog.model import Record
 from strandlog.record.batch_header import HEADER_SIZE, read_header
 from strandlog.record.codecs import Codec
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp, read
+from strandlog.storage.partition.read import read
+from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.storage.segment.scan import batches_of_read
 from strandlog.testing import FakeClock, SimulatedFiles
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.support.log_builders import FOLDER, fill, new_log, offsets, reopen
 
+from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.file_remover import FileRemover
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 
@@ -72,7 +74,7 @@ def test_a_segment_that_was_dropped_waits_for_its_delay() -> None:
     log_dir, log = new_log(files, clock)
     fill(log, 30)
     log.flush()
-    log.drop_oldest(2)
+    run_inline(drop_oldest(log, 2))
     first = f"{FOLDER}/{0:020d}.log.deleted"
     assert files.exists(first)
     assert not files.exists(f"{FOLDER}/{0:020d}.log")
@@ -89,7 +91,7 @@ def test_what_waits_at_a_crash_goes_at_the_next_start() -> None:
     _, log = new_log(files)
     fill(log, 30)
     log.flush()
-    log.drop_oldest(2)
+    run_inline(drop_oldest(log, 2))
     left = offsets(log)
     again = files.after_kill()
     _, log = reopen(again)

@@ -22,11 +22,11 @@ from strandlog.model import Headers
 from strandlog.record.batch_header import stamp
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec
-from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp
+from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.testing import FakeClock
 
 with warnings.catch_warnings():

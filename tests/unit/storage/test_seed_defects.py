@@ -24,7 +24,8 @@ from tests.support.log_builders import (
 )
 
 from strandlog.record.batch_header import HEADER_SIZE
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import ALL_LOST

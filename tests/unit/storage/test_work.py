@@ -10,9 +10,9 @@ from tests.support.log_builders import TP, batch, new_log, reopen, small_setting
 
 from strandlog.errors import StorageError
 from strandlog.storage.cleaning.compaction import plan_compaction
+from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.trimming import dropping_oldest
 from strandlog.storage.work import Work, run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -102,7 +102,7 @@ def test_appends_while_old_segments_are_dropped_are_kept(pause: int) -> None:
         log.append(batch(b"meanwhile", keys=[b"k"]))
 
     count = len(log.segments)
-    do_with(dropping_oldest(log, count), pause, append)
+    do_with(drop_oldest(log, count), pause, append)
     log.append(batch(b"after", keys=[b"k"]))
     log.flush()
     kept = [b"after"]
@@ -121,7 +121,7 @@ def test_a_partition_deleted_while_old_segments_are_dropped_is_gone(pause: int) 
     log.append(batch(b"unsynced", keys=[b"k"]))
     try:
         do_with(
-            dropping_oldest(log, len(log.segments)),
+            drop_oldest(log, len(log.segments)),
             pause,
             lambda: log_dir.delete_partition(TP, 0),
         )

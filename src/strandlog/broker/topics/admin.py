@@ -23,8 +23,8 @@ from strandlog.errors import (
     TopicDeletionDisabledError,
 )
 from strandlog.model import TopicPartition
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
-from strandlog.storage.cleaning.compaction import CompactionReport
+from strandlog.storage.cleaning.compaction import CompactionReport, compact_now
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.work import Work, yield_control
 

@@ -34,8 +34,8 @@ from strandlog.model import TopicPartition
 from strandlog.storage.files import DIRECTORY, DiskFiles, Files
 from strandlog.storage.folder.checkpoint import read_document
 from strandlog.storage.paths import LOG_SUFFIX, META_PROPERTIES, join, partition_dir
-from strandlog.storage.readonly import dump as files_dump
-from strandlog.storage.readonly.dump import Finding, PartitionReport
+from strandlog.storage.readonly import verify as files_verify
+from strandlog.storage.readonly.verify import Finding, PartitionReport
 
 app = command_app("Verify, dump and measure log files.")
 
@@ -48,7 +48,7 @@ Folder = Annotated[
 def verify(path: Folder, as_json: Json = False) -> None:
     """Check every batch, index, snapshot and checkpoint; exit with 1 on damage."""
     files, path = DiskFiles(), os.path.abspath(path)
-    folders = files_dump.partition_folders(files, path)
+    folders = files_verify.partition_folders(files, path)
     state = _state_findings(files, path, folders)
     with progress("verifying", _log_bytes(files, folders)) as advance:
         reports = list(_look(files, folders, verifies=True, on_bytes=advance))
@@ -70,7 +70,9 @@ def _look(
 ) -> Iterator[PartitionReport]:
     for folder in folders:
         try:
-            yield files_dump.look_at_partition(files, folder, verifies=verifies, on_bytes=on_bytes)
+            yield files_verify.look_at_partition(
+                files, folder, verifies=verifies, on_bytes=on_bytes
+            )
         except FileNotFoundError:
             if files.exists(folder):
                 raise
@@ -84,7 +86,7 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
     identity, catalog = join(path, META_PROPERTIES), join(path, CATALOG_FILE)
     if not files.exists(identity):
         return [Finding("damage", identity, "missing; strandlog does not open a folder without it")]
-    findings = files_dump.verify_state(files, path, [CATALOG_FILE])
+    findings = files_verify.verify_state(files, path, [CATALOG_FILE])
     document = read_document(files, catalog, [])
     if document is None:
         if _log_bytes(files, folders) and not findings:
@@ -176,7 +178,7 @@ def _report_document(report: PartitionReport) -> dict[str, Any]:
 def stats(path: Folder, as_json: Json = False) -> None:
     """Count segments, batches, records and bytes, from batch headers only."""
     files, path = DiskFiles(), os.path.abspath(path)
-    folders = files_dump.partition_folders(files, path)
+    folders = files_verify.partition_folders(files, path)
     with progress("measuring", _log_bytes(files, folders)) as advance:
         reports = list(_look(files, folders, verifies=False, on_bytes=advance))
     if as_json:
@@ -231,7 +233,7 @@ def _files_to_dump(files: Files, path: str) -> list[str]:
     if not os.path.isdir(path):
         return [path]
     found = []
-    for folder in files_dump.partition_folders(files, path):
+    for folder in files_verify.partition_folders(files, path):
         names = sorted(
             name
             for name, size in files.list_dir(folder).items()

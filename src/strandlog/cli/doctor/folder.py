@@ -21,7 +21,8 @@ from strandlog.storage import paths
 from strandlog.storage.files import DIRECTORY, DiskFiles
 from strandlog.storage.folder.identity import check_layout
 from strandlog.storage.paths import join
-from strandlog.storage.readonly.dump import partition_folders, read_time_index, verify_state
+from strandlog.storage.readonly.dump import read_time_index
+from strandlog.storage.readonly.verify import partition_folders, verify_state
 
 FSYNCS = 8
 FSYNC_BYTES = 4096

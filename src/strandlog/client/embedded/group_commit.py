@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from threading import Condition
 
 from strandlog.errors import StorageError
-from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.flush import FlushPlan
 from strandlog.storage.partition.log import PartitionLog
 
 

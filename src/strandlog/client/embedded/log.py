@@ -45,8 +45,8 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
-from strandlog.storage.cleaning.compaction import CompactionReport
+from strandlog.storage.cleaning.compaction import CompactionReport, compact_now
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.partition.log import PartitionLog
 

@@ -14,7 +14,8 @@ from strandlog.client.record_source import FETCH_BYTES, Decode, Fetched
 from strandlog.errors import CorruptSegmentError, StorageError
 from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp, read, read_plan
+from strandlog.storage.partition.read import read, read_plan
+from strandlog.storage.partition.time_lookup import find_timestamp
 
 
 class EmbeddedSource:

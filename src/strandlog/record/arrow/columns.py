@@ -23,7 +23,7 @@ and `next_offset` then is where the damaged batch begins.
 Writing. `route_rows` finds the partition of each row, by the very hash that Java clients use,
 `group_rows` puts the rows of each partition together, and `encode_columns` makes batches of them.
 
-The loops over records are compiled (column_compiling.py); this needs the `spark` extra. Everything
+The loops over records are compiled (kernels/compile.py); this needs the `spark` extra. Everything
 is imported when it is first used, so that the base library does without.
 """
 

@@ -18,16 +18,61 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from strandlog.errors import CorruptRecordError, DataError
+from strandlog.errors import CorruptRecordError, DataError, DecompressedTooLargeError
 from strandlog.record.aborted import AbortedBatches
 from strandlog.record.arrow.kernels import decode as kernels
+from strandlog.record.arrow.kernels.decode import Bytes as Array
 from strandlog.record.arrow.kernels.decode import Ints32, Ints64
 from strandlog.record.arrow.schema import HEADER, ColumnLayout
-from strandlog.record.arrow.unpack import UnpackedBatches
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader
-from strandlog.record.codecs import Bytes, Codec
+from strandlog.record.codecs import Bytes, Codec, decompress_into
 from strandlog.record.varint import MAX_INT64
+
+_GROWTH: Final = 4
+
+
+class UnpackedBatches:
+    """The room, and how much of it is used."""
+
+    def __init__(self, room_bytes: int, limit_bytes: int) -> None:
+        """`limit_bytes` is what one batch may unpack to."""
+        self._room_bytes = room_bytes
+        self._limit_bytes = limit_bytes
+        self._array: Array = np.empty(0, np.uint8)
+        self._room = self._array.data
+        self.used_bytes = 0
+
+    def unpack(self, codec: Codec, packed: Bytes) -> int:
+        """Unpack a batch behind those that are here; how many bytes it has."""
+        while True:
+            rest = self._room[self.used_bytes :][: self._limit_bytes]
+            size = decompress_into(codec, packed, rest)
+            if size is not None:
+                self.used_bytes += size
+                return size
+            if len(rest) >= self._limit_bytes:
+                raise DecompressedTooLargeError(self._limit_bytes)
+            self._grow(min(max(self._room_bytes, _GROWTH * len(rest)), self._limit_bytes))
+
+    def _grow(self, rest_bytes: int) -> None:
+        """Have so much behind what is used."""
+        larger: Array = np.empty(self.used_bytes + rest_bytes, np.uint8)
+        larger[: self.used_bytes] = self._array[: self.used_bytes]
+        self._array, self._room = larger, larger.data
+
+    def keep_last(self, size: int) -> None:
+        """Forget all but the last bytes: they are the beginning of what comes next."""
+        start = self.used_bytes - size
+        self._room[:size] = self._room[start : self.used_bytes]
+        self.used_bytes = size
+
+    def array(self) -> Array:
+        """What was unpacked, for kernels."""
+        used = self._array[: self.used_bytes]
+        used.flags.writeable = False
+        return used
+
 
 MAX_GROUP_BYTES: Final = 2**31 - 1
 

@@ -1,6 +1,6 @@
 """Arrow rows to raw batches; `columns` has the contract, `encoding_kernels` the loops.
 
-Python works per batch: columns are made ready once (column_arrays.py), the plan says which rows
+Python works per batch: columns are made ready once (arrays.py), the plan says which rows
 make a batch and how large it is, a kernel fills it, and it is packed and sealed like any other.
 
 Invariants: a batch with no codec is never larger than asked, unless one record alone is, which is

@@ -33,7 +33,7 @@ from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.builder import filtered_batch
 from strandlog.storage.cleaning.offset_map import SLOT_SIZE, OffsetMap
-from strandlog.storage.cleaning.policy import groups
+from strandlog.storage.cleaning.policy import groups, need_for_compaction
 from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, CLEANED_SUFFIX, SIDE_SUFFIXES
@@ -306,3 +306,31 @@ def plan_compaction(
         producer_offsets=log.producers.last_offsets(),
         aborted=log.aborted.overlapping(chosen[0].base_offset, last_end),
     )
+
+
+def plan_due_compaction(
+    log: PartitionLog, first_dirty_offset: int, map_bytes: int = DEFAULT_MAP_BYTES
+) -> CompactionPlan | None:
+    """The plan for a log that its policy calls due; None when it is not."""
+    need = need_for_compaction(log, first_dirty_offset)
+    if not need.is_due:
+        return None
+    return plan_compaction(log, first_dirty_offset, need.end_offset, map_bytes)
+
+
+def compact_now(log: PartitionLog, map_bytes: int = DEFAULT_MAP_BYTES) -> CompactionReport:
+    """Compact everything there is, whatever the policy says: the active segment is rolled first."""
+    log.roll()
+    log.flush()
+    total = CompactionReport(next_dirty_offset=log.log_start_offset)
+    while True:
+        plan = plan_compaction(log, total.next_dirty_offset, log.last_stable_offset, map_bytes)
+        if plan is None or total.next_dirty_offset >= plan.end_offset:
+            return total
+        plan.execute()
+        report = plan.complete()
+        total.records_removed += report.records_removed
+        total.records_retained = report.records_retained
+        total.bytes_before = total.bytes_before or report.bytes_before
+        total.bytes_after = report.bytes_after
+        total.next_dirty_offset = report.next_dirty_offset

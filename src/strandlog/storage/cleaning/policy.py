@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strandlog.config.tables.topic import LogSettings
+from strandlog.storage.cleaning.retention import newest_ms
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 
 
@@ -87,3 +89,19 @@ def groups(
             runs.append([segment])
             size = segment.size_bytes
     return runs
+
+
+def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> CompactionNeed:
+    """How dirty the log is, by the policy of its topic."""
+    now_ms = log.context.clock.now_ms()
+    stable_offset = min(log.last_stable_offset, log.flushed_offset)
+    facts = [
+        SealedFacts(
+            segment.base_offset,
+            log.segments.end_of(number),
+            segment.size_bytes,
+            newest_ms(log, segment, now_ms),
+        )
+        for number, segment in enumerate(log.segments.sealed)
+    ]
+    return compaction_need(facts, first_dirty_offset, stable_offset, log.settings, now_ms)

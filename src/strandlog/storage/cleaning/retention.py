@@ -10,9 +10,17 @@ but never for its size: at least one segment stays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from strandlog.config.tables.topic import LogSettings
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.time_lookup import largest_timestamp
+from strandlog.storage.segment.segment import ActiveSegment, Segment
+from strandlog.storage.work import Work, run_inline, yield_control
+
+if TYPE_CHECKING:
+    from strandlog.storage.partition.log import PartitionLog
 
 
 class SegmentFacts(NamedTuple):
@@ -74,3 +82,64 @@ def expired(
             too_old(segments, settings.retention_ms, now_ms),
         )
     return count
+
+
+def enforce_retention(log: PartitionLog) -> int:
+    """Drop the segments that are too old or too many; returns how many went."""
+    count = count_expired(log)
+    if count:
+        run_inline(drop_oldest(log, count))
+    return count
+
+
+def count_expired(log: PartitionLog) -> int:
+    """How many of the oldest segments are to be dropped."""
+    now_ms = log.context.clock.now_ms()
+    segments = log.segments.all()
+    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
+    facts = [
+        SegmentFacts(end, segment.size_bytes, newest_ms(log, segment, now_ms))
+        for segment, end in zip(segments, ends, strict=True)
+    ]
+    count = expired(facts, log.log_start_offset, log.settings, now_ms)
+    # The log starts at most at the high watermark: what nobody could see yet stays.
+    while count and facts[count - 1].end_offset > log.high_watermark:
+        count -= 1
+    return count
+
+
+def newest_ms(log: PartitionLog, segment: Segment, now_ms: int) -> int:
+    timestamp = largest_timestamp(log, segment).timestamp
+    if timestamp >= 0:
+        return timestamp
+    # Records without any timestamp: a segment that grows is as old as it is, a sealed one has no
+    # age that could be told, and what has no age does not expire.
+    return segment.created_ms if isinstance(segment, ActiveSegment) else now_ms
+
+
+RETIRED_AT_A_TIME = 25  # segments, each with a few files to rename
+
+
+def drop_oldest(log: PartitionLog, count: int) -> Work[int]:
+    """Remove that many segments from the old end; returns their bytes. Durable at the end."""
+    if count == len(log.segments):
+        log.roll()
+    doomed = log.segments.sealed[:count]
+    if not doomed:
+        return 0
+    if log.want_snapshot(doomed[-1].end_offset):
+        yield from log.flush_work()
+        log.check_is_open()
+    log.open_active_file()
+    log.manifest.withdraw(0, doomed[-1].end_offset)
+    yield log.manifest.sync
+    sync_names = partial(log.context.files.sync_dir, log.folder)
+    yield sync_names
+    log.check_is_open()
+    for first in range(0, len(doomed), RETIRED_AT_A_TIME):
+        log.retire(doomed[first : first + RETIRED_AT_A_TIME])
+        yield yield_control
+        log.check_is_open()
+    yield sync_names
+    yield partial(log.manifest.shorten, log.claims_of(log.segments.sealed))
+    return sum(segment.size_bytes for segment in doomed)

@@ -43,7 +43,7 @@ from strandlog.storage.folder.identity import (
     make_durable_folder,
     take_identity,
 )
-from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.flush import FlushPlan
 from strandlog.storage.partition.log import LogContext, PartitionLog
 from strandlog.storage.partition.metadata import (
     PartitionMetadata,
@@ -57,7 +57,7 @@ from strandlog.storage.partition.recovery import KnownEnd
 from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
 from strandlog.storage.segment.cache import DEFAULT_CAPACITY, SegmentCache
-from strandlog.storage.segment.open_files import DEFAULT_LIMIT, OpenFiles
+from strandlog.storage.segment.segment import DEFAULT_OPEN_FILES, OpenFiles
 from strandlog.storage.work import Parallel, Work, run_inline, yield_control
 
 __all__ = ["LogDir", "LogDirOptions", "check_layout"]
@@ -69,7 +69,7 @@ class LogDirOptions:
 
     waits_for_sync: bool = True
     cache_capacity: int = DEFAULT_CAPACITY
-    max_open_files: int = DEFAULT_LIMIT
+    max_open_files: int = DEFAULT_OPEN_FILES
     decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
     batch_max_records: int = DEFAULT_BATCH_MAX_RECORDS
     reserve_bytes: int = 0

@@ -1,19 +1,25 @@
-"""What of a partition is on disk, what is not yet, and how far that was noted.
+"""Tracks what is not on disk yet, makes flush plans and applies their outcome.
 
-    append, roll           tell what is new
-    plan                   what to sync so that all of it is durable
-    completed, failed      what became of a plan
-    settle                 makes the recovery point durable, before gaps are made below it
-    revalidate             writes an unsynced tail once more, so that syncing it means something
-    close                  nothing counts from here on
+    append, roll         add what is new
+    plan                 what to fsync so that all of it is durable
+    completed, failed    the outcome of a plan
+    settle               makes the recovery point durable, before gaps are made below it
+    revalidate           writes an unsynced tail again, so that the next fsync covers it
+    close                nothing is accepted from here on
+
+Any thread may execute a plan, together with the plans of other partitions: that is group commit.
+The outcome is applied in the owner's thread. A plan keeps its files open until it is dropped;
+executing it twice is harmless. Files are fsynced from old to new, because a later segment must not
+become durable before an earlier one, and the directory before the recovery point may pass new
+files.
 
 Plans may be executed late, overtake each other or be dropped: a file stays due until a plan that
-was made after its last change is completed. After one plan failed, no other counts: a page cache
-that failed to sync calls its pages clean, so a later sync proves nothing about them. That holds
-across a restart, too; the recovery point says so (`is_suspect`).
+was made after its last change is completed. After one plan failed, no other counts: when fsync
+fails, the kernel marks the pages clean, and a later fsync proves nothing about them. That remains
+true across a restart, so the recovery point records it (`is_suspect`).
 
-Two producer snapshots are kept. The recovery point is synced with each snapshot, one snapshot
-late; so whatever value of it survives a power cut, the snapshot that it names is there.
+Two producer snapshots are kept. The recovery point is fsynced with each snapshot, one snapshot
+late, so the snapshot that a surviving recovery point names always exists.
 """
 
 from __future__ import annotations
@@ -23,16 +29,79 @@ from typing import TYPE_CHECKING
 
 from strandlog.errors import StorageError
 from strandlog.storage.files import LogFile
-from strandlog.storage.partition.flush_plan import FlushPlan
-from strandlog.storage.partition.producer_state import IndexMark, snapshot_name
+from strandlog.storage.partition.producer_state import snapshot_name
 from strandlog.storage.partition.recovery_point import RecoveryPoint, write_recovery_point
 from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFFIX, join
 from strandlog.storage.segment.scan import scan_strict, view_source
 from strandlog.storage.segment.segment import Segment, stem_of
+from strandlog.storage.segment.transaction_index import IndexMark
 
 if TYPE_CHECKING:
     from strandlog.storage.partition.log import LogContext
     from strandlog.storage.partition.recovery import Recovered
+from collections.abc import Sequence
+
+from strandlog.storage.files import Files
+
+
+class FlushPlan:
+    """What to sync, and what is durable after it."""
+
+    __slots__ = (
+        "_files",
+        "end_offset",
+        "epoch",
+        "folder",
+        "log_files",
+        "names_version",
+        "older_snapshot_offset",
+        "place",
+        "sealed",
+        "side_paths",
+        "snapshot_offset",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        side_paths: Sequence[str],
+        log_files: Sequence[LogFile],
+        sealed: Sequence[Segment],
+        folder: str | None,
+        end_offset: int,
+        snapshot_offset: int,
+        older_snapshot_offset: int,
+        place: tuple[int, int],
+        names_version: int,
+        epoch: int,
+    ) -> None:
+        self._files = files
+        self.side_paths = side_paths  # indexes and snapshots that are due
+        self.log_files = log_files
+        self.sealed = sealed  # the segments that the plan makes durable as a whole
+        self.folder = folder  # synced when names in it are new
+        self.end_offset = end_offset
+        self.snapshot_offset = snapshot_offset  # indexes and producer state are good up to here
+        self.older_snapshot_offset = older_snapshot_offset  # what the synced recovery point names
+        self.place = place  # (segment base, position) of end_offset
+        self.names_version = names_version
+        self.epoch = epoch
+
+    def execute(self) -> None:
+        """Sync everything; `StorageError` when the disk refuses."""
+        for path in self.side_paths:
+            # An index that was retired meanwhile, with its segment or topic, has nothing to keep.
+            with contextlib.suppress(FileNotFoundError):
+                self._files.sync_file(path)
+        for log_file in self.log_files:
+            log_file.sync()
+        for active in self.log_files[-1:]:  # the older ones may have been retired meanwhile
+            active.check_present()
+        if self.folder is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.sync_dir(self.folder)
+
 
 SNAPSHOT_EVERY_BYTES = 16 * 1024 * 1024
 

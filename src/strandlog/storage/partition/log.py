@@ -12,12 +12,12 @@
 
 One thread owns a PartitionLog. It never waits: an append returns when the bytes are written, and
 what must be synced comes as a `FlushPlan` that any thread may execute. Reading is in
-partition_reads.py.
+read.py.
 
 After a failed sync the log refuses appends (`failure`) until `revalidate` has read the
 unsynced tail back, checked it, written it once more and synced it: a page cache that failed to sync
 calls its pages clean, so syncing again without writing again would prove nothing. A write that
-fails leaves nothing behind, so the log goes on; what is unsynced is in flusher.py.
+fails leaves nothing behind, so the log goes on; what is unsynced is in flush.py.
 """
 
 from __future__ import annotations
@@ -39,20 +39,17 @@ from strandlog.record.control import read_control
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Buffer, Files
 from strandlog.storage.partition.append_checks import check_batch, split_batches
-from strandlog.storage.partition.flush import Flusher
-from strandlog.storage.partition.flush_plan import FlushPlan
+from strandlog.storage.partition.flush import Flusher, FlushPlan
 from strandlog.storage.partition.producer_state import ProducerIdsSeen, ProducerState
 from strandlog.storage.partition.recovery import NOT_KNOWN, KnownEnd, Recovery
-from strandlog.storage.partition.trimming import dropping_oldest, flushing
+from strandlog.storage.partition.replay import end_of_transaction, rebuild_aborted
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.segment.cache import SegmentCache
-from strandlog.storage.segment.index_rebuild import rebuild_aborted
-from strandlog.storage.segment.locate import locate_batch
 from strandlog.storage.segment.manifest import Claim
-from strandlog.storage.segment.open_files import OpenFiles
-from strandlog.storage.segment.segment import ActiveSegment, Segment, stem_of
-from strandlog.storage.segment.transaction_index import end_of_transaction, packed
-from strandlog.storage.work import run_inline
+from strandlog.storage.segment.read_plan import locate_batch
+from strandlog.storage.segment.segment import ActiveSegment, OpenFiles, Segment, stem_of
+from strandlog.storage.segment.transaction_index import packed
+from strandlog.storage.work import Work, run_inline
 
 LEADER_EPOCH = 0  # one node leads everything, always
 _new_tuple = tuple.__new__  # a named tuple's own way takes three times as long
@@ -374,7 +371,21 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Make everything durable now, in this thread."""
-        run_inline(flushing(self))
+        run_inline(self.flush_work())
+
+    def flush_work(self) -> Work[None]:
+        """Make everything that is written durable."""
+        plan = self.flush_plan()
+        if plan is None:
+            if self.failure is not None:
+                raise StorageError(str(self.failure))
+            return
+        try:
+            yield plan.execute
+        except StorageError as error:
+            self.flush_failed(plan, error)
+            raise
+        self.flush_completed(plan)
 
     def revalidate(self) -> None:
         """Go on after a failed sync, if the unsynced tail turns out to be whole."""
@@ -396,11 +407,6 @@ class PartitionLog:
             )
         self.log_start_offset = max(self.log_start_offset, offset)
 
-    def drop_oldest(self, count: int) -> int:
-        """Remove that many segments from the old end; returns their bytes. Durable when this
-        returns."""
-        return run_inline(dropping_oldest(self, count))
-
     def want_snapshot(self, offset: int) -> bool:
         """The next flush shall make the producers durable up to `offset`; False when they are."""
         return self._flusher.want_snapshot(offset)
@@ -419,6 +425,11 @@ class PartitionLog:
         """See to it that the active segment has a file."""
         if not self.segments.active.size_bytes:
             self.segments.active.open_file()
+
+    def check_is_open(self) -> None:
+        """`StorageError` if the partition was closed or deleted."""
+        if self.is_closed:
+            raise StorageError(f"{self.tp} was closed or deleted meanwhile")
 
     def retire(self, doomed: list[Segment]) -> None:
         """Take segments out of the old end of the log, which starts later from now on."""

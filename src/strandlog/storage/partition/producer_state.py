@@ -22,7 +22,7 @@ Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offs
 
 The seal gives away a snapshot that took the place of another: its checksum is right, and its
 producers are those of another partition. The last line gives away a transaction index that was
-lost or cut (txn_index.py). Files of older versions lack one or both and are accepted.
+lost or cut (transaction_index.py). Files of older versions lack one or both and are accepted.
 
 A snapshot keeps the last batch of each producer only; that it began at 0 is taken for granted. One
 that is damaged or missing is not used: the log tells the same from an earlier one.
@@ -46,19 +46,17 @@ from strandlog.errors import (
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
 )
-from strandlog.record.batch_header import BatchHeader
-from strandlog.record.checksum import crc32c
+from strandlog.record.batch_header import BatchHeader, crc32c
+from strandlog.storage.segment.transaction_index import IndexMark
 
 BATCHES_KEPT = 5
 SNAPSHOT_VERSION = 1
 NO_OPEN_TRANSACTION = -1
-
 RESTART_GRACE_MS = 3_600_000
 UNKNOWN_TIME = 0  # of the append of a batch that was read back from the log
 # Ids from here on are no evidence of what the broker has assigned: it never gets that far, so such
 # an id comes from a client that made it up, and must not use up the ids of all others.
 IMPLAUSIBLE_ID = 2**53
-
 _PREFIX = struct.Struct(">hIi")
 _CRC_END = 6  # the checksum covers everything from here on
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -74,13 +72,6 @@ class WrittenBatch(NamedTuple):
     last_sequence: int
     first_offset: int
     last_offset: int
-
-
-class IndexMark(NamedTuple):
-    """What a snapshot knows of the transaction index of the segment that was active then."""
-
-    base_offset: int
-    checksum: int
 
 
 class ProducerIdsSeen:

@@ -20,7 +20,7 @@ What can be wrong, and what is done about it:
                  out again. When the recovery point is missing, too, the log goes on behind all
                  offsets that may have been given out (`KnownEnd`).
     missing or   a sealed segment is not there, or not as long, as the manifest says
-    cut segment  (segment_manifest.py), or of its files only indexes are left: reported.
+    cut segment  (manifest.py), or of its files only indexes are left: reported.
 
     failed sync  the recovery point is suspect: what lies above it is written once more, or the next
                  sync would prove nothing.
@@ -40,18 +40,14 @@ from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage.files import Files
-from strandlog.storage.partition.producer_state import (
-    IndexMark,
-    ProducerState,
-    index_mark,
-    snapshot_name,
-)
+from strandlog.storage.partition.producer_state import ProducerState, index_mark, snapshot_name
 from strandlog.storage.partition.recovery_point import (
     START,
     RecoveryPoint,
     mended_recovery_point,
 )
 from strandlog.storage.partition.recovery_start import ScanStart, trusted_start
+from strandlog.storage.partition.replay import end_of_transaction, rebuild_aborted
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
     DAMAGED_SUFFIX,
@@ -61,10 +57,9 @@ from strandlog.storage.paths import (
     SIDE_SUFFIXES,
     SNAPSHOT_SUFFIX,
     join,
-    parse_segment_file,
+    segment_offsets,
     segment_stem,
 )
-from strandlog.storage.segment.index_rebuild import rebuild_aborted
 from strandlog.storage.segment.manifest import (
     NOTHING,
     Claim,
@@ -74,12 +69,11 @@ from strandlog.storage.segment.manifest import (
     read_manifest,
 )
 from strandlog.storage.segment.scan import NEVER, Batch, Damage, scan, view_source
-from strandlog.storage.segment.segment import ActiveSegment, Segment, stem_of
-from strandlog.storage.segment.segment_list import SegmentList
+from strandlog.storage.segment.segment import ActiveSegment, Segment, SegmentList, stem_of
 from strandlog.storage.segment.swap import needs_tidying, tidy_after_crash
 from strandlog.storage.segment.transaction_index import (
     AbortedTransactions,
-    end_of_transaction,
+    IndexMark,
     is_whole,
     packed,
 )
@@ -134,12 +128,6 @@ class SegmentScan:
     scanned_bytes: int = 0
     torn_position: int | None = None
     damage: list[Damage] = field(default_factory=list)
-
-
-def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
-    """The offsets in the names of a partition's files with that suffix, ascending."""
-    parsed = map(parse_segment_file, names)
-    return sorted(found[0] for found in parsed if found and found[1:] == (suffix, ""))
 
 
 def _bases(names: dict[str, int]) -> list[int]:

@@ -13,16 +13,16 @@ from typing import NamedTuple
 from strandlog.errors import DataError
 from strandlog.record.batch import BatchView
 from strandlog.storage.files import Files
-from strandlog.storage.partition.producer_state import IndexMark, ProducerState, index_mark
-from strandlog.storage.partition.recovery import segment_offsets
-from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX
+from strandlog.storage.partition.producer_state import ProducerState, index_mark
+from strandlog.storage.partition.replay import end_of_transaction
+from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX, segment_offsets
 from strandlog.storage.readonly.view import PartitionView
 from strandlog.storage.segment.manifest import read_manifest
 from strandlog.storage.segment.scan import NEVER
 from strandlog.storage.segment.segment import stem_of
 from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,
-    end_of_transaction,
+    IndexMark,
     is_whole,
     unpacked,
 )

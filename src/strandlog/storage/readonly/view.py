@@ -10,9 +10,9 @@ A guest writes nothing: an index that is missing or wrong is made anew in memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from strandlog.errors import (
     CorruptSegmentError,
@@ -28,14 +28,12 @@ from strandlog.storage import paths
 from strandlog.storage.files import DIRECTORY, Buffer, Files
 from strandlog.storage.folder.checkpoint import read_offsets
 from strandlog.storage.folder.log_dir import check_layout, read_topic_id
-from strandlog.storage.partition.recovery import segment_offsets
 from strandlog.storage.partition.recovery_point import read_recovery_point
-from strandlog.storage.paths import join
-from strandlog.storage.readonly.even_pieces import Stretch, even_cuts, stretch_of
+from strandlog.storage.paths import join, segment_offsets
 from strandlog.storage.segment.cache import DEFAULT_CAPACITY, SegmentCache, SegmentMaps
 from strandlog.storage.segment.manifest import Loss, losses, read_manifest
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
-from strandlog.storage.segment.offset_index import IndexEntry
+from strandlog.storage.segment.offset_index import IndexEntry, search, search_position
 from strandlog.storage.segment.offset_index import search as search_offset
 from strandlog.storage.segment.read_plan import EMPTY, ReadPlan
 from strandlog.storage.segment.scan import (
@@ -49,8 +47,50 @@ from strandlog.storage.segment.scan import (
 )
 from strandlog.storage.segment.segment import Segment, stem_of
 
-LOOKS_BEFORE_GIVING_UP = 8
 
+class Stretch(NamedTuple):
+    """The part of a segment that lies in the range, from one position to another."""
+
+    base_offset: int  # of the segment
+    entries: Buffer  # its offset index
+    position: int
+    end_position: int
+
+    @property
+    def size_bytes(self) -> int:
+        return max(0, self.end_position - self.position)
+
+
+def stretch_of(
+    base_offset: int, entries: Buffer, size_bytes: int, start_offset: int, end_offset: int | None
+) -> Stretch:
+    """What a segment of that size has of a range; `end_offset` is None for all of it."""
+    first = search(entries, base_offset, start_offset)
+    position = 0 if first is None else first.position
+    if end_offset is None:
+        return Stretch(base_offset, entries, position, size_bytes)
+    last = search(entries, base_offset, end_offset)
+    return Stretch(base_offset, entries, position, 0 if last is None else last.position)
+
+
+def even_cuts(stretches: Iterable[Stretch], pieces: int) -> list[int]:
+    """Offsets, ascending, that cut into that many pieces; fewer where there are too few batches."""
+    stretches = list(stretches)
+    total_bytes = sum(stretch.size_bytes for stretch in stretches)
+    found: set[int] = set()
+    bytes_before = 0
+    for stretch in stretches:
+        for number in range(1, pieces):
+            inside = total_bytes * number // pieces - bytes_before
+            if 0 <= inside < stretch.size_bytes:
+                position = stretch.position + inside
+                entry = search_position(stretch.entries, stretch.base_offset, position)
+                found.add(stretch.base_offset if entry is None else entry.offset + 1)
+        bytes_before += stretch.size_bytes
+    return sorted(found)
+
+
+LOOKS_BEFORE_GIVING_UP = 8
 T = TypeVar("T")
 
 
@@ -226,7 +266,7 @@ class PartitionView:
         return entries[: len(entries) - len(entries) % OFFSET_ENTRY.size]
 
     def even_cuts(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
-        """Where to cut a range into pieces of about as many bytes each (even_pieces.py)."""
+        """Where to cut a range into pieces of about as many bytes each."""
         return self._retrying(lambda: self._even_cuts(start_offset, end_offset, pieces))
 
     def _even_cuts(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:

@@ -17,18 +17,20 @@ log when they are missing or wrong: on disk by the owner of the folder, in memor
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError
+from strandlog.record.batch_header import BatchHeader
 from strandlog.storage.files import Files, MappedFile
 from strandlog.storage.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from strandlog.storage.segment.index_rebuild import INTERVAL_BYTES, rebuilt_indexes
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.offset_index import search as search_offset
-from strandlog.storage.segment.scan import ByteSource, padded_source, view_source
+from strandlog.storage.segment.scan import Batch, ByteSource, padded_source, scan, view_source
 from strandlog.storage.segment.segment import Segment
 from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
+from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
 
 DEFAULT_CAPACITY = 128
 # An index up to this size is copied: comparing the size of one more file costs more, at each use.
@@ -190,3 +192,54 @@ class SegmentCache:
         while self._maps:
             stem, maps = self._maps.popitem()
             self._evict(stem, maps)
+
+
+# A rebuilt index need not have the density of the topic's setting; this is Kafka's default.
+INTERVAL_BYTES = 4096
+
+
+class RebuiltIndexes(NamedTuple):
+    """Entries as they go into the files, and the largest timestamp."""
+
+    offset_entries: bytes
+    time_entries: bytes
+    largest: TimeEntry
+
+
+def intact_batches(source: ByteSource, segment: Segment, size_bytes: int) -> Iterator[Batch]:
+    """Every intact batch; damage is skipped."""
+    for item in scan(
+        source,
+        0,
+        size_bytes,
+        next_offset=segment.base_offset,
+        crc_from_offset=0,
+        end_offset=segment.end_offset,
+    ):
+        if isinstance(item, Batch):
+            yield item
+
+
+def rebuilt_indexes(source: ByteSource, segment: Segment, size_bytes: int) -> RebuiltIndexes:
+    """Walk the whole log once."""
+    index, times = bytearray(), bytearray()
+    largest, noted = NO_TIME_ENTRY, NO_TIME_ENTRY
+    since_entry = 0
+
+    def note(position: int, header: BatchHeader) -> None:
+        nonlocal largest, noted, since_entry
+        if header.max_timestamp > largest.timestamp:
+            largest = TimeEntry(header.max_timestamp, header.last_offset)
+        if since_entry > INTERVAL_BYTES:
+            index.extend(OFFSET_ENTRY.pack(header.last_offset - segment.base_offset, position))
+            if largest.timestamp > noted.timestamp:
+                times.extend(TIME_ENTRY.pack(largest[0], largest[1] - segment.base_offset))
+                noted = largest
+            since_entry = 0
+        since_entry += header.size_bytes
+
+    for position, header in intact_batches(source, segment, size_bytes):
+        note(position, header)
+    if largest.timestamp > noted.timestamp:
+        times.extend(TIME_ENTRY.pack(largest[0], largest[1] - segment.base_offset))
+    return RebuiltIndexes(bytes(index), bytes(times), largest)

@@ -1,21 +1,22 @@
-"""Which bytes answer a read, and reading them.
+"""Finds the batch that holds an offset in one segment and returns the bytes from there on.
 
-A partition makes the plan; executing it needs no lock, because bytes below the plan's end no longer
-change. The answer begins with the whole batch that holds the wanted offset (or the next batch after
-it: gaps are normal after compaction), goes on for about `max_bytes`, and may end inside a batch;
-the first batch comes whole, however large it is (KIP-74), so a reader always gets on.
+The partition makes a `ReadPlan`; executing it needs no lock, because bytes below its end no longer
+change. The result begins with the whole batch that holds the offset (or the next one: gaps are
+normal after compaction), has about `max_bytes`, and may end inside a batch. The first batch is
+complete however large it is (KIP-74), so a reader always makes progress.
 
-Nothing is taken on trust. The index entry that the plan starts from is checked against the log;
-when the log contradicts it, the plan starts at the beginning of the segment instead and says so
-(`index_is_wrong`), so that the owner rebuilds it. The first batch is checked whole, and so is the
-last one of a segment that has nothing for the offset. Damage is raised with the offset at which
-reading goes on (`resume_offset`); it hides the damaged batch and no other.
+Nothing is trusted. The index entry that a plan starts from is checked against the log; if the log
+contradicts it, the plan starts at the beginning of the segment and sets `index_is_wrong`, so that
+the owner rebuilds the index. The first batch is verified whole, and so is the last batch of a
+segment that ends before the offset. Damage is raised with the offset of the next intact batch
+(`resume_offset`); it hides the damaged batch and no other.
 """
 
 from __future__ import annotations
 
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage.files import Buffer
+from strandlog.storage.segment.cache import SegmentCache
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.scan import (
     NEVER,
@@ -27,6 +28,7 @@ from strandlog.storage.segment.scan import (
     header_error,
     scan,
 )
+from strandlog.storage.segment.segment import ActiveSegment, Segment
 
 EMPTY = memoryview(b"")
 
@@ -147,3 +149,23 @@ def indexed_header(source: ByteSource, entry: IndexEntry, end_position: int) -> 
     header = read_header(raw)
     is_right = not header_error(header, 0, room) and header.last_offset == entry.offset
     return header if is_right else None
+
+
+def source_and_entry(
+    cache: SegmentCache, segment: Segment, offset: int
+) -> tuple[ByteSource, IndexEntry | None]:
+    """The bytes of a segment, and the last index entry at or below an offset."""
+    if isinstance(segment, ActiveSegment):
+        return segment.file.read, segment.indexes.offsets.lookup(offset)
+    maps = cache.get(segment)
+    return maps.source, maps.lookup(segment, offset)
+
+
+def locate_batch(cache: SegmentCache, segment: Segment, offset: int) -> int | None:
+    """The position of the first batch that ends at or after an offset; None when there is none."""
+    source, entry = source_and_entry(cache, segment, offset)
+    plan = ReadPlan(
+        source, segment.log_path, segment.base_offset, entry, segment.size_bytes, offset, 0
+    )
+    found = plan.locate()
+    return None if found is None else found.position

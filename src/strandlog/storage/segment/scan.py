@@ -35,9 +35,9 @@ from strandlog.record.batch_header import (
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
+    crc32c,
     read_header,
 )
-from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Buffer, Files
 
 ByteSource = Callable[[int, int], Buffer]

@@ -1,22 +1,31 @@
-"""One log file with its indexes.
+"""One segment (log file and indexes), the active segment, and the ordered list of segments.
 
-A `Segment` is sealed: its files no longer change, it costs a few hundred bytes of memory and no
-open file, and its bytes are read through the segment cache. An `ActiveSegment` is the last one of a
-partition, the only one that grows. Sealing turns the second into the first.
+A `Segment` is sealed: its files no longer change. It costs a few hundred bytes of memory and no
+open file; its bytes are read through the segment cache. An `ActiveSegment` is the last one of a
+partition and the only one that grows. Sealing turns the second into the first.
 
-Indexing rule, the same for appends, recovery and compaction (`SegmentIndexes.note`): when more than
-index.interval.bytes have been written since the last entry, the batch that is written now gets one.
+`SegmentList`: base offsets ascend strictly and the active segment is last. A segment is responsible
+for the offsets from its own base up to the base of the next one.
+
+`SegmentIndexes.note` is the indexing rule of appends, recovery and compaction: if more than
+index.interval.bytes were written since the last entry, the current batch gets an entry.
+
+`OpenFiles` limits the log files that are open for appending. Above the limit it closes the one that
+was opened first, which opens again at its next append. Nothing is lost: the bytes are in the page
+cache, and an fsync through any descriptor covers the whole file.
 """
 
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
 
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import StorageError
-from strandlog.record.batch_header import BatchHeader
-from strandlog.record.checksum import crc32c
+from strandlog.record.batch_header import BatchHeader, crc32c
 from strandlog.storage.files import Buffer, Files, LogFile
 from strandlog.storage.paths import (
     INDEX_SUFFIX,
@@ -27,8 +36,40 @@ from strandlog.storage.paths import (
     segment_stem,
 )
 from strandlog.storage.segment.offset_index import OffsetIndex
-from strandlog.storage.segment.open_files import OpenFiles
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry, TimeIndex
+
+DEFAULT_OPEN_FILES = 1000
+
+
+class HoldsFile(Protocol):
+    """Something that can open its file again."""
+
+    def forget_file(self) -> None:
+        """Let the file go."""
+
+
+class OpenFiles:
+    """Who holds a file, in the order of opening."""
+
+    def __init__(self, limit: int = DEFAULT_OPEN_FILES) -> None:
+        assert limit > 0
+        self._limit = limit
+        self._holders: OrderedDict[HoldsFile, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def opened(self, holder: HoldsFile) -> None:
+        """A file was opened; whoever is over the bound lets go of its own."""
+        self._holders[holder] = None
+        while len(self._holders) > self._limit:
+            oldest, _ = self._holders.popitem(last=False)
+            oldest.forget_file()
+
+    def closed(self, holder: HoldsFile) -> None:
+        """A file was let go."""
+        self._holders.pop(holder, None)
+
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 SAVE_AT_ENTRIES = 64
@@ -227,3 +268,64 @@ class ActiveSegment(Segment):
         self._log_file = None
         if self.open_files is not None:
             self.open_files.closed(self)
+
+
+class SegmentList:
+    """All segments of one partition."""
+
+    __slots__ = ("_bases", "active", "sealed")
+
+    def __init__(self, sealed: list[Segment], active: ActiveSegment) -> None:
+        self.sealed = sealed
+        self.active = active
+        self._bases = [segment.base_offset for segment in sealed]
+        assert [*self._bases, active.base_offset] == sorted({*self._bases, active.base_offset})
+        self._tell_ends()
+
+    def __len__(self) -> int:
+        return len(self.sealed) + 1
+
+    @property
+    def first_base(self) -> int:
+        return self._bases[0] if self._bases else self.active.base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.sealed) + self.active.size_bytes
+
+    def all(self) -> list[Segment]:
+        """From old to new."""
+        return [*self.sealed, self.active]
+
+    def at(self, offset: int) -> tuple[Segment, int | None]:
+        """The segment that answers for an offset, and the base of the one after it (if any)."""
+        if offset >= self.active.base_offset or not self.sealed:
+            return self.active, None
+        number = max(0, bisect_right(self._bases, offset) - 1)
+        return self.sealed[number], self.end_of(number)
+
+    def end_of(self, number: int) -> int:
+        """The first offset that the sealed segment with that number does not answer for."""
+        if number + 1 < len(self._bases):
+            return self._bases[number + 1]
+        return self.active.base_offset
+
+    def roll(self, sealed: Segment, active: ActiveSegment) -> None:
+        """The active segment was sealed; a new one takes its place."""
+        assert sealed.base_offset == self.active.base_offset < active.base_offset
+        self.sealed.append(sealed)
+        self._bases.append(sealed.base_offset)
+        self.active = active
+        sealed.end_offset = active.base_offset
+
+    def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
+        """Take out a run of sealed segments; put one in their place, or nothing."""
+        first = self.sealed.index(old[0])
+        assert self.sealed[first : first + len(old)] == list(old)
+        self.sealed[first : first + len(old)] = [new] if new else []
+        self._bases = [segment.base_offset for segment in self.sealed]
+        self._tell_ends()
+
+    def _tell_ends(self) -> None:
+        for number, segment in enumerate(self.sealed):
+            segment.end_offset = self.end_of(number)

@@ -14,11 +14,11 @@ producer snapshot or when the segment is sealed, and count after a crash only be
 point; above it recovery reads the log and tells them again.
 
 The format has no checksum, and an entry that is missing would show aborted records as committed
-ones. So the manifest keeps a checksum for each sealed segment (segment_manifest.py), and a producer
+ones. So the manifest keeps a checksum for each sealed segment (manifest.py), and a producer
 snapshot one for the segment that was active then (producer_state.py). A file that contradicts them
 or cannot be right (a cut entry, offsets outside the segment or out of order) is not used, and an
 entry that came from a file is compared with the log before it is first handed out
-(partition_reads.py); either way the log tells the truth (index_rebuild.py).
+(read.py); either way it can be rebuilt from the log (replay.py).
 """
 
 from __future__ import annotations
@@ -29,12 +29,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from strandlog.record.batch import BatchView
-from strandlog.record.batch_header import BatchHeader
-from strandlog.record.checksum import crc32c
-from strandlog.record.control import ControlType, read_control
+from strandlog.record.batch_header import crc32c
 from strandlog.storage.files import Files
-from strandlog.storage.partition.producer_state import UNKNOWN_TIME, IndexMark, ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.segment.manifest import Claim
 from strandlog.storage.segment.scan import NEVER
@@ -166,24 +162,6 @@ class AbortedTransactions:
         return True
 
 
-def end_of_transaction(
-    producers: ProducerState,
-    header: BatchHeader,
-    batch: BatchView,
-    offset: int,
-    now_ms: int = UNKNOWN_TIME,
-) -> AbortedTransaction | None:
-    """Tell the producers of the marker at `offset`; what it aborted, if it did. `DataError` for a
-    marker that says nothing."""
-    marker = read_control(batch)
-    first_offset = producers.end_transaction(header, marker.coordinator_epoch, now_ms)
-    if marker.kind is not ControlType.ABORT or first_offset is None:
-        return None
-    first_open = producers.first_open_transaction()
-    stable_offset = offset + 1 if first_open is None else first_open
-    return AbortedTransaction(header.producer_id, first_offset, offset, stable_offset)
-
-
 class AbortedRanges:
     """The offsets of aborted transactions, by producer, for a walk over many batches."""
 
@@ -259,3 +237,10 @@ def unpacked(
         entries.append(entry)
         next_offset = entry.last_offset + 1
     return entries
+
+
+class IndexMark(NamedTuple):
+    """What a snapshot knows of the transaction index of the segment that was active then."""
+
+    base_offset: int
+    checksum: int

@@ -10,7 +10,7 @@ pytest.importorskip("numba", reason="columns need the spark extra")
 
 from strandlog.errors import CorruptRecordError, DecompressedTooLargeError
 from strandlog.record.arrow.columns import decode_columns
-from strandlog.record.arrow.unpack import UnpackedBatches
+from strandlog.record.arrow.decode import UnpackedBatches
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec, compress
 

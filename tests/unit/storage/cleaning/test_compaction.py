@@ -25,20 +25,18 @@ from strandlog.record.batch_header import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
     CRC_START,
+    crc32c,
     read_header,
 )
 from strandlog.record.builder import build_batch
-from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.cleaning.cleaning import (
-    compact_now,
-    need_for_compaction,
-    plan_due_compaction,
-)
-from strandlog.storage.cleaning.compaction import plan_compaction
+from strandlog.storage.cleaning.compaction import compact_now, plan_compaction, plan_due_compaction
+from strandlog.storage.cleaning.policy import need_for_compaction
+from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp
+from strandlog.storage.partition.time_lookup import find_timestamp
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import ALL_LOST
 
@@ -361,7 +359,7 @@ def test_retention_may_be_quicker_than_a_compaction() -> None:
     plan = plan_due_compaction(log, 0)
     assert plan is not None
     plan.execute()
-    log.drop_oldest(2)
+    run_inline(drop_oldest(log, 2))
     left = offsets(log)
     plan.complete()
     assert offsets(log)[-1] == 29

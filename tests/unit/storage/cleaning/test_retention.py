@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.log_builders import START_MS, batch, fill, new_log, offsets, small_settings
 
-from strandlog.storage.cleaning.cleaning import enforce_retention
 from strandlog.storage.cleaning.retention import (
     SegmentFacts,
     below_log_start,
+    enforce_retention,
     expired,
     over_size,
     too_old,

@@ -14,7 +14,7 @@ from tests.support.log_builders import START_MS, TP, batch, fill, small_settings
 
 from strandlog.errors import AlreadyOpenError, CorruptSegmentError, StorageError, StrandlogError
 from strandlog.model import TopicPartition
-from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog

@@ -30,7 +30,7 @@ from strandlog.errors import (
     UnknownLayoutError,
 )
 from strandlog.model import TopicPartition
-from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.identity import base64_id, parent_of, parse_properties, uuid_of
 from strandlog.storage.folder.log_dir import LogDir

@@ -23,7 +23,8 @@ from tests.support.log_builders import (
 )
 
 from strandlog.errors import DiskFullError, StorageError
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.recovery_point import write_recovery_point
 from strandlog.testing import FakeClock, SimulatedFiles, Step

@@ -21,7 +21,7 @@ from strandlog.model import TimestampOffset
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp, latest_timestamp
+from strandlog.storage.partition.time_lookup import find_timestamp, latest_timestamp
 from strandlog.storage.readonly.view import FolderView
 from strandlog.testing import SimulatedFiles
 

@@ -28,12 +28,13 @@ from strandlog.record.batch_header import (
     stamp,
 )
 from strandlog.record.builder import build_single
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
-from strandlog.storage.cleaning.compaction import plan_compaction
+from strandlog.storage.cleaning.compaction import compact_now, plan_compaction
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp, read
+from strandlog.storage.partition.read import read
+from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import ALL_LOST
 

@@ -29,9 +29,11 @@ from tests.support.log_builders import (
 from strandlog.model import Record
 from strandlog.record.batch_header import read_header
 from strandlog.record.codecs import Codec
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp, read
+from strandlog.storage.partition.read import read
+from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.storage.segment import offset_index, time_index
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.testing import FakeClock, SimulatedFiles

@@ -9,10 +9,10 @@ from tests.support.log_builders import DATA, FOLDER, TP, new_log, reopen, small_
 from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, committed, end, write
 
 from strandlog.errors import DataError
-from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.partition.read import aborted_in
-from strandlog.storage.readonly.dump import look_at_partition
 from strandlog.storage.readonly.stable import stable_view
+from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.transaction_index import ENTRY
 from strandlog.testing import SimulatedFiles

@@ -26,7 +26,7 @@ from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header
 from strandlog.storage.files import Files
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import find_timestamp
+from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.testing import FakeClock, SimulatedFiles
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.log_builders import FOLDER, START_MS, batch, new_log, reopen, small_settings
 
-from strandlog.storage.partition.read import find_timestamp
+from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.testing import SimulatedFiles
 
 MAX_TIMESTAMP_POSITION = 35

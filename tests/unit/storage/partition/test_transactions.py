@@ -18,7 +18,8 @@ from tests.support.log_builders import (
 from strandlog.errors import OffsetOutOfRangeError
 from strandlog.record.builder import build_batch
 from strandlog.record.control import ControlType, control_batch
-from strandlog.storage.cleaning.cleaning import compact_now, enforce_retention
+from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read
 from strandlog.storage.segment.scan import batches_of_read

@@ -12,15 +12,8 @@ from strandlog.errors import UnknownLayoutError
 from strandlog.model import TopicPartition
 from strandlog.record.batch_header import LEADER_EPOCH_POSITION, MAGIC_POSITION
 from strandlog.storage.files import DiskFiles
-from strandlog.storage.readonly.dump import (
-    batch_records,
-    look_at_partition,
-    partition_folders,
-    read_index,
-    read_time_index,
-    scan_file,
-    verify_state,
-)
+from strandlog.storage.readonly.dump import batch_records, read_index, read_time_index, scan_file
+from strandlog.storage.readonly.verify import look_at_partition, partition_folders, verify_state
 from strandlog.storage.segment.manifest import SegmentManifest, read_manifest
 from strandlog.storage.segment.scan import Batch, Damage
 

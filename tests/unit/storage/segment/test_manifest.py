@@ -6,10 +6,12 @@ import pytest
 from tests.support.log_builders import FOLDER, START_MS, batch, fill, new_log, offsets, reopen
 from tests.support.log_builders import small_settings as settings
 
-from strandlog.storage.cleaning.cleaning import compact_now
+from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.readonly.dump import look_at_partition
+from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.segment.manifest import ENTRY_SIZE, SPARE_ENTRIES, read_manifest
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 MANIFEST = f"{FOLDER}/segments"
@@ -86,7 +88,7 @@ def test_retention_truncation_and_compaction_are_no_losses() -> None:
     log_dir, log = new_log(files, clock)
     fill(log, 100)
     log.flush()
-    log.drop_oldest(2)
+    run_inline(drop_oldest(log, 2))
     compact_now(log)
     log.truncate_to(80)
     fill(log, 20)
@@ -121,5 +123,5 @@ def test_the_manifest_does_not_grow_for_ever() -> None:
     for _ in range(5):
         fill(log, SPARE_ENTRIES // 2)
         log.flush()
-        log.drop_oldest(len(log.segments.sealed))
+        run_inline(drop_oldest(log, len(log.segments.sealed)))
     assert files.size(MANIFEST) <= ENTRY_SIZE * 2 * SPARE_ENTRIES

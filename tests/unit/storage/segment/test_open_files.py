@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import strandlog
-from strandlog.storage.segment.open_files import OpenFiles
+from strandlog.storage.segment.segment import OpenFiles
 
 
 class Holder:

@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.log_builders import FOLDER
 
-from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, ActiveSegment, Segment, stem_of
-from strandlog.storage.segment.segment_list import SegmentList
+from strandlog.storage.segment.segment import (
+    MAX_RELATIVE_OFFSET,
+    ActiveSegment,
+    Segment,
+    SegmentList,
+    stem_of,
+)
 from strandlog.testing import SimulatedFiles
 
 

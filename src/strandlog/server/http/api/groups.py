@@ -22,7 +22,7 @@ from strandlog.server.http.records.payload import printable
 from strandlog.server.http.routing import ApiRequest, Nothing
 from strandlog.server.http.state import HttpState
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import finding_timestamp
+from strandlog.storage.partition.time_lookup import finding_timestamp
 
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]

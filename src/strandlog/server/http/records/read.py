@@ -39,7 +39,7 @@ from strandlog.server.http.routing import ApiRequest
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import finding_timestamp
+from strandlog.storage.partition.time_lookup import finding_timestamp
 
 MAX_RECORDS = 1000
 MAX_PROBLEMS = 100

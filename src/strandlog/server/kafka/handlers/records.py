@@ -55,7 +55,7 @@ from strandlog.server.kafka.handlers.list_offsets import check_leader_epoch, exi
 from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Asked, Request, answered, asked_once, breathing
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import finding_latest, finding_timestamp
+from strandlog.storage.partition.time_lookup import finding_latest, finding_timestamp
 from strandlog.storage.work import Work, yield_control
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

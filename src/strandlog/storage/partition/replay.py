@@ -1,0 +1,78 @@
+"""Replays batches into producer state and the list of aborted transactions.
+
+A transaction begins with the first transactional batch of its producer and ends with a marker. The
+marker decides whether it was aborted; the transaction index only repeats that, so a lost or damaged
+index can be rebuilt from the log (`rebuild_aborted`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandlog.record.batch import BatchView
+from strandlog.record.batch_header import BatchHeader
+from strandlog.record.control import ControlType, read_control
+from strandlog.storage.files import Files
+from strandlog.storage.partition.producer_state import UNKNOWN_TIME, ProducerState
+from strandlog.storage.paths import ABORT_INDEX_SUFFIX
+from strandlog.storage.segment.cache import intact_batches
+from strandlog.storage.segment.scan import view_source
+from strandlog.storage.segment.segment import Segment
+from strandlog.storage.segment.transaction_index import (
+    AbortedTransaction,
+    AbortedTransactions,
+    packed,
+)
+
+
+def rebuild_aborted(
+    files: Files, segments: Sequence[Segment], aborted: AbortedTransactions
+) -> None:
+    """Tell the aborted transactions of a partition again, in memory and in the files of its
+    segments. Those that began before the oldest segment are told from there on."""
+    found: list[AbortedTransaction] = []
+    producers = ProducerState()
+    for segment in segments:
+        if not segment.size_bytes:
+            continue
+        mapped = files.map(segment.log_path)
+        try:
+            source = view_source(mapped.view)
+            for position, header in intact_batches(source, segment, len(mapped.view)):
+                if header.producer_id < 0:
+                    continue
+                if not header.is_control:
+                    producers.update(header, header.base_offset)
+                    continue
+                batch = BatchView(source(position, header.size_bytes))
+                ended = end_of_transaction(producers, header, batch, header.base_offset)
+                if ended is not None:
+                    found.append(ended)
+        finally:
+            mapped.close()
+    aborted.replace(found)
+    for segment in segments:  # the last one, too: a start may find a snapshot and not read its log
+        entries = aborted.ending_in(segment.base_offset, segment.end_offset)
+        path = segment.stem + ABORT_INDEX_SUFFIX
+        if entries or files.exists(path):
+            files.replace(path, packed(entries))
+    last = found[-1].last_offset if found else -1
+    aborted.note_saved(max(segments[-1].base_offset, last + 1))
+
+
+def end_of_transaction(
+    producers: ProducerState,
+    header: BatchHeader,
+    batch: BatchView,
+    offset: int,
+    now_ms: int = UNKNOWN_TIME,
+) -> AbortedTransaction | None:
+    """Tell the producers of the marker at `offset`; what it aborted, if it did. `DataError` for a
+    marker that says nothing."""
+    marker = read_control(batch)
+    first_offset = producers.end_transaction(header, marker.coordinator_epoch, now_ms)
+    if marker.kind is not ControlType.ABORT or first_offset is None:
+        return None
+    first_open = producers.first_open_transaction()
+    stable_offset = offset + 1 if first_open is None else first_open
+    return AbortedTransaction(header.producer_id, first_offset, offset, stable_offset)

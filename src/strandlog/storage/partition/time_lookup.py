@@ -1,0 +1,249 @@
+"""Finds offsets by timestamp, and the largest timestamp.
+
+A lookup is exact to the record: the time index leads to a part of a segment, batch headers lead to
+a batch, and only that batch is decoded. Transaction markers count, as in Kafka: a consumer that
+begins at a marker reads on behind it. A time index entry is verified against the log before it is
+used, and a wrong index is rebuilt.
+
+Damage, and batches that cannot be decoded, are added to the log's report and skipped. A large batch
+is decoded in a step (work.py); if compaction or retention replaced the segment meanwhile, the
+lookup starts again.
+"""
+
+from __future__ import annotations
+
+from operator import is_
+
+from strandlog.errors import CorruptSegmentError, DataError
+from strandlog.model import TimestampOffset
+from strandlog.record.batch import BatchView
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import end_offset_of, end_position_in, plan_in_whole, report
+from strandlog.storage.partition.record_checks import is_quick
+from strandlog.storage.segment import time_index
+from strandlog.storage.segment.read_plan import source_and_entry
+from strandlog.storage.segment.scan import Damage, buffered, scan
+from strandlog.storage.segment.segment import ActiveSegment, Segment
+from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
+from strandlog.storage.work import Work, run_inline
+
+
+def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
+    """The largest timestamp in a segment, checked against the log; -1 when no record has one."""
+    if isinstance(segment, ActiveSegment):
+        return segment.indexes.largest
+    if segment.largest is None:
+        maps = log.context.cache.get(segment)
+        if segment.largest is None:
+            count = len(maps.time_index) // time_index.ENTRY.size
+            entry = time_index.entry_before(maps.time_index, segment.base_offset, count)
+            if entry is None or not _is_true(log, segment, entry):
+                if segment.size_bytes:
+                    report(log, f"the time index of {segment.log_path} was wrong; made anew")
+                log.context.cache.rebuild(segment)
+            else:
+                segment.largest = entry
+    return segment.largest or NO_TIME_ENTRY
+
+
+def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
+    """Whether the batch that the entry names has that timestamp."""
+    if not segment.base_offset <= entry.offset:
+        return False
+    try:
+        data = plan_in_whole(log, segment, entry.offset).execute()
+    except CorruptSegmentError:
+        return False
+    if not data:
+        return False
+    header = BatchView(data).header
+    return header.last_offset == entry.offset and header.max_timestamp == entry.timestamp
+
+
+def latest_timestamp(log: PartitionLog) -> TimestampOffset | None:
+    """The first of the visible records with the largest timestamp. The marker of a transaction
+    counts, as in Kafka; None when no record has a time."""
+    return run_inline(finding_latest(log))
+
+
+def finding_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
+    """`latest_timestamp` in steps."""
+    latest, place = NO_TIME_ENTRY, None
+    for segment in log.segments.all():
+        if segment.base_offset >= log.high_watermark:
+            break
+        largest = largest_timestamp(log, segment)
+        if largest.timestamp > latest.timestamp:
+            if not log.log_start_offset <= largest.offset < log.high_watermark:
+                largest = _largest_visible(log, segment)
+            if largest.timestamp > latest.timestamp:
+                latest, place = largest, segment
+    if place is None:
+        return None
+    batch = BatchView(plan_in_whole(log, place, latest.offset).execute())
+    if batch.header.is_control:
+        return TimestampOffset(*latest)
+    try:
+        found = yield from _searching(log, batch, latest.timestamp, 0)
+    except DataError as error:
+        report(log, f"{log.tp}: {error}")
+        return TimestampOffset(*latest)  # all that the header tells
+    if found is None or found.offset >= log.log_start_offset:
+        return found
+    return found._replace(offset=log.log_start_offset)  # the start of the log is inside the batch
+
+
+def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
+    """The largest timestamp of what may be read of a segment whose own lies outside of that."""
+    first, largest = max(log.log_start_offset, segment.base_offset), NO_TIME_ENTRY
+    if isinstance(segment, ActiveSegment):  # all before the batch of an entry stay below it
+        entry = segment.indexes.times.last_below(log.high_watermark)
+        first = first if entry is None else max(first, entry.offset)
+    start = plan_in_whole(log, segment, first).locate()
+    if start is None:
+        return largest
+    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    end_position = end_position_in(log.visible_place, segment)
+    for item in scan(
+        source, start.position, end_position, next_offset=0, end_offset=end_offset_of(log, segment)
+    ):
+        if isinstance(item, Damage):
+            report(log, str(item.error(segment.log_path)))
+            break
+        if item.header.max_timestamp > largest.timestamp:
+            largest = TimeEntry(item.header.max_timestamp, item.header.last_offset)
+    return largest
+
+
+def _searching(
+    log: PartitionLog, batch: BatchView, timestamp_ms: int, from_offset: int
+) -> Work[TimestampOffset | None]:
+    """The first record of a batch at or after a time; a large batch is decoded in a step."""
+    data, limit_bytes = batch.data(), log.context.decompressed_max_bytes
+    if is_quick(batch.header, data):
+        return batch.find_timestamp(timestamp_ms, limit_bytes, from_offset)
+    copy = BatchView(bytes(data))  # the file may be removed meanwhile
+    found: list[TimestampOffset | None] = []
+    yield lambda: found.append(copy.find_timestamp(timestamp_ms, limit_bytes, from_offset))
+    return found[0]
+
+
+def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
+    """The first record at or after a time, or None when all visible ones are older."""
+    return run_inline(finding_timestamp(log, timestamp_ms))
+
+
+def finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
+    """`find_timestamp` in steps."""
+    while True:
+        try:
+            return (yield from _finding_timestamp(log, timestamp_ms))
+        except _SegmentGoneError:
+            pass  # look again
+
+
+def _finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
+    segments = log.segments.all()
+    for segment in segments:
+        if segment.base_offset >= log.high_watermark:
+            return None
+        if largest_timestamp(log, segment).timestamp >= timestamp_ms:
+            found = yield from _find_in(log, segment, timestamp_ms)
+            if found is not None:
+                return found
+            if not all(map(is_, log.segments.all(), segments)):
+                raise _SegmentGoneError
+    return None
+
+
+class _SegmentGoneError(Exception):
+    """Compaction or retention changed the segments while a batch was decoded in a step."""
+
+
+def _find_in(
+    log: PartitionLog, segment: Segment, timestamp_ms: int
+) -> Work[TimestampOffset | None]:
+    """The first record at or after a time in one segment. Damage, and batches that cannot be
+    decoded, are reported and skipped: they hide their own records, not those behind them."""
+    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    start_position, start_offset = _time_start(log, segment, timestamp_ms)
+    for item in scan(
+        source,
+        start_position,
+        end_position_in(log.visible_place, segment),
+        next_offset=start_offset,
+        crc_from_offset=log.log_start_offset,  # a damaged timestamp would hide the batch
+        end_offset=end_offset_of(log, segment),
+    ):
+        if isinstance(item, Damage):
+            report(log, str(item.error(segment.log_path)))
+            continue
+        position, header = item
+        if header.max_timestamp < timestamp_ms or header.last_offset < log.log_start_offset:
+            continue
+        batch = BatchView(source(position, header.size_bytes))
+        try:
+            found = yield from _searching(log, batch, timestamp_ms, log.log_start_offset)
+        except DataError as error:
+            before = header.base_offset - 1
+            damage = CorruptSegmentError(segment.log_path, position, str(error), before)
+            report(log, str(damage))
+            continue
+        if found is not None:
+            return found
+        if segment not in log.segments.all():
+            raise _SegmentGoneError
+    return None
+
+
+def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
+    """(position, offset) where the search for a time begins: no earlier batch is the answer."""
+    # An entry at the very time is the first to reach it, so the one at or below is never too late.
+    if isinstance(segment, ActiveSegment):
+        before, entry = segment.indexes.times.last_two(timestamp_ms)
+    else:
+        entries = log.context.cache.get(segment).time_index
+        count = time_index.count_up_to(entries, timestamp_ms)
+        before = time_index.entry_before(entries, segment.base_offset, count - 1)
+        entry = time_index.entry_before(entries, segment.base_offset, count)
+    place = None if entry is None else _first_to_reach(log, segment, before, entry)
+    return place or (0, segment.base_offset)
+
+
+def _first_to_reach(
+    log: PartitionLog, segment: Segment, before: TimeEntry | None, entry: TimeEntry
+) -> tuple[int, int] | None:
+    """(position, offset) of the batch that an entry names; None when the log contradicts it.
+
+    That the batch has this timestamp proves little, for many may have it. So the log is walked from
+    the entry before: none on the way may have it.
+    """
+    start = (0, segment.base_offset)
+    if before is not None:
+        if not segment.base_offset <= before.offset < entry.offset:
+            return None
+        plan = plan_in_whole(log, segment, before.offset)
+        try:
+            found = plan.locate()
+        except CorruptSegmentError:
+            return None
+        if found is None:
+            return None
+        start = (found.position, 0)
+    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    for item in scan(
+        source,
+        start[0],
+        segment.size_bytes,
+        next_offset=start[1],
+        end_offset=end_offset_of(log, segment),
+    ):
+        if isinstance(item, Damage):
+            return None
+        position, header = item
+        if header.last_offset >= entry.offset:
+            names_it = (header.max_timestamp, header.last_offset) == entry
+            return (position, header.base_offset) if names_it else None
+        if header.max_timestamp >= entry.timestamp:
+            return None
+    return None

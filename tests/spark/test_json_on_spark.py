@@ -129,7 +129,7 @@ def test_numbers_that_from_json_wraps_around_are_reported(
     assert [row["is_bad"] for row in theirs] == [False] * 3
 
 
-def test_a_stream_of_nothing_but_bad_rows(
+def test_a_stream_of_bad_rows_only(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
 ) -> None:
     values = [b'{"id": "x", "name": "n"}', b"\xff\xfe", b"", b"{", b'{"big": "' + b"x" * 9000]
@@ -158,7 +158,7 @@ def test_a_stream_of_nothing_but_bad_rows(
 
 
 @pytest.mark.parametrize("kind", ["VARIANT", "INTERVAL DAY TO SECOND"])
-def test_a_type_that_cannot_be_parsed_is_refused_when_the_query_is_planned(
+def test_a_type_that_cannot_be_parsed_is_an_error_when_the_query_is_planned(
     spark: Any, broker: BrokerProcess, topic: str, kind: str
 ) -> None:
     reader = (

@@ -11,13 +11,13 @@ from tests.server.spark_access.test_lost_data import (  # noqa: F401 - collected
     delete,
     given,
     streams,
-    test_a_batch_outside_of_what_is_there_is_an_error,
-    test_a_checkpoint_without_topic_ids_notices_a_start_beyond_the_end,
+    test_a_batch_outside_of_the_existing_offsets_is_an_error,
+    test_a_checkpoint_without_topic_ids_detects_offsets_beyond_the_end,
     test_a_deleted_topic_does_not_reset_the_offsets_of_the_others,
-    test_a_partition_that_is_added_is_read_from_its_start_or_named,
-    test_a_topic_deleted_between_planning_and_reading_is_named,
+    test_a_new_partition_is_read_from_its_start_or_reported,
+    test_a_topic_deleted_between_planning_and_reading_is_reported,
     test_a_topic_that_was_created_again_and_refilled_is_an_error_or_read_from_its_start,
-    test_an_end_that_an_open_transaction_hides_is_no_loss,
+    test_records_behind_an_open_transaction_are_no_loss,
 )
 from tests.spark.conftest import topic  # noqa: F401 - a fixture
 

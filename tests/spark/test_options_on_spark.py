@@ -49,7 +49,7 @@ def put(client: WireClient, topic: str, partition: int, *values: bytes, at_ms: i
     assert client.produce({tp: [batch]})[tp].error is None
 
 
-def test_a_batch_begins_and_ends_at_times(
+def test_a_batch_starts_and_ends_at_timestamps(
     spark: Any, client: WireClient, topic: str, options: dict[str, str]
 ) -> None:
     for second in range(4):
@@ -74,7 +74,7 @@ def test_a_batch_begins_and_ends_at_times(
     assert values(**late, startingOffsetsByTimestampStrategy="latest") == ["13"]
 
 
-def test_a_stream_begins_at_the_end_and_finds_new_partitions(
+def test_a_stream_starts_at_the_end_and_finds_new_partitions(
     client: WireClient, broker: BrokerProcess, topic: str, available: Callable[..., list[int]]
 ) -> None:
     from confluent_kafka.admin import AdminClient, NewPartitions
@@ -88,7 +88,7 @@ def test_a_stream_begins_at_the_end_and_finds_new_partitions(
     assert available() == [5]
 
 
-def test_a_micro_batch_waits_for_enough_records_but_not_for_ever(
+def test_a_micro_batch_waits_for_its_minimum_until_the_delay(
     spark: Any, client: WireClient, topic: str, options: dict[str, str], checkpoint: str
 ) -> None:
     def start(name: str, delay: str) -> Any:
@@ -180,7 +180,7 @@ def test_avro_becomes_typed_columns(
         ({"valueFormat": "json", "groupIdPrefix": "x"}, "a INT", "groupIdPrefix='x'"),
     ],
 )
-def test_a_mistake_is_one_line_in_a_stream_too(
+def test_an_invalid_option_of_a_stream_is_one_line(
     available: Callable[..., list[int]], wrong: dict[str, str], schema: str | None, words: str
 ) -> None:
     with pytest.raises(Exception) as refused:
@@ -192,7 +192,7 @@ def test_a_mistake_is_one_line_in_a_stream_too(
     assert "\tat " not in told, "no stack of Java"
 
 
-def test_what_fails_in_a_task_is_told_without_a_traceback(
+def test_an_error_in_a_task_has_no_traceback(
     spark: Any, client: WireClient, topic: str, options: dict[str, str]
 ) -> None:
     fill(client, topic, 10)

@@ -1,4 +1,4 @@
-"""A pipeline of a TOML file, run by the command line on a real Spark."""
+"""`strandlog pipeline run` on a real Spark: in the shared session, and once as a process."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.server.spark_access.report_server import listening
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, ok
 
+from strandlog.cli.main import run as strandlog_command
 from strandlog.client.wire.client import WireClient
 from strandlog.model import IsolationLevel, Record, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
 
-pytestmark = pytest.mark.xdist_group("jvm")
 PIPELINE = """
 [pipeline]
 name = "{topic}"
@@ -54,7 +54,7 @@ from = "flights"
 parquet = "{folder}/lake"
 """
 
-# Makes the terminal on stdin its own, so that Ctrl-C there is a signal, and becomes the command.
+# Takes the terminal on stdin as its controlling terminal, so that Ctrl-C is a signal, then execs.
 IN_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -62,14 +62,17 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def run(file: Path, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "strandlog", "pipeline", command, str(file), *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+def pipeline_file(topic: str, broker: BrokerProcess, folder: Path) -> Path:
+    file = folder / "flights.toml"
+    file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=folder))
+    return file
+
+
+def strandlog_pipeline(command: str, file: Path, *arguments: str) -> None:
+    """Run the command in this process, where it uses the active Spark session."""
+    with pytest.raises(SystemExit) as ended:
+        strandlog_command(["pipeline", command, str(file), *arguments])
+    assert ended.value.code in (0, None)
 
 
 def records(client: WireClient, topic: str) -> list[Record]:
@@ -88,39 +91,38 @@ def send(client: WireClient, topic: str, *values: bytes | None) -> None:
     assert client.produce({tp: [build_batch(1, list(values))]})[tp].error is None
 
 
-def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
-    broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+@pytest.mark.smoke
+def test_a_pipeline_resumes_where_it_stopped_and_sets_bad_records_aside(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path, capsys: Any
 ) -> None:
-    file = tmp_path / "flights.toml"
-    file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
-    assert run(file, "validate").returncode == 0
+    assert spark.streams.active == []
+    file = pipeline_file(topic, broker, tmp_path)
+    strandlog_pipeline("validate", file)
     send(client, topic, b'{"carrier": "AA", "delay": 4}')
     own = (("a", b"1"), ("a", None), ("topic", b"mine"))
     tp = TopicPartition(topic, 0)
     oops = build_batch(1, [b"oops \xff\x00"], [b"k\xfe"], headers=[own])
     assert client.produce({tp: [oops]})[tp].error is None
     send(client, topic, b'{"carrier": "UA", "delay": 1}')
-    first = run(file, "run", "--available-now", "--master", "local[2]", "--json")
-    assert first.returncode == 0, first.stderr
+    capsys.readouterr()
+    strandlog_pipeline("run", file, "--available-now", "--json")
+    printed = capsys.readouterr().out
     with client_of(broker) as http:
         shown = ok(http.get(f"/api/v1/pipelines/{topic}"))
     assert (shown["state"], shown["error"]) == ("stopped", None)
     lags = {query["last"]["name"]: query["last"]["lag"] for query in shown["queries"]}
     assert len(lags) == 3
     assert set(lags.values()) == {0}
-    reports = [json.loads(line) for line in first.stdout.splitlines()]
+    reports = [json.loads(line) for line in printed.splitlines()]
     assert {report["name"] for report in reports} >= {"flights-dead-letter"}
     assert all(report["lag"] == 0 for report in reports)
     send(client, topic, b'{"carrier": "AA", "delay": 8}')
     with listening() as other:
-        again = ("run", "--available-now", "--master", "local[2]", "--report", other.address)
-        second = run(file, *again)
-    assert second.returncode == 0, second.stderr
-    assert "rows/s" in second.stderr
-    assert other.told[0]["ui_url"] in second.stderr
+        strandlog_pipeline("run", file, "--available-now", "--report", other.address)
+    assert "rows/s" in capsys.readouterr().err
     assert [each["state"] for each in (other.told[0], other.told[-1])] == ["running", "stopped"]
     with client_of(broker) as http:
-        assert ok(http.get(f"/api/v1/pipelines/{topic}")) == shown, "another was to be told"
+        assert ok(http.get(f"/api/v1/pipelines/{topic}")) == shown, "--report replaces the broker"
     told = [(row.key, json.loads(row.value or b"")) for row in records(client, f"{topic}.delays")]
     assert sorted(told[:2], key=str) == [
         (b"AA", {"carrier": "AA", "flights": 1, "delay": 4.0}),
@@ -141,52 +143,28 @@ def test_a_pipeline_runs_goes_on_and_sets_bad_records_aside(
     assert client.committed_offsets(topic)[TopicPartition(topic, 0)].offset == 4
 
 
-def test_a_pipeline_that_fails_is_shown_with_the_reason(
-    broker: BrokerProcess, topic: str, tmp_path: Path
+def test_ctrl_c_on_a_terminal_stops_a_pipeline_with_exit_code_0(
+    broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "flights.toml"
-    file.write_text(PIPELINE.format(topic=topic, address=broker.address, folder=tmp_path))
-    failed = run(file, "run", "--master", "moon")
-    assert failed.returncode == 1
-    with client_of(broker) as http:
-        shown = ok(http.get(f"/api/v1/pipelines/{topic}"))
-    assert shown["state"] == "failed"
-    assert shown["error"].startswith("cannot start Spark: ")
-    assert f"error: {shown['error']}" in failed.stderr
+    file = pipeline_file(topic, broker, tmp_path)
+    send(client, topic, b'{"carrier": "AA", "delay": 4}')
+    with listening() as reports:
+        text = terminal_output_until_ctrl_c(file, reports.address)
+    assert "stopping" in text
+    assert reports.told[0]["ui_url"] in text
+    assert reports.told[-1]["state"] == "stopped"
+    assert "cannot report" not in text
+    assert "Exception" not in text
+    assert "Traceback" not in text
 
 
-def test_a_wrong_file_is_told_by_line_and_not_run(tmp_path: Path) -> None:
-    file = tmp_path / "wrong.toml"
-    file.write_text('[pipeline]\nname = "x"\n')
-    told = run(file, "validate")
-    assert told.returncode == 1
-    assert f"{file}:1:" in told.stdout
-    refused = run(file, "run")
-    assert refused.returncode == 1
-    assert "bootstrap" in refused.stderr
-    assert "Traceback" not in refused.stderr
-
-
-@pytest.fixture
-def silent_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """One that does not answer HTTP."""
-    running = BrokerProcess(tmp_path / "data")
-    running.start()
-    yield running
-    assert running.stop() == 0, "a broker stops cleanly"
-
-
-def test_ctrl_c_on_a_terminal_is_no_failure(silent_broker: BrokerProcess, tmp_path: Path) -> None:
-    file = tmp_path / "flights.toml"
-    file.write_text(PIPELINE.format(topic="t", address=silent_broker.address, folder=tmp_path))
-    with WireClient(silent_broker.address) as client:
-        client.create_topic("t", 1)
-        send(client, "t", b'{"carrier": "AA", "delay": 4}')
+def terminal_output_until_ctrl_c(file: Path, report: str) -> str:
+    """Run a pipeline in a terminal, with a live table, and press Ctrl-C when it shows a query."""
     command = [sys.executable, "-c", IN_TERMINAL, sys.executable, "-m", "strandlog"]
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     process = subprocess.Popen(
-        [*command, "pipeline", "run", str(file), "--master", "local[2]"],
+        [*command, "pipeline", "run", str(file), "--master", "local[2]", "--report", report],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -198,8 +176,8 @@ def test_ctrl_c_on_a_terminal_is_no_failure(silent_broker: BrokerProcess, tmp_pa
     try:
         while b"delays-topic" not in shown or b"rows/s" not in shown:
             shown += os.read(ours, 4096)
-        os.write(ours, b"\x03")  # the terminal makes a signal of it, for all processes in it
-        with contextlib.suppress(OSError):  # that is how a terminal ends
+        os.write(ours, b"\x03")  # the terminal turns it into SIGINT for its foreground processes
+        with contextlib.suppress(OSError):  # the terminal was closed
             while more := os.read(ours, 4096):
                 shown += more
         assert process.wait(60) == 0, shown.decode()
@@ -208,8 +186,4 @@ def test_ctrl_c_on_a_terminal_is_no_failure(silent_broker: BrokerProcess, tmp_pa
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         os.close(ours)
-    text = shown.decode(errors="replace")
-    assert "stopping" in text
-    assert "cannot be told" not in text, "a broker that does not answer HTTP is no trouble"
-    assert "Exception" not in text
-    assert "Traceback" not in text
+    return shown.decode(errors="replace")

@@ -84,7 +84,7 @@ parquet = "{folder}/lake"
 
 
 @pytest.mark.smoke
-def test_a_static_source_is_looked_up_again_for_every_micro_batch(
+def test_a_static_source_is_read_again_for_every_micro_batch(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(f"{topic}-carriers", 1)
@@ -116,7 +116,7 @@ parquet = "{folder}/lake"
     assert lake(tmp_path) == [{"carrier": "AA", "delay": 1.5}]
 
 
-def test_a_source_begins_at_the_offsets_that_its_options_name(spark: Any, tmp_path: Path) -> None:
+def test_a_source_starts_at_the_offsets_of_its_options(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with strandlog.open(data) as log:
         log.create_topic("flights", 1)
@@ -152,7 +152,7 @@ parquet = "{folder}/lake"
 """
 
 
-def test_avro_says_itself_what_its_columns_are(
+def test_an_avro_source_needs_no_schema_key(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
     fastavro = pytest.importorskip("fastavro", reason="Avro needs the spark extra")
@@ -198,7 +198,7 @@ mode = "{mode}"
         ("SELECT count(*) FROM flights", "append", "sink delays-topic-.*append"),
     ],
 )
-def test_a_mistake_that_spark_sees_is_one_line_with_its_place(
+def test_an_sql_mistake_is_one_line_that_names_the_view_or_sink(
     sql: str, mode: str, words: str, spark: Any, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     place = f'bootstrap = "{broker.address}"'
@@ -208,7 +208,7 @@ def test_a_mistake_that_spark_sees_is_one_line_with_its_place(
     assert "\n" not in str(error.value)
 
 
-def test_a_source_without_a_topic_is_told_before_anything_starts(
+def test_a_missing_source_topic_is_an_error_before_anything_starts(
     spark: Any, broker: BrokerProcess, client: WireClient, tmp_path: Path
 ) -> None:
     place = f'bootstrap = "{broker.address}"'

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.spark_access.report_server import listening
 from tests.support.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
@@ -79,7 +81,7 @@ def test_a_pipeline_is_started_watched_and_stopped_from_python(
     progress = Progress()
     started: list[RunningPipeline] = []
     running = start(
-        pipeline_file(topic, broker, tmp_path), progress, on_start=started.append, report="off"
+        pipeline_file(topic, broker, tmp_path), progress, on_session=started.append, report="off"
     )
     assert started == [running]
     assert running.spark.sparkContext.applicationId == spark.sparkContext.applicationId
@@ -111,15 +113,21 @@ def test_a_signal_stops_a_pipeline_and_is_no_error(
 ) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     send(client, topic, b'{"carrier": "AA", "delay": 4}')
-    stops: list[str] = []
+    events: list[str] = []
 
     def interrupt(report: QueryReport) -> None:
         if report.rows:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    file = pipeline_file(topic, broker, tmp_path)
-    run(file, interrupt, spark=spark, on_stop=lambda: stops.append("stopping"), report="off")
-    assert stops == ["stopping"]
+    run(
+        pipeline_file(topic, broker, tmp_path),
+        interrupt,
+        spark=spark,
+        on_start=lambda: events.append("running"),
+        on_stop=lambda: events.append("stopping"),
+        report="off",
+    )
+    assert events == ["running", "stopping"]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert spark.streams.active == []
 
@@ -159,7 +167,7 @@ def test_the_progress_callback_may_stop_the_pipeline(
     run(
         pipeline_file(topic, broker, tmp_path),
         lambda _: started[0].stop(),
-        on_start=started.append,
+        on_session=started.append,
         spark=spark,
         report="off",
     )
@@ -188,3 +196,22 @@ def test_a_file_with_problems_is_not_run(tmp_path: Path) -> None:
 def test_a_pipeline_object_cannot_leave_its_checkpoint_folder() -> None:
     with pytest.raises(InvalidSettingError, match="letters, digits"):
         start(Pipeline("../x", "./checkpoints", "127.0.0.1:1"))
+
+
+def test_a_spark_that_does_not_start_is_reported_as_a_failure(
+    broker: BrokerProcess, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.errors import PySparkRuntimeError
+
+    def fail(*_: object, **__: object) -> None:
+        raise PySparkRuntimeError("Could not parse Master URL: 'moon'")
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr(import_module("strandlog.spark.session"), "session", fail)
+    with (
+        listening() as reports,
+        pytest.raises(PipelineError, match=r"cannot start Spark: .*Master URL"),
+    ):
+        run(pipeline_file(topic, broker, tmp_path), master="moon", report=reports.address)
+    assert reports.told[-1]["state"] == "failed"
+    assert "Master URL" in reports.told[-1]["error"]

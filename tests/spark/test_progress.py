@@ -65,7 +65,7 @@ def committed(client: WireClient, group: str) -> dict[str, dict[int, int]]:
     return found
 
 
-def test_after_a_bounded_run_the_group_stands_at_the_end(
+def test_after_a_bounded_run_the_group_is_at_the_end(
     spark: Any,
     broker: BrokerProcess,
     client: WireClient,
@@ -181,7 +181,7 @@ def test_the_lag_of_a_running_query_is_seen_by_kafkas_tools(
         query.stop()
 
 
-def test_a_group_that_cannot_be_told_does_not_end_the_query(
+def test_a_failed_commit_of_progress_does_not_fail_the_query(
     spark: Any,
     client: WireClient,
     broker: BrokerProcess,
@@ -200,9 +200,9 @@ def test_a_group_that_cannot_be_told_does_not_end_the_query(
     query.awaitTermination()
     assert query.exception() is None
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
-    told = "progress could not be committed to group ''"
+    told = "cannot commit progress to group ''"
     wait_for(lambda: any(told in record.getMessage() for record in caplog.records), wanted=True)
 
 
-def test_sessions_are_watched_once(spark: Any) -> None:
+def test_a_session_has_one_listener(spark: Any) -> None:
     assert watch(spark) is watch(spark)

@@ -23,7 +23,7 @@ def _variables(spark: Any) -> set[str]:
     return set(formats.lookupDataSource("strandlog").dataSourceCls().envVars().keySet())
 
 
-def test_queries_that_start_at_once_do_not_make_tasks_unreadable(
+def test_queries_that_start_at_once_do_not_corrupt_the_shared_environment(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
     fill(client, topic, 100)
@@ -95,13 +95,13 @@ def test_start_survives_a_python_process_that_is_too_slow(
     assert spark.table("slow_start").count() == 10
 
 
-def test_java_does_not_check_each_access_to_arrow_twice(spark: Any) -> None:
+def test_arrow_bounds_checks_are_off_in_java(spark: Any) -> None:
     arrow = spark._jvm.org.apache.arrow
     assert not arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED
     assert not arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED
 
 
-def test_nobody_is_warned_that_the_source_is_registered(spark: Any) -> None:
+def test_registering_the_source_logs_no_warning(spark: Any) -> None:
     name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
     assert not spark._jvm.org.apache.logging.log4j.LogManager.getLogger(name).isWarnEnabled()
 
@@ -120,7 +120,7 @@ def _printed_of_a_hang_up(said: bytes, *, is_silent: bool, seen: Any) -> str:
     return str(seen.readouterr().err)
 
 
-def test_a_query_that_is_stopped_prints_no_traceback_of_accumulators(
+def test_a_stopped_query_prints_no_traceback_of_accumulators(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     told = _printed_of_a_hang_up(b"secret", is_silent=False, seen=capsys)

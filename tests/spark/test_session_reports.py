@@ -66,7 +66,7 @@ def test_a_query_is_shown_while_it_runs_and_when_it_has_ended(
     wait_for(lambda: shown(broker, name)["state"] == "stopped")
 
 
-def test_a_query_that_only_writes_is_shown_and_one_that_has_nothing_to_do_with_it_is_not(
+def test_a_query_that_only_writes_is_shown_and_one_of_another_format_is_not(
     spark: Any, broker: BrokerProcess, topic: str, checkpoint: str
 ) -> None:
     rates = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
@@ -112,6 +112,6 @@ def test_a_query_that_fails_is_shown_with_the_reason(
     assert "\n" not in shown(broker, name)["error"]
 
 
-def test_a_wrong_address_is_told_to_whoever_gave_it(spark: Any) -> None:
+def test_an_invalid_report_address_is_an_error(spark: Any) -> None:
     with pytest.raises(InvalidSettingError, match="http://HOST:PORT"):
         watch(spark, report="nowhere")

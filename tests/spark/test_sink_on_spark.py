@@ -55,7 +55,7 @@ def forget_last_commit(checkpoint: str) -> None:
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
 
 
-def test_transactions_that_dead_tasks_left_open_do_not_hold_readers_back(
+def test_transactions_left_open_by_dead_tasks_are_aborted(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
 ) -> None:
     values = fill(client, topic, 50)
@@ -109,7 +109,7 @@ def test_a_batch_that_runs_again_is_published_once(
         assert len(found) == 120
 
 
-def test_a_decision_that_was_not_carried_out_is_carried_out_later(
+def test_a_decided_batch_is_committed_by_the_next_run(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
 ) -> None:
     values = fill(client, topic, 100)
@@ -126,7 +126,7 @@ def test_a_decision_that_was_not_carried_out_is_carried_out_later(
     assert read(spark, broker, target) == values
 
 
-def test_a_frame_goes_to_the_topics_and_partitions_of_its_rows(
+def test_rows_go_to_the_topic_and_partition_that_they_name(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str
 ) -> None:
     other = f"{topic}-b"
@@ -163,7 +163,7 @@ def save(frame: Any, broker: BrokerProcess, **options: str) -> None:
     writer.option("bootstrap.servers", broker.address).options(**options).save()
 
 
-def test_a_named_batch_is_written_once_without_asking_for_exactly_once(
+def test_a_named_batch_is_written_once_by_default(
     spark: Any, broker: BrokerProcess, topic: str
 ) -> None:
     frame = spark.range(50).selectExpr("cast(id as string) as value")
@@ -207,7 +207,7 @@ def test_two_topics_written_in_one_foreach_batch_both_get_their_rows(
     assert [read(spark, broker, target) for target in targets] == [values, values]
 
 
-def test_a_second_frame_under_the_same_name_in_one_foreach_batch_is_refused(
+def test_a_second_frame_under_the_same_name_in_one_foreach_batch_is_an_error(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
 ) -> None:
     fill(client, topic, 10)
@@ -232,7 +232,7 @@ def test_a_second_frame_under_the_same_name_in_one_foreach_batch_is_refused(
         query.awaitTermination()
 
 
-def test_a_topic_that_does_not_exist_is_made_as_by_sparks_own_connector(
+def test_a_missing_topic_is_created_as_by_sparks_own_connector(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
 ) -> None:
     fill(client, topic, 50)
@@ -251,9 +251,7 @@ def test_tasks_without_rows_have_nothing_to_commit(
     assert read(spark, broker, topic) == [b"0", b"1", b"2"]
 
 
-def test_a_row_that_is_too_large_is_told_as_such(
-    spark: Any, broker: BrokerProcess, topic: str
-) -> None:
+def test_a_row_that_is_too_large_is_an_error(spark: Any, broker: BrokerProcess, topic: str) -> None:
     frame = spark.range(1).selectExpr("repeat('x', 3000000) as value")
     writer = frame.write.format("strandlog").mode("append").option("topic", topic)
     with pytest.raises(Exception) as refused:
@@ -262,7 +260,7 @@ def test_a_row_that_is_too_large_is_told_as_such(
     assert "3000074 bytes" in str(refused.value)
 
 
-def test_a_row_of_a_megabyte_goes_into_a_topic_that_takes_it(
+def test_a_row_of_megabytes_is_written_if_the_topic_allows_it(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str
 ) -> None:
     large = f"{topic}-large"
@@ -283,12 +281,12 @@ def test_a_row_of_a_megabyte_goes_into_a_topic_that_takes_it(
     ("columns", "mode", "words"),
     [
         ("id as value", "append", "cast it"),
-        ("'x' as text", "append", "a column 'value' is needed"),
+        ("'x' as text", "append", "add a column 'value'"),
         ("'x' as value, 1L as partition", "append", "partition"),
         ("'x' as value", "overwrite", "a log cannot be overwritten"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(
+def test_columns_that_cannot_be_written_are_an_error(
     spark: Any, broker: BrokerProcess, topic: str, columns: str, mode: str, words: str
 ) -> None:
     frame = spark.range(1).selectExpr(*columns.split(", "))

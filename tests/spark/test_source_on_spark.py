@@ -144,7 +144,7 @@ def test_some_columns_in_any_order(
 
 
 @pytest.mark.parametrize("schema", ["value STRING", "valu BINARY", "key BINARY, key BINARY"])
-def test_columns_that_a_record_has_not(reading: Callable[..., Any], schema: str) -> None:
+def test_unknown_columns_are_an_error(reading: Callable[..., Any], schema: str) -> None:
     with pytest.raises(Exception) as refused:
         reading(schema).count()
     assert "schema" in str(refused.value)
@@ -163,7 +163,7 @@ def test_columns_that_a_record_has_not(reading: Callable[..., Any], schema: str)
           "kafka.default.api.timeout.ms": "600"}, "127.0.0.1:1"),
     ],
 )  # fmt: skip
-def test_a_mistake_has_its_name_in_the_error(
+def test_an_invalid_option_is_an_error_that_names_it(
     spark: Any, broker: BrokerProcess, topic: str, options: dict[str, str], words: str
 ) -> None:
     base = {"kafka.bootstrap.servers": broker.address, "subscribe": topic}
@@ -188,7 +188,7 @@ def run_available(frame: Any, checkpoint: str, name: str) -> Any:
 
 
 @pytest.mark.smoke
-def test_a_stream_goes_on_where_it_stopped_and_shows_its_lag(
+def test_a_stream_resumes_where_it_stopped_and_shows_its_lag(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
     fill(client, topic, 100)
@@ -246,7 +246,7 @@ def test_a_folder_is_read_without_a_broker(spark: Any, tmp_path: Path, checkpoin
     assert len(rows) > 1
 
 
-def test_deleted_records_are_named_or_passed_over(
+def test_deleted_records_are_an_error_or_skipped(
     broker: BrokerProcess, client: WireClient, topic: str, reading: Callable[..., Any]
 ) -> None:
     from confluent_kafka import TopicPartition as Place
@@ -257,12 +257,12 @@ def test_deleted_records_are_named_or_passed_over(
     for future in admin.delete_records([Place(topic, 0, 30)]).values():
         future.result(20)
     wanted = json.dumps({topic: {"0": 10, "1": 0}})
-    with pytest.raises(Exception, match=f"offsets 10 to 29 of {topic}-0 are gone"):
+    with pytest.raises(Exception, match=f"offsets 10 to 29 of {topic}-0 were deleted"):
         reading(startingOffsets=wanted).count()
     assert reading(startingOffsets=wanted, failOnDataLoss="false").count() == 70
 
 
-def test_uncommitted_records_are_left_out(
+def test_uncommitted_records_are_not_read(
     client: WireClient, topic: str, reading: Callable[..., Any]
 ) -> None:
     tp = TopicPartition(topic, 0)

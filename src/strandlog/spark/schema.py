@@ -1,19 +1,18 @@
-"""The columns of a DataFrame: those of Spark's Kafka source, or those that the user asks for.
+"""DataFrame columns: those of Spark's Kafka source, or a user schema.
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,
     timestampType int [, headers array<struct<key string, value binary>>]
 
-All of them may be null. A schema with some of them gives just these, and costs only what they do.
-With `valueFormat=string` key and value are strings. With `valueFormat=json` the user's own schema
-counts: a column with one of the names above (but for `value`) comes from the record, and every
-other column comes out of the JSON. A type that json_rows.py cannot parse is refused here, when the
-query is planned.
+All columns are nullable. A schema may have some of them; the others are not decoded. With
+`valueFormat=string` key and value are strings. With `valueFormat=json` the user's schema counts: a
+column with one of the names above (except `value`) comes from the record, and every other column
+from the JSON. A type that json_rows.py cannot parse is an error when the query is planned.
 
 `_corrupt` is null unless the value has a fault. It is a STRING, the text of the value, or a STRUCT
-with any of the fields of `CORRUPT_RECORD`: the record as it was, byte for byte, and the reason.
+with any of the fields of `CORRUPT_RECORD`: the record, byte for byte, and the reason.
 
-With `valueFormat=avro` the fields of `avroSchema` are columns, then `_corrupt`. A user's own schema
-may name some of them, and columns of the record; where both have the name, the field counts.
+With `valueFormat=avro` the fields of `avroSchema` are columns, then `_corrupt`. A user's schema may
+have some of them, and columns of the record; if both have the name, the field counts.
 """
 
 from __future__ import annotations
@@ -88,12 +87,12 @@ CORRUPT_RECORD_FIELD: Final = StructField(
 
 
 def record_schema(options: Options) -> StructType:
-    """What a DataFrame has when the user gave no schema."""
+    """The columns of a DataFrame without a user schema."""
     if options["valueFormat"] == "json":
         raise InvalidSettingError(
             "valueFormat",
             "json",
-            'say what is in it: .schema("id BIGINT, name STRING, _corrupt STRING")',
+            'it needs a schema: .schema("id BIGINT, name STRING, _corrupt STRING")',
         )
     if options["valueFormat"] == "avro":
         return _avro_schema(options)
@@ -106,7 +105,7 @@ def record_schema(options: Options) -> StructType:
 
 
 def _avro_columns(options: Options) -> AvroColumns:
-    from strandlog.spark.formats.avro_values import columns_of  # noqa: PLC0415 - where it is needed
+    from strandlog.spark.formats.avro_values import columns_of  # noqa: PLC0415 - slow to load
 
     return columns_of(options)
 
@@ -122,13 +121,13 @@ def _avro_schema(options: Options) -> StructType:
 
 
 def _spark_type(columns: AvroColumns, name: str) -> DataType:
-    from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415 - where it is needed
+    from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415 - slow to load
 
     return from_arrow_type(columns.type_of(name))
 
 
 def check_schema(schema: StructType, options: Options) -> None:
-    """A user's schema, held against what there is to give."""
+    """Check a user's schema against the available columns."""
     if options["valueFormat"] == "avro":
         _check_avro_schema(schema, options)
     elif options["valueFormat"] != "json":
@@ -144,12 +143,12 @@ def check_schema(schema: StructType, options: Options) -> None:
         if field.name in from_records and options["valueFormat"] in ("json", "avro"):
             kind = RECORD_COLUMNS[field.name]
             if field.dataType not in (kind, _as_text(field.name)):
-                told = f"{field.name} of a record is {kind.simpleString()}"
-                raise InvalidSettingError("schema", field.simpleString(), told)
+                text = f"{field.name} of a record is {kind.simpleString()}"
+                raise InvalidSettingError("schema", field.simpleString(), text)
 
 
 def _check_record_schema(schema: StructType, options: Options) -> None:
-    """Some columns of a record, in any order: those that are left out are not even made."""
+    """Check that a schema has some columns of a record, each at most once."""
     known = {field.name: field.dataType for field in record_schema(options)} | {"headers": HEADERS}
     seen: set[str] = set()
     for field in schema:
@@ -157,7 +156,7 @@ def _check_record_schema(schema: StructType, options: Options) -> None:
             raise InvalidSettingError(
                 "schema",
                 field.simpleString(),
-                f"with valueFormat={options['valueFormat']} some of {_told(known)}, each once",
+                f"with valueFormat={options['valueFormat']} some of {_listed(known)}, each once",
             )
         seen.add(field.name)
 
@@ -169,17 +168,17 @@ def _check_corrupt(field: StructField) -> None:
             return
     elif kind == StringType():
         return
-    allowed = f"{CORRUPT} is a STRING, or a STRUCT of some of {_told(CORRUPT_RECORD)}"
+    allowed = f"{CORRUPT} is a STRING, or a STRUCT of some of {_listed(CORRUPT_RECORD)}"
     raise InvalidSettingError("schema", field.simpleString(), allowed)
 
 
 def _check_json_field(field: StructField, path: str) -> None:
-    """Refuse a type that is not parsed as `from_json` parses it, and NOT NULL."""
+    """Fail for types that are not parsed as `from_json` parses them, and for NOT NULL."""
     if not field.nullable:
         raise InvalidSettingError(
             "schema",
             f"{path} {field.dataType.simpleString()} NOT NULL",
-            "any value may lack the field, which gives null; leave NOT NULL out",
+            "remove NOT NULL: a value may lack the field, which gives null",
         )
     _check_json_type(field.dataType, path)
 
@@ -202,7 +201,7 @@ def _check_json_type(kind: DataType, path: str) -> None:
         )
 
 
-def _told(columns: dict[str, DataType]) -> str:
+def _listed(columns: dict[str, DataType]) -> str:
     return ", ".join(f"{name} {kind.simpleString()}" for name, kind in columns.items())
 
 
@@ -212,8 +211,8 @@ def _check_avro_schema(schema: StructType, options: Options) -> None:
         if field.name in columns.names:
             expected = _spark_type(columns, field.name).simpleString()
             if field.dataType.simpleString() != expected:
-                told = f"{field.name} is {expected} by avroSchema; cast it afterwards"
-                raise InvalidSettingError("schema", field.simpleString(), told)
+                text = f"{field.name} is {expected} in avroSchema; cast it afterwards"
+                raise InvalidSettingError("schema", field.simpleString(), text)
         elif field.name != CORRUPT and field.name not in record_columns(schema, options):
             raise InvalidSettingError(
                 "schema",
@@ -223,7 +222,7 @@ def _check_avro_schema(schema: StructType, options: Options) -> None:
 
 
 def record_columns(schema: StructType, options: Options) -> tuple[str, ...]:
-    """The columns that come from the record itself, not out of its value."""
+    """The columns that come from the record itself, not from its value."""
     names = [field.name for field in schema if field.name in RECORD_COLUMNS]
     if options["valueFormat"] == "avro":
         inside = _avro_columns(options).names
@@ -238,7 +237,7 @@ def _as_text(name: str) -> DataType | None:
 
 
 def check_rows(schema: StructType, options: Options) -> None:
-    """The columns of a DataFrame that is to be written."""
+    """Check the columns of a DataFrame to write."""
     bytes_or_text = (BinaryType(), StringType())
     rules: dict[str, tuple[DataType, ...]] = {
         "value": bytes_or_text,
@@ -251,9 +250,7 @@ def check_rows(schema: StructType, options: Options) -> None:
     for name in needed:
         if name not in given:
             hint = ", or set the option topic" if name == "topic" else ""
-            raise InvalidSettingError(
-                "columns", ", ".join(given), f"a column {name!r} is needed{hint}"
-            )
+            raise InvalidSettingError("columns", ", ".join(given), f"add a column {name!r}{hint}")
     for name, kinds in rules.items():
         if name in given and given[name] not in kinds:
             allowed = " or ".join(kind.simpleString() for kind in kinds)

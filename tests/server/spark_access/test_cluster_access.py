@@ -49,7 +49,9 @@ def options(address: str, **more: str) -> Options:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "no-such-host.invalid:9092"])
-def test_a_refused_connection_is_told_at_once(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_connection_is_an_error_at_once(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def patient(*_: Any) -> None:
         raise AssertionError("it waits to try again")
 
@@ -62,7 +64,7 @@ def test_a_refused_connection_is_told_at_once(host: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("retries", "interval_ms"), [("0", "0"), ("3", "400")])
-def test_looking_up_offsets_is_repeated_as_often_as_asked(
+def test_an_offset_lookup_is_retried_as_often_as_configured(
     mortal: BrokerProcess, retries: str, interval_ms: str
 ) -> None:
     asked = {"fetchOffset.numRetries": retries, "fetchOffset.retryIntervalMs": interval_ms}
@@ -80,7 +82,7 @@ def test_looking_up_offsets_is_repeated_as_often_as_asked(
             assert took < 1.5
 
 
-def test_a_repeated_look_finds_a_broker_that_came_back(mortal: BrokerProcess) -> None:
+def test_a_retried_lookup_finds_a_broker_that_was_restarted(mortal: BrokerProcess) -> None:
     patient = {"fetchOffset.numRetries": "100", "fetchOffset.retryIntervalMs": "100"}
     with closing(ClusterAccess(options(mortal.address, **QUICK, **patient))) as access:
         partitions = access.partitions()
@@ -93,7 +95,7 @@ def test_a_repeated_look_finds_a_broker_that_came_back(mortal: BrokerProcess) ->
             later.join()
 
 
-def test_partitions_are_taken_as_known_for_so_long(topic: str, broker: RunningBroker) -> None:
+def test_partitions_are_cached_for_their_ttl(topic: str, broker: RunningBroker) -> None:
     from confluent_kafka.admin import AdminClient, NewPartitions
 
     name = "partition.metadata.cache.ttl.ms"
@@ -118,7 +120,7 @@ def test_partitions_are_taken_as_known_for_so_long(topic: str, broker: RunningBr
         access.close()
 
 
-def test_a_micro_batch_asks_for_metadata_once(
+def test_a_micro_batch_requests_metadata_once(
     client: WireClient, topic: str, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
@@ -147,7 +149,7 @@ def test_a_micro_batch_asks_for_metadata_once(
     stream.stop()
 
 
-def test_a_task_waits_for_records_as_long_as_the_poll_time_out_says(mortal: BrokerProcess) -> None:
+def test_a_task_waits_for_records_until_the_poll_timeout(mortal: BrokerProcess) -> None:
     asked = options(mortal.address, **{"kafkaConsumer.pollTimeoutMs": "700"})
     wanted = OffsetRange(TopicPartition("t", 0), 0, 51)  # one more than there are
     with closing(ClusterAccess(asked, in_task=True)) as access:
@@ -161,7 +163,7 @@ def test_a_task_waits_for_records_as_long_as_the_poll_time_out_says(mortal: Brok
             list(access.read(wanted))
 
 
-def test_the_poll_time_out_is_that_of_sparks_own_source_unless_the_client_has_another() -> None:
+def test_the_poll_timeout_defaults_to_sparks_unless_the_client_has_one() -> None:
     assert task_client_options(options("h:1")) == {"default.api.timeout.ms": "120000"}
     given = {"default.api.timeout.ms": "5"}
     assert task_client_options(options("h:1", **{"kafka.default.api.timeout.ms": "5"})) == given

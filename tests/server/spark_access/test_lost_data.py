@@ -142,7 +142,7 @@ def test_a_topic_that_was_created_again_and_refilled_is_an_error_or_read_from_it
     assert lenient.run() == [0, 1, 2, 3]
 
 
-def test_a_checkpoint_without_topic_ids_notices_a_start_beyond_the_end(
+def test_a_checkpoint_without_topic_ids_detects_offsets_beyond_the_end(
     client: WireClient,
     topic: str,
     given: dict[str, str],
@@ -161,7 +161,7 @@ def test_a_checkpoint_without_topic_ids_notices_a_start_beyond_the_end(
     assert stream.run() == list(range(10))  # goes on at the end, as Spark's Kafka source does
 
 
-def test_a_checkpoint_without_topic_ids_goes_on_where_it_stopped(
+def test_a_checkpoint_without_topic_ids_resumes_where_it_stopped(
     client: WireClient, topic: str, given: dict[str, str], streams: Callable[..., Stream]
 ) -> None:
     fill(client, topic, 100)
@@ -174,7 +174,7 @@ def test_a_checkpoint_without_topic_ids_goes_on_where_it_stopped(
     assert "#topicIds" in stream.offset
 
 
-def test_a_batch_that_is_planned_again_does_not_read_another_topic_of_the_name(
+def test_a_batch_that_is_planned_again_does_not_read_a_recreated_topic(
     client: WireClient,
     topic: str,
     given: dict[str, str],
@@ -205,7 +205,7 @@ def test_a_batch_that_is_planned_again_does_not_read_another_topic_of_the_name(
         (2, 1, InvalidSettingError, "before its start"),
     ],
 )
-def test_a_batch_outside_of_what_is_there_is_an_error(
+def test_a_batch_outside_of_the_existing_offsets_is_an_error(
     client: WireClient,
     topic: str,
     given: dict[str, str],
@@ -227,7 +227,7 @@ def test_a_batch_outside_of_what_is_there_is_an_error(
         assert values(lenient, lenient.partitions()) == sorted(expected)
 
 
-def test_a_stream_that_is_to_start_beyond_the_end_is_an_error(
+def test_a_stream_that_starts_beyond_the_end_is_an_error(
     client: WireClient, topic: str, given: dict[str, str], streams: Callable[..., Stream]
 ) -> None:
     fill(client, topic, 6)
@@ -237,7 +237,7 @@ def test_a_stream_that_is_to_start_beyond_the_end_is_an_error(
     assert streams(given | far | LENIENT).run() == [1, 3, 5]
 
 
-def test_an_end_that_an_open_transaction_hides_is_no_loss(
+def test_records_behind_an_open_transaction_are_no_loss(
     client: WireClient, topic: str, given: dict[str, str], streams: Callable[..., Stream]
 ) -> None:
     fill(client, topic, 10)
@@ -300,7 +300,7 @@ def test_a_deleted_topic_does_not_reset_the_offsets_of_the_others(
     assert stream.run() == [0, 1, 2, 3]
 
 
-def test_records_deleted_while_a_task_reads_are_named_and_nothing_is_read_twice(
+def test_records_deleted_while_a_task_reads_are_reported_and_none_is_read_twice(
     client: WireClient, broker: RunningBroker, topic: str, given: dict[str, str]
 ) -> None:
     tp = TopicPartition(topic, 0)
@@ -322,26 +322,26 @@ def test_records_deleted_while_a_task_reads_are_named_and_nothing_is_read_twice(
                 delete_records(broker, topic, 0, upto)
         return found
 
-    with pytest.raises(DataLossError, match=f"offsets 1000 to 1499 of {topic}-0 are gone"):
+    with pytest.raises(DataLossError, match=f"offsets 1000 to 1499 of {topic}-0 were deleted"):
         read(wanted, 1500)
     found = read(wanted | LENIENT, 2900)
     assert found == sorted(set(found)), "nothing twice"
     assert {*range(1500, 2000), *range(2900, 3000)} <= set(found)
 
 
-def test_a_topic_deleted_between_planning_and_reading_is_named(
+def test_a_topic_deleted_between_planning_and_reading_is_reported(
     client: WireClient, topic: str, given: dict[str, str], delete: Callable[[str], None]
 ) -> None:
     fill(client, topic, 10)
     strict = BatchReader(range_reader(BATCH, given))
     tasks = strict.partitions()
     delete(topic)
-    with pytest.raises(DataLossError, match=f"{topic}-0 is gone"):
+    with pytest.raises(DataLossError, match=f"{topic}-0 was deleted"):
         values(strict, tasks)
     assert values(BatchReader(range_reader(BATCH, given | LENIENT)), tasks) == []
 
 
-def test_a_partition_that_is_added_is_read_from_its_start_or_named(
+def test_a_new_partition_is_read_from_its_start_or_reported(
     client: WireClient,
     broker: RunningBroker,
     topic: str,
@@ -360,7 +360,7 @@ def test_a_partition_that_is_added_is_read_from_its_start_or_named(
     before = strict.offset
     assert strict.run() == [7, 8]
     delete_records(broker, topic, 2, 1)
-    with pytest.raises(DataLossError, match=f"offsets 0 to 0 of {topic}-2 are gone"):
+    with pytest.raises(DataLossError, match=f"offsets 0 to 0 of {topic}-2 were deleted"):
         streams(given, before).run()
     assert lenient.run() == [8]
 
@@ -436,7 +436,7 @@ def test_a_loss_is_reported_once_while_a_query_waits_for_more(
     assert found[1:] == found[:1] * 20
 
 
-def test_a_group_that_takes_no_offsets_is_not_asked_at_every_look(
+def test_a_failed_commit_of_progress_is_not_retried_at_every_call(
     client: WireClient,
     topic: str,
     given: dict[str, str],
@@ -448,10 +448,10 @@ def test_a_group_that_takes_no_offsets_is_not_asked_at_every_look(
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
             stream.run()
-    assert caplog.text.count("progress could not be committed") == 1
+    assert caplog.text.count("cannot commit progress") == 1
 
 
-def test_minimum_of_offsets_does_not_make_an_empty_micro_batch(
+def test_min_offsets_per_trigger_does_not_cause_an_empty_micro_batch(
     client: WireClient, topic: str, given: dict[str, str], streams: Callable[..., Stream]
 ) -> None:
     fill(client, topic, 6)

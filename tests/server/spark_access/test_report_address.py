@@ -23,7 +23,7 @@ from strandlog.spark.monitoring.report_address import address_finder, parse_repo
         ("OFF", "None"),
     ],
 )
-def test_what_an_address_comes_to(text: str, told: str) -> None:
+def test_an_address_is_parsed(text: str, told: str) -> None:
     assert str(parse_report(text)) == told
 
 
@@ -43,29 +43,29 @@ def test_what_an_address_comes_to(text: str, told: str) -> None:
         "",
     ],
 )
-def test_a_wrong_address_is_told_with_what_would_be_right(text: str) -> None:
+def test_an_invalid_address_is_an_error_with_the_allowed_forms(text: str) -> None:
     with pytest.raises(InvalidSettingError, match="http://HOST:PORT, https://HOST:PORT, or off"):
         parse_report(text)
 
 
-def test_nowhere_is_not_looked_for() -> None:
+def test_reports_that_are_off_need_no_address() -> None:
     assert address_finder("off", "127.0.0.1:9092", {}) is None
     assert address_finder(None, None, {}) is None  # a folder has no door
 
 
-def test_what_was_given_is_not_asked_for() -> None:
+def test_a_given_address_is_used_without_asking_the_broker() -> None:
     find = address_finder("http://logs.lan:9095", "nobody.example:1", {})
     assert find is not None
     assert str(find()) == "http://logs.lan:9095"
 
 
-def test_a_broker_says_where_its_door_is(broker: RunningBroker) -> None:
+def test_a_broker_announces_its_http_listener(broker: RunningBroker) -> None:
     find = address_finder(None, broker.address, {})
     assert find is not None
     assert str(find()) == http_address(broker)
 
 
-def test_a_broker_that_is_not_there_may_be_asked_again() -> None:
+def test_an_unreachable_broker_is_asked_again_later() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     find = address_finder(None, f"127.0.0.1:{port}", {})

@@ -30,7 +30,7 @@ REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 2, "2013-01-01T00:00
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("INTERVAL_SECONDS", "PATIENCE_SECONDS", "END_SECONDS", "LONGEST_PAUSE_SECONDS"):
+    for name in ("INTERVAL_SECONDS", "RESPONSE_SECONDS", "END_SECONDS", "LONGEST_PAUSE_SECONDS"):
         monkeypatch.setattr(module, name, getattr(module, name) / 10)
 
 
@@ -58,19 +58,19 @@ def wait_for(told: Callable[[], Any]) -> None:
 # -- all is well ---------------------------------------------------------------------------------
 
 
-def test_what_is_told_is_what_a_broker_takes_and_shows(
+def test_a_broker_accepts_and_shows_what_is_reported(
     tmp_path: Path, reporters: Callable[..., Reporter]
 ) -> None:
-    names = ("MAX_QUERIES", "MAX_NAME_CHARACTERS")
-    assert [getattr(module, name) for name in names] == [getattr(taken, name) for name in names]
+    limits = (module.MAX_QUERIES, module.MAX_NAME_CHARACTERS)
+    assert limits == (taken.MAX_QUERIES, taken.MAX_NAME_CHARACTERS)
     with http_broker(tmp_path / "data") as broker, client_of(broker) as client:
         reporter = reporters(http_address(broker), "a/b é?")
-        reporter.say("running", ui_url="http://127.0.0.1:4040")
-        reporter.tell(REPORT)
+        reporter.set_state("running", ui_url="http://127.0.0.1:4040")
+        reporter.add(REPORT)
         for odd in (math.nan, math.inf):
-            reporter.tell(REPORT._replace(name=f"odd {odd}" + "x" * 300, rows_per_second=odd))
+            reporter.add(REPORT._replace(name=f"odd {odd}" + "x" * 300, rows_per_second=odd))
         for number in range(50):
-            reporter.tell(REPORT._replace(name=f"query {number}", watermark="x" * 300, lag=None))
+            reporter.add(REPORT._replace(name=f"query {number}", watermark="x" * 300, lag=None))
         path = "/api/v1/pipelines/a%2Fb%20%C3%A9%3F"
         wait_for(lambda: client.get(path).status_code == 200)
         assert ok(client.get(path))["ui_url"] == "http://127.0.0.1:4040"
@@ -85,18 +85,18 @@ def test_what_is_told_is_what_a_broker_takes_and_shows(
     assert [query["rows_per_second"] for name, query in queries.items() if "odd" in name] == [0, 0]
 
 
-def test_reports_are_sent_in_bundles_and_only_what_is_new(
+def test_reports_are_sent_together_and_only_once(
     reporters: Callable[..., Reporter],
 ) -> None:
     with listening() as server:
         reporter = reporters(server.address)
-        reporter.say("running")
+        reporter.set_state("running")
         wait_for(lambda: server.told)
         for number in range(200):
-            reporter.tell(REPORT._replace(batch_id=number))
-            reporter.tell(REPORT._replace(name="other", batch_id=number))
+            reporter.add(REPORT._replace(batch_id=number))
+            reporter.add(REPORT._replace(name="other", batch_id=number))
         wait_for(lambda: len(server.told) == 2)
-        reporter.tell(REPORT._replace(batch_id=200))
+        reporter.add(REPORT._replace(batch_id=200))
         wait_for(lambda: len(server.told) == 3)
         reporter.end("stopped")
     assert [len(each["queries"]) for each in server.told] == [0, 2, 1, 0]
@@ -106,35 +106,35 @@ def test_reports_are_sent_in_bundles_and_only_what_is_new(
     assert set(server.paths) == {"/api/v1/pipelines/flights/progress"}
 
 
-def test_an_idle_batch_does_not_hide_the_speed_of_the_one_before_it(
+def test_an_idle_batch_does_not_hide_the_rate_of_the_one_before(
     reporters: Callable[..., Reporter],
 ) -> None:
     with listening() as server:
         reporter = reporters(server.address)
-        reporter.say("running")
+        reporter.set_state("running")
         wait_for(lambda: server.told)
-        reporter.tell(REPORT)
-        reporter.tell(REPORT._replace(batch_id=4, rows=0, rows_per_second=0.0, batch_ms=9, lag=0))
+        reporter.add(REPORT)
+        reporter.add(REPORT._replace(batch_id=4, rows=0, rows_per_second=0.0, batch_ms=9, lag=0))
         wait_for(lambda: len(server.told) == 2)
         [query] = server.told[1]["queries"]
         assert query == {**REPORT._asdict(), "batch_id": 4, "lag": 0}
 
 
-def test_a_pipeline_that_is_idle_is_not_forgotten(
+def test_an_idle_pipeline_sends_heartbeats(
     reporters: Callable[..., Reporter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.1)
     is_alive = True
     with listening() as server:
         reporter = reporters(server.address, is_alive=lambda: is_alive)
-        reporter.say("running")
-        reporter.tell(REPORT)
+        reporter.set_state("running")
+        reporter.add(REPORT)
         wait_for(lambda: len(server.told) >= 4)
         assert sum(len(each["queries"]) for each in server.told) == 1
         is_alive = False
         wait_for(lambda: server.told[-1]["state"] == "stopped")
         count = len(server.told)
-        reporter.tell(REPORT)
+        reporter.add(REPORT)
         time.sleep(0.3)
         assert len(server.told) == count
 
@@ -146,7 +146,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_server_that_is_not_there_is_one_warning_and_holds_nobody_up(
+def test_an_unreachable_server_causes_one_warning_and_no_delay(
     reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -154,13 +154,13 @@ def test_a_server_that_is_not_there_is_one_warning_and_holds_nobody_up(
     reporter = reporters(f"http://127.0.0.1:{port}")
     began = time.monotonic()
     for number in range(1000):
-        reporter.tell(REPORT._replace(batch_id=number))
+        reporter.add(REPORT._replace(batch_id=number))
     assert time.monotonic() - began < 5
     wait_for(lambda: warnings(caplog))
     time.sleep(0.5)  # some more attempts
     reporter.end("stopped")
     [told] = warnings(caplog)
-    assert f"flights is doing cannot be told to http://127.0.0.1:{port}" in told
+    assert f"cannot report the progress of flights to http://127.0.0.1:{port}" in told
 
 
 def test_a_slow_server_delays_only_the_reporter(
@@ -170,8 +170,8 @@ def test_a_slow_server_delays_only_the_reporter(
         server.delay_seconds = 60
         reporter = reporters(server.address)
         began = time.monotonic()
-        reporter.say("running")
-        reporter.tell(REPORT)
+        reporter.set_state("running")
+        reporter.add(REPORT)
         wait_for(lambda: warnings(caplog))
         reporter.end("stopped")
         assert time.monotonic() - began < 5
@@ -179,24 +179,24 @@ def test_a_slow_server_delays_only_the_reporter(
 
 
 @pytest.mark.parametrize("status", [500, 404, 302])
-def test_a_server_that_refuses_is_one_warning_until_it_takes_reports(
+def test_a_server_that_rejects_reports_causes_one_warning(
     status: int, reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
 ) -> None:
     with listening() as server:
         server.status = status
         reporter = reporters(server.address)
-        reporter.tell(REPORT)
+        reporter.add(REPORT)
         wait_for(lambda: server.refused >= 3)
         server.status = 204
         wait_for(lambda: server.told)
         reporter.end("stopped")
     [told] = warnings(caplog)
-    assert f"it answers {status}" in told
+    assert f"HTTP {status}" in told
     assert [each["name"] for each in server.told[0]["queries"]] == ["orders"]
     assert server.told[-1]["state"] == "stopped"
 
 
-def test_a_broker_that_comes_back_at_another_port_is_told_everything_again(
+def test_a_broker_that_restarts_on_another_port_receives_all_reports_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     place: list[ReportAddress] = []
@@ -210,11 +210,11 @@ def test_a_broker_that_comes_back_at_another_port_is_told_everything_again(
     try:
         with listening() as first:
             place[:] = [ReportAddress(False, "127.0.0.1", first.server_port)]
-            reporter.tell(REPORT)
-            reporter.tell(REPORT._replace(name="other"))
+            reporter.add(REPORT)
+            reporter.add(REPORT._replace(name="other"))
             wait_for(lambda: first.told)
         place.clear()
-        reporter.tell(REPORT._replace(batch_id=4))
+        reporter.add(REPORT._replace(batch_id=4))
         wait_for(lambda: warnings(caplog))
         with listening() as second:
             place[:] = [ReportAddress(False, "127.0.0.1", second.server_port)]
@@ -228,7 +228,7 @@ def test_a_broker_that_comes_back_at_another_port_is_told_everything_again(
     assert len(warnings(caplog)) == 1
 
 
-def test_a_broker_that_was_killed_shows_the_pipeline_again_when_it_is_back(tmp_path: Path) -> None:
+def test_a_killed_broker_shows_the_pipeline_again_after_its_restart(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", doors=("--no-grpc", "--http-port", "0"))
     broker.start()
     reporter = Reporter("flights", address_finder(None, broker.address, {}))
@@ -240,55 +240,55 @@ def test_a_broker_that_was_killed_shows_the_pipeline_again_when_it_is_back(tmp_p
         return [query["last"]["name"] for query in shown]
 
     try:
-        reporter.tell(REPORT)
-        reporter.tell(REPORT._replace(name="other"))
+        reporter.add(REPORT)
+        reporter.add(REPORT._replace(name="other"))
         wait_for(lambda: queries() == ["orders", "other"])
         broker.stop(signal.SIGKILL)
         broker.start()  # on the same port for Kafka, and another one for HTTP
-        reporter.tell(REPORT)
+        reporter.add(REPORT)
         wait_for(lambda: queries() == ["orders", "other"])
     finally:
         reporter.end("stopped")
         assert broker.stop() == 0
 
 
-def test_a_connection_that_was_closed_meanwhile_is_no_trouble(
+def test_a_closed_connection_is_reopened_without_a_warning(
     reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
 ) -> None:
     with listening() as server:
         reporter = reporters(server.address)
-        reporter.tell(REPORT)
+        reporter.add(REPORT)
         wait_for(lambda: server.told)
         time.sleep(2 * module.INTERVAL_SECONDS)
         for connection in server.connections:
             hang_up_on(connection)
-        reporter.tell(REPORT._replace(batch_id=4))
+        reporter.add(REPORT._replace(batch_id=4))
         wait_for(lambda: len(server.told) == 2)
     assert warnings(caplog) == []
 
 
-def test_a_last_word_that_nobody_hears_is_no_trouble(
+def test_an_undelivered_last_report_is_no_error(
     reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
 ) -> None:
     with listening() as server:
         reporter = reporters(server.address)
-        reporter.tell(REPORT)
+        reporter.add(REPORT)
         wait_for(lambda: server.told)
     reporter.end("stopped")
     assert warnings(caplog) == []
 
 
-def test_nobody_to_tell_is_no_trouble(
+def test_without_an_http_listener_nothing_is_sent(
     reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
 ) -> None:
     reporter = reporters(None)  # a broker without that door
-    reporter.say("running")
-    reporter.tell(REPORT)
+    reporter.set_state("running")
+    reporter.add(REPORT)
     reporter.end("stopped")
     off = Reporter("flights", None)
     before = threading.active_count()
-    off.say("running")
-    off.tell(REPORT)
+    off.set_state("running")
+    off.add(REPORT)
     assert threading.active_count() == before
     off.end("stopped")
     assert warnings(caplog) == []

@@ -58,7 +58,7 @@ def end_of(client: WireClient, topic: str, isolation: IsolationLevel) -> int:
     return sum(client.latest_offsets(tps, isolation).values())
 
 
-def test_rows_count_when_the_driver_says_so(
+def test_rows_are_visible_when_the_driver_has_committed(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
     messages = [sink.write(place(topic, 0, number), rows(b"%d" % number)) for number in range(3)]
@@ -76,7 +76,7 @@ def test_a_batch_is_published_once(sink: BatchSink, client: WireClient, topic: s
     assert committed(client, topic) == [b"a", b"b"]
 
 
-def test_an_abort_never_takes_back_what_is_published(
+def test_an_abort_never_undoes_a_published_batch(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
     messages = [sink.write(place(topic, 0), rows(b"a"))]
@@ -87,7 +87,9 @@ def test_an_abort_never_takes_back_what_is_published(
     assert committed(client, topic) == [b"a", b"b"]
 
 
-def test_an_abort_leaves_nothing_open(sink: BatchSink, client: WireClient, topic: str) -> None:
+def test_an_abort_leaves_no_transaction_open(
+    sink: BatchSink, client: WireClient, topic: str
+) -> None:
     messages = [sink.write(place(topic, 0, number), rows(b"a")) for number in range(2)]
     sink.give_up(messages[:1], 0)  # the other task died before it could tell
     assert committed(client, topic) == []
@@ -97,7 +99,7 @@ def test_an_abort_leaves_nothing_open(sink: BatchSink, client: WireClient, topic
     assert committed(client, topic) == [b"b"]
 
 
-def test_a_task_that_was_given_up_for_dead_is_fenced(
+def test_a_task_that_spark_gave_up_is_fenced(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
     def slow() -> Iterator[Any]:
@@ -113,7 +115,7 @@ def test_a_task_that_was_given_up_for_dead_is_fenced(
     assert committed(client, topic) == [b"alive"]
 
 
-def test_a_driver_that_comes_too_late_publishes_nothing(
+def test_a_driver_that_commits_too_late_publishes_nothing(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
     late = [sink.write(place(topic, 0), rows(b"old"))]
@@ -126,7 +128,7 @@ def test_a_driver_that_comes_too_late_publishes_nothing(
     assert committed(client, topic) == [b"new"]
 
 
-def test_a_batch_that_can_only_be_published_in_part_is_told_as_such(
+def test_a_batch_that_can_only_be_published_in_part_is_an_error(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
     messages = [sink.write(place(topic, 0, number), rows(b"%d" % number)) for number in range(2)]
@@ -162,7 +164,7 @@ def test_each_topic_has_its_own_versions_of_a_name(
     assert committed(client, topic) == committed(client, other) == [b"1", b"2"]
 
 
-def test_rows_that_name_their_topic_are_one_write(
+def test_rows_with_a_topic_column_are_one_write(
     broker: RunningBroker, client: WireClient, topic: str
 ) -> None:
     other = f"{topic}-other"
@@ -204,7 +206,7 @@ def test_a_decision_is_found_after_the_commit_topic_was_created_again(
     assert log.last().batch_id == 9
 
 
-def test_a_row_that_is_too_large_names_the_limit_that_it_met(
+def test_a_row_that_is_too_large_is_an_error_that_names_the_limit(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
     large = f"{topic}-large"

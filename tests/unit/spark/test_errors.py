@@ -31,5 +31,5 @@ STREAM = """[STREAM_FAILED] Query [id = 4, runId = d] terminated with exception:
         ),
     ],
 )
-def test_the_line_that_says_most(told: str, line: str) -> None:
+def test_the_relevant_line_of_an_error(told: str, line: str) -> None:
     assert one_line(Exception(told)) == line

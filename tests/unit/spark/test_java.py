@@ -18,7 +18,7 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"strandlog-java-{os.getuid()}"
 
 
-def test_the_folder_is_private_and_used_again(expected: Path) -> None:
+def test_the_folder_is_private_and_reused(expected: Path) -> None:
     assert _shim(Path("/jdk")) == _shim(Path("/jdk")) == str(expected)
     assert expected.stat().st_mode & 0o777 == 0o700
     java = expected / "bin" / "java"
@@ -29,7 +29,7 @@ def test_the_folder_is_private_and_used_again(expected: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", ["a link", "writable by all", "of another user"])
-def test_a_folder_that_others_control_is_not_used(
+def test_a_folder_that_others_can_write_is_not_used(
     expected: Path, tmp_path: Path, plant: str
 ) -> None:
     if plant == "a link":

@@ -33,11 +33,11 @@ def frozen(**environment: str) -> list[int]:
     return [int(number) for number in done.stdout.split()]
 
 
-def test_a_small_task_does_not_pay_for_what_is_imported() -> None:
+def test_garbage_collection_after_a_small_task_skips_imported_modules() -> None:
     imported, later = frozen(SPARK_PYTHON_RUNTIME="PYTHON_WORKER")
     assert imported > 10_000
     assert later <= 0
 
 
-def test_a_process_of_the_user_is_left_as_it_is() -> None:
+def test_nothing_is_frozen_outside_of_a_worker() -> None:
     assert frozen() == [0, 0]

@@ -14,7 +14,6 @@ Running is the work of spark/pipeline/runner.py; this module parses arguments an
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,6 @@ import typer
 from strandlog.cli.formats.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.cli.options import Json, command_app, settings_of
 from strandlog.cli.output import counted, message, print_json, print_table, text
-from strandlog.spark.pipeline.model import Pipeline
 from strandlog.spark.pipeline.runner import RunningPipeline, load, read_file, spark_log
 from strandlog.spark.pipeline.runner import run as run_pipeline
 
@@ -115,11 +113,20 @@ def run(
         pipeline = replace(pipeline, bootstrap=bootstrap, data=None)
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
     with spark_log(log, pipeline.name) as log_file, ExitStack() as screen:
-        on_progress, announce = _printers(pipeline, screen, as_json=json)
+        table = QueryTable(pipeline.query_names)
+        is_live = not json and can_show_live()
+
+        def announce_start() -> None:
+            streams = counted(len(pipeline.query_names), "stream")
+            message(f"{pipeline.name}: {streams} (press Ctrl-C to stop)")
+            if is_live:
+                screen.enter_context(live_table(table))
+
         run_pipeline(
             pipeline,
-            on_progress,
-            on_start=announce,
+            table.add if is_live else _print_json if json else _print_line,
+            on_session=_announce_spark,
+            on_start=announce_start,
             on_stop=lambda: message("stopping"),
             master=master,
             conf=settings,
@@ -129,24 +136,8 @@ def run(
         )
 
 
-def _printers(
-    pipeline: Pipeline, screen: ExitStack, *, as_json: bool
-) -> tuple[Callable[[QueryReport], None], Callable[[RunningPipeline], None]]:
-    """What prints progress, and what prints that the pipeline starts."""
-    table = None
-    if not as_json and can_show_live():
-        table = QueryTable(pipeline.query_names)
-
-    def announce(running: RunningPipeline) -> None:
-        message(f"Spark {running.spark.version}: {running.spark.sparkContext.uiWebUrl}")
-        streams = counted(len(pipeline.query_names), "stream")
-        message(f"{pipeline.name}: {streams} (press Ctrl-C to stop)")
-        if table is not None:
-            screen.enter_context(live_table(table))
-
-    if table is not None:
-        return table.add, announce
-    return _print_json if as_json else _print_line, announce
+def _announce_spark(running: RunningPipeline) -> None:
+    message(f"Spark {running.spark.version}: {running.spark.sparkContext.uiWebUrl}")
 
 
 def _print_json(report: QueryReport) -> None:

@@ -1,8 +1,8 @@
-"""How deeply an Avro value nests, found without recursion.
+"""Checks how deeply an Avro value nests, without recursion.
 
-Only a schema with a record that holds itself lets the value decide how deeply it nests. fastavro
-reads each level by a call in C, and a few thousand levels overflow the stack, which ends the
-process: every task that reads the value would die. So values of such schemas are walked here first.
+Only a recursive schema, with a record that contains itself, lets a value decide how deeply it
+nests. fastavro reads each level with a call in C, and a few thousand levels overflow the stack and
+end the process, in every task that reads the value. So values of such schemas are checked first.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from strandlog.spark.formats.avro_schema import Document
 
-MAX_DEPTH: Final = 1000  # that of JSON values
+MAX_DEPTH: Final = 1000  # the same as for JSON values
 _LONGEST_SHIFT: Final = 63
 _FIXED_BYTES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 def holds_itself(schema: Document, named: dict[str, Any]) -> bool:
-    """Whether a record of this parsed schema can be inside itself."""
+    """Whether a record of this parsed schema can contain itself."""
     done: set[str] = set()
 
     def visit(each: Document, inside: tuple[str, ...]) -> bool:
@@ -51,7 +51,7 @@ class DepthCheck:
         self._at = 0
 
     def check(self, value: bytes, start: int) -> None:
-        """Look at a value that begins at a position; damage raises EOFError or LookupError."""
+        """Check a value that starts at a position; damage raises EOFError or LookupError."""
         if len(value) - start <= MAX_DEPTH:
             return  # a level takes a byte or more
         self._value, self._at = value, start
@@ -69,7 +69,7 @@ class DepthCheck:
                     raise ValueError(f"more than {MAX_DEPTH} levels")
 
     def _read(self, schema: Document) -> Iterator[Document] | None:
-        """Go behind a plain value, or to the first of the values that a container has."""
+        """Skip a plain value, or go to the first value of a container."""
         schema = self._resolved(schema)
         kind = schema["type"]
         if kind in ("record", "error"):
@@ -89,7 +89,7 @@ class DepthCheck:
         return None
 
     def _resolved(self, schema: Document) -> dict[str, Any]:
-        """A schema as an object: a name as what it stands for, a union as the branch it has."""
+        """A schema as an object: the type for a name, the current branch for a union."""
         while True:
             if isinstance(schema, list):
                 branch = self._long()

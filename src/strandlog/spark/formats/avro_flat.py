@@ -1,10 +1,10 @@
-"""Flat Avro values as Arrow columns, without a Python object per value.
+"""Reads values of flat Avro schemas as Arrow columns, without a Python object per value.
 
-Most schemas are records of plain fields that may be null. For those there is a program, kernels run
-it over the values (avro_kernels.py), and what they found becomes columns. Schemas with arrays, maps
-or records inside have no program.
+Most schemas are records of plain fields that may be null. Such a schema becomes a program, kernels
+run it over the values (avro_kernels.py), and the results become columns. Schemas with arrays, maps
+or nested records have no program.
 
-Text that is no UTF-8 makes the whole lot unread, for Arrow does not say which row it was.
+Text that is not UTF-8 leaves all values unread, because Arrow does not say which row it was.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LARGEST_COLUMN_BYTES = 2**31 - 1
 
 
 class Skip(NamedTuple):
-    """How a value may begin: so many bytes in front of it, the first of them zeros."""
+    """A possible prefix of a value: its length, and how many of its first bytes are zero."""
 
     size: int
     zeros: int
@@ -56,7 +56,7 @@ class FlatReader:
     def read(
         self, values: pa.Array, skips: tuple[Skip, ...]
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.bool_]]:
-        """(columns, whether each value was read); each way to begin is tried where none was."""
+        """(columns, whether each value was read); tries each prefix until a value is read."""
         given = bytes_column("value", values)
         shape = (len(self._program), len(values))
         numbers, lengths = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
@@ -66,7 +66,7 @@ class FlatReader:
                 given.content, given.starts, given.sizes, *skip,
                 self._program, numbers, lengths, is_read,
             )  # fmt: skip
-        lengths[:, is_read == 0] = -1  # what was noted of a value before it went wrong
+        lengths[:, is_read == 0] = -1  # discard the fields before the fault
         found = {}
         for name in self._names:
             at = self._columns.names.index(name)
@@ -94,26 +94,26 @@ class FlatReader:
             indices = pa.array(numbers.astype(np.int32), mask=nulls)
             return pa.DictionaryArray.from_arrays(indices, symbols).dictionary_decode()
         if kind in (kernels.DECIMAL, kernels.DECIMAL_FIXED):
-            halves = np.stack([numbers, numbers >> 63], axis=1)  # 128 bits, the lower ones first
+            halves = np.stack([numbers, numbers >> 63], axis=1)  # 128 bits, little-endian
             return _from_buffers(target, nulls, pa.py_buffer(np.ascontiguousarray(halves)))
         return _bytes(given.content, numbers, lengths, target)
 
 
 def _bytes(
-    content: kernels.Bytes, places: kernels.Ints64, lengths: kernels.Ints64, target: pa.DataType
+    content: kernels.Bytes, positions: kernels.Ints64, lengths: kernels.Ints64, target: pa.DataType
 ) -> pa.Array | None:
-    ends = np.zeros(len(places) + 1, np.int64)
+    ends = np.zeros(len(positions) + 1, np.int64)
     np.cumsum(np.maximum(lengths, 0), out=ends[1:])
     if ends[-1] > LARGEST_COLUMN_BYTES:
         return None
     offsets, out = ends.astype(np.int32), np.empty(ends[-1], np.uint8)
-    kernels.gather(content, places, offsets, out)
+    kernels.gather(content, positions, offsets, out)
     buffers = pa.py_buffer(offsets), pa.py_buffer(out)
     array = _from_buffers(pa.binary(), lengths < 0, *buffers)
     try:
         return array.cast(target)
     except pa.ArrowInvalid:
-        return None  # no UTF-8
+        return None  # not UTF-8
 
 
 def _from_buffers(kind: pa.DataType, nulls: npt.NDArray[np.bool_], *buffers: Any) -> pa.Array:
@@ -122,7 +122,7 @@ def _from_buffers(kind: pa.DataType, nulls: npt.NDArray[np.bool_], *buffers: Any
 
 
 def flat_reader(columns: AvroColumns, names: tuple[str, ...]) -> FlatReader | None:
-    """A reader of these columns; None for schemas that are not flat."""
+    """A reader of these columns; None if the schema is not flat."""
     program = []
     for name in columns.names:
         row = _field(columns, columns.schema_of(name))

@@ -1,20 +1,19 @@
-"""Flat Avro values, field by field: the loops over single values.
+"""Compiled loops of the flat Avro reader.
 
 A *flat* schema is a record of plain fields, each of which may be null. Its program has a row for
 each field, in the order of the schema:
 
     KIND          how the field is read
-    LIMIT         SYMBOL: how many there are; decimals: how many digits
-    NULL_BRANCH   which branch of its union is null; -1 without a union
-    SIZE          FIXED, DECIMAL_FIXED: how many bytes
+    LIMIT         SYMBOL: number of symbols; decimals: number of digits
+    NULL_BRANCH   the branch of its union that is null; -1 without a union
+    SIZE          FIXED, DECIMAL_FIXED: number of bytes
 
-`parse_flat` reads each value once and notes, by field and row, a number (a float as its bits) or
-the place of the bytes, and a length: that of the bytes, 0 for numbers, -1 for null. Then sizes are
-known, and `gather` copies the bytes of one column.
+`parse_flat` reads each value once and stores, by field and row, a number (a float as its bits) or
+the position of the bytes, and a length: that of the bytes, 0 for numbers, -1 for null. Then sizes
+are known, and `gather` copies the bytes of one column.
 
-A value that is not exactly as long as its fields, or has in it what the program does not foresee,
-is left unread, and somebody else has the last word on it (avro_values.py). No read leaves the
-value, whatever the lengths in it say.
+A value that is not exactly as long as its fields, or that the program cannot read, stays unread,
+and avro_values.py decides about it. No read goes beyond the value, whatever its lengths say.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ PROGRAM_WIDTH: Final = 4
 _NOT_SO: Final = -1
 _INT_32_END: Final = 1 << 31
 _NUMBER_BYTES: Final = 8
-_SURE_DIGITS: Final = 18  # eight bytes hold all numbers of so many digits, and some of 19
+_SURE_DIGITS: Final = 18  # eight bytes hold all numbers of 18 digits, and some of 19
 
 
 @inner
@@ -108,7 +107,7 @@ def _parse_number(data: Bytes, position: int, end: int, kind: int, limit: int) -
 
 @inner
 def _fits(value: int, digits: int) -> bool:
-    """Whether a decimal without its point has at most so many digits."""
+    """Whether an unscaled decimal has at most that many digits."""
     if digits > _SURE_DIGITS:
         return True
     end = 1
@@ -121,7 +120,7 @@ def _fits(value: int, digits: int) -> bool:
 def _parse_bytes(
     data: Bytes, position: int, end: int, kind: int, limit: int, size: int
 ) -> tuple[int, int, int]:
-    """(a place or a number, its length, the position after it or -1)."""
+    """(a position or a number, its length, the position after it or -1)."""
     if kind in (TEXT, DECIMAL):
         size, position = read_varint(data, position, end)
     if position < 0 or size < 0 or size > end - position:
@@ -144,7 +143,7 @@ def _parse_value(
     numbers: Ints64,
     lengths: Ints64,
 ) -> int:
-    """Where the value ends; -1 if it is not as the program says."""
+    """The end of the value; -1 if the program cannot read it."""
     for field in range(program.shape[0]):
         kind, limit = program[field, KIND], program[field, LIMIT]
         null_branch = program[field, NULL_BRANCH]
@@ -179,8 +178,8 @@ def parse_flat(
     lengths: Ints64,
     is_read: Bytes,
 ) -> None:
-    """Read the values that are not read yet, without their first `skip` bytes, of which so many
-    must be zero."""
+    """Read the values that are not read yet, without their first `skip` bytes, of which the first
+    ones must be zero."""
     for row in range(len(starts)):
         if is_read[row] or sizes[row] < skip:
             continue
@@ -197,9 +196,9 @@ def parse_flat(
 
 
 @compiled(NOTHING, BYTES, INTS_64, INTS_32, BYTES_OUT)
-def gather(content: Bytes, places: Ints64, offsets: Ints32, out: Bytes) -> None:
+def gather(content: Bytes, positions: Ints64, offsets: Ints32, out: Bytes) -> None:
     """Copy the bytes of a column; `offsets` say where each ends in `out`."""
-    for row in range(len(places)):
+    for row in range(len(positions)):
         size = offsets[row + 1] - offsets[row]
         if size > 0:
-            copy_bytes(content, places[row], out, int64(offsets[row]), int64(size))
+            copy_bytes(content, positions[row], out, int64(offsets[row]), int64(size))

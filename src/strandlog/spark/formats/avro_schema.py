@@ -1,4 +1,4 @@
-"""What an Avro schema comes to as columns: one table, Spark's types derive from it.
+"""Maps an Avro schema to column types.
 
     null in a union         the column may be null, as all columns may
     boolean … string        the same                      enum       string
@@ -8,14 +8,14 @@
     timestamp-*             timestamp                     local-timestamp-*   timestamp_ntz
     [int, long]             bigint                        [float, double]     double
 
-Other logical types (time-*, uuid, duration) come as what they are made of. The fields of a record
-are columns; a schema that is no record gives one column, `value`. What has no column, a union of
-several types and a record that holds itself, is refused by the name of its field; a user's own
-.schema() may leave that field out.
+Other logical types (time-*, uuid, duration) become their underlying type. The fields of a record
+are columns; any other schema has one column, `value`. A union of several types and a record that
+contains itself have no column: the error names the field, and a user's own .schema() may leave it
+out.
 
-Times are read as numbers and become times in Arrow, a column at once: so a schema is handed to the
-decoder without its logical types (`without_times`). Decimals keep one, of another name: fastavro
-would turn a megabyte of digits into a decimal, which takes minutes, before Arrow refuses it.
+Times are read as numbers and converted in Arrow, a column at once: so the decoder gets a schema
+without these logical types (`without_times`). Decimals keep one, under another name: fastavro would
+turn a megabyte of digits into a decimal, which takes minutes, before Arrow rejects it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from strandlog.errors import InvalidSettingError, MissingExtraError
 Document = Any  # JSON: a name, a list (a union), or an object
 
 OPTION = "avroSchema"
-MOST_DIGITS = 38  # of Spark's decimals
-WHOLE_VALUE = "value"  # the column of a schema that is no record
+MAX_DIGITS = 38  # of Spark's decimals
+WHOLE_VALUE = "value"  # the column of a schema that is not a record
 
 PLAIN = {
     "boolean": pa.bool_(),
@@ -56,7 +56,7 @@ TIMES = {
 }
 TIME_BASE = {name: "int" if name == "date" else "long" for name in TIMES}
 BOUNDED_DECIMAL: Final = "strandlog-decimal"
-_EXACT: Final = Context(prec=MOST_DIGITS)
+_EXACT: Final = Context(prec=MAX_DIGITS)
 WIDER = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}): pa.float64()}
 
 
@@ -72,14 +72,14 @@ class AvroColumns:
         return tuple(self._fields())
 
     def type_of(self, name: str) -> pa.DataType:
-        """`InvalidSettingError` when there is no column for it."""
+        """Raises `InvalidSettingError` if the type has no column."""
         return self._type(self._fields()[name], name, ())
 
     def schema_of(self, name: str) -> Document:
         return self._fields()[name]
 
     def symbols(self, name: str) -> list[str]:
-        """Of a field that is an enum, or null."""
+        """The symbols of a field that is an enum or null."""
         schema = self.schema_of(name)
         for branch in schema if isinstance(schema, list) else [schema]:
             found = self.resolved(branch).get("symbols")
@@ -88,7 +88,7 @@ class AvroColumns:
         return []
 
     def resolved(self, schema: Document) -> dict[str, Any]:
-        """A schema that is no union, as an object; a name as what it stands for."""
+        """A schema that is not a union, as an object; the type for a name."""
         if isinstance(schema, str):
             schema = self._named.get(schema, {"type": schema})
         kind = schema["type"]
@@ -106,7 +106,7 @@ class AvroColumns:
         return {WHOLE_VALUE: self._schema}
 
     def _type(self, schema: Document, place: str, inside: tuple[str, ...]) -> pa.DataType:
-        """`inside` are the names of the records around it."""
+        """`inside` has the names of the enclosing records."""
         if isinstance(schema, list):
             return self._union(schema, place, inside)
         if isinstance(schema, str):
@@ -132,12 +132,12 @@ class AvroColumns:
             return pa.map_(pa.string(), self._type(schema["values"], f"{place}{{}}", inside))
         if kind in ("record", "error"):
             return self._struct(schema, place, inside)
-        raise _refused(place, f"{kind} alone has no column")
+        raise _without_column(place, f"{kind} alone has no column")
 
     def _struct(self, schema: Document, place: str, inside: tuple[str, ...]) -> pa.DataType:
         name = schema["name"]
         if name in inside:
-            raise _refused(place, f"{name} holds itself")
+            raise _without_column(place, f"{name} contains itself")
         deeper = (*inside, name)
         return pa.struct(
             [
@@ -155,7 +155,7 @@ class AvroColumns:
         if all(isinstance(branch, str) for branch in rest) and frozenset(rest) in WIDER:
             return WIDER[frozenset(rest)]
         names = ", ".join(map(_kind, rest)) or "null"
-        raise _refused(place, f"a union of {names} has no column")
+        raise _without_column(place, f"a union of {names} has no column")
 
 
 def _kind(schema: Document) -> str:
@@ -166,19 +166,19 @@ def _kind(schema: Document) -> str:
 
 def _decimal(schema: Document, place: str) -> pa.DataType:
     precision, scale = schema.get("precision", 0), schema.get("scale", 0)
-    if not 0 < precision <= MOST_DIGITS:
-        raise _refused(place, f"a decimal has 1 to {MOST_DIGITS} digits here, not {precision}")
+    if not 0 < precision <= MAX_DIGITS:
+        raise _without_column(
+            place, f"a decimal must have 1 to {MAX_DIGITS} digits, not {precision}"
+        )
     return pa.decimal128(precision, scale)
 
 
-def _refused(place: str, reason: str) -> InvalidSettingError:
-    return InvalidSettingError(
-        OPTION, place, f"{reason}; leave the field out with a .schema() of your own"
-    )
+def _without_column(place: str, reason: str) -> InvalidSettingError:
+    return InvalidSettingError(OPTION, place, f"{reason}; leave the field out with .schema()")
 
 
 def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
-    """As the decoder wants it; named types go to `named`."""
+    """Parse a schema for the decoder; named types go to `named`."""
     try:
         import fastavro  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -192,12 +192,12 @@ def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
             OPTION, error.name, "a type of Avro, or one that the schema defines before"
         ) from None
     except (SchemaParseException, LookupError, TypeError, ValueError, AttributeError) as error:
-        told = f"an Avro schema ({error})"
-        raise InvalidSettingError(OPTION, json.dumps(document), told) from None
+        expected = f"an Avro schema ({error})"
+        raise InvalidSettingError(OPTION, json.dumps(document), expected) from None
 
 
 def without_times(schema: Document) -> Document:
-    """The schema with plain numbers, texts and bytes where logical types were, and our decimals."""
+    """The schema with the underlying types of its logical types, and our decimals."""
     if isinstance(schema, list):
         return [without_times(each) for each in schema]
     if not isinstance(schema, dict):
@@ -225,8 +225,8 @@ def register_decimals() -> None:
 
 def _read_decimal(data: Any, writer: Document = None, _: Document = None) -> Decimal:
     unscaled = int.from_bytes(data, "big", signed=True)
-    if abs(unscaled) >= 10 ** min(writer["precision"], MOST_DIGITS):
-        raise ValueError("more digits than the type has")
+    if abs(unscaled) >= 10 ** min(writer["precision"], MAX_DIGITS):
+        raise ValueError("more digits than the type allows")
     return Decimal(unscaled).scaleb(-writer.get("scale", 0), _EXACT)
 
 
@@ -251,7 +251,7 @@ def _check_ends(schema: Document, named: dict[str, Any], inside: tuple[str, ...]
     elif "fields" in schema:
         name = schema["name"]
         if name in inside:
-            raise InvalidSettingError(OPTION, name, "no record that always holds itself")
+            raise InvalidSettingError(OPTION, name, "no record that always contains itself")
         for field in schema["fields"]:
             _check_ends(field["type"], named, (*inside, name))
 
@@ -263,7 +263,7 @@ def _check_items(schema: Document, named: dict[str, Any]) -> None:
     elif isinstance(schema, dict):
         if "items" in schema and _takes_no_bytes(schema["items"], named, ()):
             kind = f"an array of {_kind(schema['items'])}"
-            raise InvalidSettingError(OPTION, kind, "the items of an array take a byte or more")
+            raise InvalidSettingError(OPTION, kind, "items of an array must take at least a byte")
         inner = [schema[name] for name in ("type", "items", "values") if name in schema]
         inner += [field["type"] for field in schema.get("fields", ())]
         for each in inner:

@@ -1,20 +1,20 @@
-"""Avro values as columns.
+"""Parses Avro values into columns.
 
-A value does not say where it ends, so it parses when its schema takes all of its bytes, no fewer
-and no more. Values of flat schemas are read in compiled loops (avro_flat.py). What those leave, and
-all values of other schemas, go through fastavro, one by one, which costs microseconds each; it has
-the last word on what does not parse.
+A value does not say where it ends, so it parses if its schema consumes exactly its bytes. Values of
+flat schemas are read in compiled loops (avro_flat.py). Values that these leave unread, and values
+of other schemas, go through fastavro one by one, at microseconds each; fastavro decides what does
+not parse.
 
-Values of schema registries begin with a zero byte and the id of the writer's schema, four bytes:
+Values of schema registries start with a zero byte and the id of the writer's schema, four bytes:
 
-    avroPrefix=confluent    all do; the prefix is taken off
-    avroPrefix=none         none do
+    avroPrefix=confluent    all have the prefix, which is removed
+    avroPrefix=none         none have it
     avroPrefix=auto         a value is read with and without: first without a prefix, unless all
-                            values of a batch look like they had one (two zero bytes: ids are below
+                            values of a batch look as if they had one (two zero bytes: ids are below
                             16 million); what parses counts
 
 `avroSchemas` has the writer's schema of each id. Then a value is read with the schema of its id and
-turned into that of `avroSchema` by Avro's rules; one whose id is missing does not parse.
+converted to `avroSchema` by Avro's rules; a value with an unknown id does not parse.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PIECE_ROWS = 64
 
 Read = Callable[[bytes], Any]  # raises one of DAMAGE
 
-# What the decoder and Arrow raise when a value is not what its schema says.
+# Raised by the decoder and Arrow if a value does not match its schema.
 DAMAGE = (
     ArithmeticError,
     EOFError,
@@ -73,7 +73,7 @@ class Parsed(NamedTuple):
 
 
 def columns_of(options: Options) -> AvroColumns:
-    """The columns that the options describe: of avroSchema, else of the newest of avroSchemas."""
+    """The columns of avroSchema, else of the newest of avroSchemas."""
     return AvroColumns(_reader(options))
 
 
@@ -84,7 +84,7 @@ def _reader(options: Options) -> Document:
 
 
 class AvroValues:
-    """The values of a topic, as the options describe them. Pickles."""
+    """Parses the values of a topic as the options describe. Pickles."""
 
     def __init__(self, options: Options, names: tuple[str, ...]) -> None:
         self._prefix: str = options["avroPrefix"]
@@ -118,7 +118,7 @@ class AvroValues:
         return None if self._writers else flat_reader(self._columns, self._names)
 
     def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:
-        """The columns of a schema out of values, of which some may be null."""
+        """Parse values, some of which may be null, into the columns of a schema."""
         prefixes = self._prefixes(values)
         rest = values.is_valid()
         columns: dict[str, pa.Array] = {}
@@ -152,7 +152,7 @@ class AvroValues:
         return dict(zip(self._names, arrays, strict=False))
 
     def _prefixes(self, values: pa.Array) -> tuple[Skip, ...]:
-        """What may be in front of a value, in the order in which it is tried."""
+        """The possible prefixes of a value, in the order in which they are tried."""
         if self._prefix == CONFLUENT:
             return (SURE,)
         if self._prefix == NONE:
@@ -175,15 +175,14 @@ class AvroValues:
         return self._by_id[number](value)
 
     def _as_array(self, rows: list[Any], start: int, bad: list[int]) -> pa.Array:
-        """The rows in Arrow; those that it cannot hold, a decimal with too many digits, are bad."""
+        """Rows as Arrow; rows that Arrow cannot hold (a decimal with too many digits) are bad."""
         try:
             return pa.array(rows, self._type)
         except DAMAGE:
             if len(rows) == 1:
                 bad.append(start)
                 return pa.nulls(1, self._type)
-        # Many small pieces at once: with halves, a bad row would cost as much as dozens of good
-        # ones.
+        # Many small pieces at once: with halves, a bad row would cost as much as dozens of others.
         step = _piece(len(rows))
         return pa.concat_arrays(
             [
@@ -194,12 +193,12 @@ class AvroValues:
 
 
 def _piece(count: int) -> int:
-    """How many rows to try together when this many do not work: in the end, each alone."""
+    """How many rows to try together after this many failed: in the end, each alone."""
     return PIECE_ROWS if count > PIECE_ROWS else 1
 
 
 def _converted(columns: dict[str, pa.Array], schema: pa.Schema, bad: list[int]) -> Parsed:
-    """The columns in Spark's types. A time that those cannot hold makes its row a bad one."""
+    """Columns in Spark's types. A time that these cannot hold makes its row bad."""
     beyond: set[int] = set()
     found = {field.name: _cast(columns[field.name], field.type, 0, beyond) for field in schema}
     if beyond:
@@ -234,17 +233,17 @@ def _cast(array: pa.Array, kind: pa.DataType, start: int, beyond: set[int]) -> p
     )
 
 
-def _placed(known: pa.Array | None, more: pa.Array, places: pa.Array, count: int) -> pa.Array:
-    """A column of `count` rows: `more` at these places, else what is known, else null."""
+def _placed(known: pa.Array | None, more: pa.Array, rows: pa.Array, count: int) -> pa.Array:
+    """A column of `count` rows: `more` at these rows, else `known`, else null."""
     if known is None:
         known = pa.nulls(count, more.type)
     take = np.arange(count)
-    take[places.to_numpy()] = count + np.arange(len(more))
+    take[rows.to_numpy()] = count + np.arange(len(more))
     return pa.concat_arrays([known, more]).take(pa.array(take))
 
 
 def _first(attempts: Sequence[Read], value: bytes) -> Any:
-    """What the first attempt gives that does not fail."""
+    """The result of the first attempt that does not fail."""
     for read in attempts[:-1]:
         try:
             return read(value)
@@ -263,7 +262,7 @@ def _checked(read: Read, beginning: bytes) -> Read:
 
 
 def _whole(writer: Document, reader: Document, start: int) -> Read:
-    """Reads values that begin at a position and have nothing behind them."""
+    """Reads values that start at a position and fill the rest of the bytes."""
     from fastavro import schemaless_reader  # noqa: PLC0415 - in the task
 
     named: dict[str, Any] = {}
@@ -280,7 +279,7 @@ def _whole(writer: Document, reader: Document, start: int) -> Read:
             stream.seek(start)
         row = schemaless_reader(stream, written, wanted)
         if stream.read(1):
-            raise ValueError("bytes behind the value")
+            raise ValueError("bytes after the value")
         return row
 
     return read

@@ -1,10 +1,10 @@
-"""Raw batches as the columns of the DataFrame: bytes, text, or typed columns out of JSON or Avro.
+"""Raw batches to Arrow batches of the requested schema: bytes, text, or columns from JSON or Avro.
 
-A value that is null gives nulls and is not corrupt. A JSON value (json_values.py) that has a fault
-gives every field that parses, and its text in `_corrupt`, if the schema has that column. An Avro
-value (avro_values.py) that has a fault gives nulls only, because what follows the fault cannot be
-found, and the whole value in hexadecimal in `_corrupt`, for `unhex` to turn back. Where `_corrupt`
-is a STRUCT, it holds the record as it was and the reason, for a dead-letter topic.
+A null value gives nulls and is not corrupt. A JSON value with a fault (json_values.py) gives every
+field that parses, and its text in `_corrupt` if the schema has that column. An Avro value with a
+fault (avro_values.py) gives only nulls, because the fields after the fault cannot be found, and the
+whole value in hexadecimal in `_corrupt`, for `unhex`. If `_corrupt` is a STRUCT, it has the whole
+record and the reason, for a dead-letter topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Parsed(Protocol):
-    """Columns with a row for each value, and the numbers of the rows that do not parse."""
+    """Columns with a row for each value, and the rows that do not parse."""
 
     @property
     def columns(self) -> dict[str, Any]: ...
@@ -40,7 +40,7 @@ Parse = Callable[["pa.Array", "pa.Schema"], Parsed]
 
 
 def _first_behind(data: memoryview, offset: int) -> BatchView | None:
-    """The first batch that ends behind an offset; None when the bytes show none."""
+    """The first batch that ends after an offset; None if there is none."""
     try:
         return next((each for each in iter_batches(data) if each.header.next_offset > offset), None)
     except DataError:
@@ -48,7 +48,7 @@ def _first_behind(data: memoryview, offset: int) -> BatchView | None:
 
 
 class Decoder:
-    """Makes Arrow batches that match a schema exactly. Pickles."""
+    """Decodes raw batches into Arrow batches that match a schema exactly. Pickles."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._format: str = options["valueFormat"]
@@ -59,18 +59,18 @@ class Decoder:
             self._parse = self._json_parser()
         elif self._format == "avro":
             self._parse = self._avro_parser(options)
-        self._read = self._columns  # with what the value and `_corrupt` are made of
+        self._read = self._columns  # plus the columns that values and `_corrupt` need
         if self._parse is not None:
             wanted = {"value", *_fields_of_corrupt(schema)} - {*self._columns, "reason"}
             self._read += tuple(sorted(wanted))
 
     def _json_parser(self) -> Parse:
-        from strandlog.spark.formats.json_values import JsonValues  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.formats.json_values import JsonValues  # noqa: PLC0415 - slow to load
 
         return JsonValues().parse
 
     def _avro_parser(self, options: Options) -> Parse:
-        from strandlog.spark.formats.avro_values import AvroValues  # noqa: PLC0415 - where it is needed
+        from strandlog.spark.formats.avro_values import AvroValues  # noqa: PLC0415 - slow to load
 
         others = {*self._columns, CORRUPT}
         names = [field.name for field in self._schema if field.name not in others]
@@ -82,10 +82,10 @@ class Decoder:
         wanted: OffsetRange,
         leave_out: Callable[[UndecodableBatchError], None],
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a piece that lie in the range.
+        """The records of a piece that are in the range.
 
-        `leave_out` is called for a batch that is as its producer sent it and cannot be decoded;
-        unless it raises the error, decoding goes on behind that batch.
+        `leave_out` is called for an intact batch that cannot be decoded; unless it raises, decoding
+        continues after that batch.
         """
         batches: Iterable[pa.RecordBatch] = self._raw_columns(piece, wanted, leave_out)
         if "headers" in self._read:
@@ -117,7 +117,7 @@ class Decoder:
             except DataError as error:
                 batch = _first_behind(data, columns.next_offset)
                 if batch is None or not batch.is_intact():
-                    raise  # damaged on its way or on disk: where it ends is not known
+                    raise  # damaged: its end is unknown
                 header = batch.header
                 offsets = header.base_offset, header.last_offset
                 leave_out(UndecodableBatchError(*wanted.tp, *offsets, str(error)))
@@ -146,7 +146,7 @@ class Decoder:
         import pyarrow as pa  # noqa: PLC0415 - in the task
 
         target = self._arrow_schema()
-        assert self._parse is not None, "there is a parser for typed columns"
+        assert self._parse is not None, "typed columns have a parser"
         others = {*self._columns, CORRUPT}
         inside = pa.schema([field for field in target if field.name not in others])
         values = batch.column("value")
@@ -168,7 +168,7 @@ class Decoder:
 
 
 def _null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Null where a record has no headers, as Spark's Kafka source has it."""
+    """Null for records without headers, as in Spark's Kafka source."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
     import pyarrow.compute as pc  # noqa: PLC0415 - in the task
 
@@ -182,7 +182,7 @@ def _null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def as_text(array: pa.Array) -> pa.Array:
-    """Bytes as text; what is no UTF-8 is written with replacement characters."""
+    """Bytes as text; bytes that are not UTF-8 become replacement characters."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
 
     try:
@@ -208,7 +208,7 @@ def _corrupt(values: pa.Array, bad: list[int], as_text: Callable[[bytes], str]) 
 
 
 def _corrupt_records(batch: pa.RecordBatch, parsed: Parsed, kind: pa.StructType) -> pa.Array:
-    """The records that have a fault, as they were; null for the others."""
+    """The records with a fault, unchanged; null for the others."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
 
     if not parsed.bad:
@@ -218,15 +218,15 @@ def _corrupt_records(batch: pa.RecordBatch, parsed: Parsed, kind: pa.StructType)
         pa.array(parsed.reasons, pa.string()) if field.name == "reason" else rows.column(field.name)
         for field in kind
     ]
-    places: list[int | None] = [None] * len(batch)
+    numbers: list[int | None] = [None] * len(batch)
     for number, row in enumerate(parsed.bad):
-        places[row] = number
+        numbers[row] = number
     records = pa.StructArray.from_arrays(arrays, fields=list(kind))
-    return records.take(pa.array(places, pa.int64()))
+    return records.take(pa.array(numbers, pa.int64()))
 
 
 def _fields_of_corrupt(schema: StructType) -> set[str]:
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - where it is needed
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - slow to load
 
     kinds = [field.dataType for field in schema if field.name == CORRUPT]
     return {name for kind in kinds if isinstance(kind, StructType) for name in kind.fieldNames()}

@@ -1,18 +1,17 @@
-"""How the queries of a session are doing: a report for each micro-batch, and their groups.
+"""Query listener: reports micro-batches and commits their offsets to groups.
 
-    watch(spark)                    progress is committed; reports go to the log. session() does it
-    watch(spark, print_report)      reports go to stderr, a line each
-    watch(spark, report="off")      brokers are told nothing
+    watch(spark)                    commit progress; reports go to the log. session() does this
+    watch(spark, print_report)      print reports to stderr, one line each
+    watch(spark, report="off")      send no reports to brokers
 
-After a micro-batch Spark tells its listeners how far each source got. Where a source of ours has a
-`groupId`, these offsets are committed there, so the group stands at the very end when a bounded run
-is over. The source itself commits when the next micro-batch is planned (source.py), for sessions
-without a listener. The brokers that a query uses are told how it is doing (session_reports.py).
+After each micro-batch Spark passes the offsets of each source to its listeners. If a strandlog
+source has a `groupId`, they are committed there, so that the group is at the end when a bounded run
+is over. The source itself commits when the next micro-batch is planned (reader.py), for sessions
+without a listener. Brokers that a query uses receive its progress (session_reports.py).
 
-A listener is not told the options of a source. They are in the query's plan, which is looked at
-when the query starts: Spark waits for that, so that it cannot be over before. A plan that looks
-otherwise than we know it leaves the query to the source's own commits; so does Spark Connect, whose
-clients see no plan.
+Listeners do not get the options of a source. They are in the query's plan, which is read when the
+query starts; Spark waits for that. If the plan has an unknown shape, and over Spark Connect, whose
+clients see no plan, only the source commits.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ logger = logging.getLogger(__name__)
 
 
 class QueryReport(NamedTuple):
-    """How one query is doing."""
+    """The progress of one query after a micro-batch."""
 
     name: str
     batch_id: int
     rows: int
     rows_per_second: float
     batch_ms: int
-    lag: int | None  # records that are there and not processed
+    lag: int | None  # records that are not processed yet
     state_rows: int
-    late_rows: int  # behind the watermark, and left out
+    late_rows: int  # behind the watermark, and dropped
     watermark: str | None
 
     def __str__(self) -> str:
@@ -66,7 +65,7 @@ class QueryReport(NamedTuple):
 
 
 def report_of(progress: Any) -> QueryReport:
-    """What Spark tells of a micro-batch, in short."""
+    """Summarise Spark's progress of a micro-batch."""
     lags = [_lag(source) for source in progress["sources"]]
     known = [lag for lag in lags if lag is not None]
     return QueryReport(
@@ -90,7 +89,7 @@ def _lag(source: Any) -> int | None:
 
 
 def _offsets(text: Any) -> Offsets | None:
-    """Offsets out of a report, where they are ours; sources of other kinds have others."""
+    """The offsets of a strandlog source; None for other sources."""
     with contextlib.suppress(AttributeError, TypeError, ValueError):
         return from_document(json.loads(text))
     return None
@@ -105,7 +104,7 @@ def print_report(report: QueryReport) -> None:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Shows what each micro-batch did, tells it to brokers, and commits it."""
+    """Shows, reports and commits the progress of each micro-batch."""
 
     def __init__(
         self, spark: SparkSession, show: Callable[[QueryReport], None], report: str | None
@@ -118,8 +117,8 @@ class ProgressListener(StreamingQueryListener):
     def onQueryStarted(self, event: Any) -> None:
         try:
             options = _options_of_sources(self._session(), str(event.id))
-        except Exception as error:  # noqa: BLE001 - Java's, of a plan that we do not know
-            logger.info("the plan of query %s cannot be read: %s", event.id, error)
+        except Exception as error:  # noqa: BLE001 - of Java: a plan of unknown shape
+            logger.info("cannot read the plan of query %s: %s", event.id, error)
             return
         groups = [
             None if each is None or each["groupId"] is None else SourceGroup(each)
@@ -142,7 +141,7 @@ class ProgressListener(StreamingQueryListener):
         self.reports.progressed(str(progress.id), str(progress.runId), report)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing was done."""
+        """Nothing to report."""
 
     def onQueryTerminated(self, event: Any) -> None:
         self.reports.ended(str(event.runId), event.exception)
@@ -152,21 +151,21 @@ class ProgressListener(StreamingQueryListener):
 
 
 class SourceGroup:
-    """The group that one source of a query is shown under."""
+    """The group to which one source of a query commits."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._access: LogAccess | None = None
 
     def commit(self, done: Offsets) -> None:
-        """Everything below these offsets was processed. A failure is no failure of the query."""
+        """Commit the end offsets of a micro-batch. A failure does not fail the query."""
         name = self._options["groupId"]
         try:
             if self._access is None:
                 self._access = open_access(self._options)
             self._access.commit_offsets(name, done)
         except StrandlogError as error:
-            logger.warning("progress could not be committed to group %r: %s", name, error)
+            logger.warning("cannot commit progress to group %r: %s", name, error)
 
     def close(self) -> None:
         if self._access is not None:
@@ -175,7 +174,7 @@ class SourceGroup:
 
 
 def _options_of_sources(spark: Any, query_id: str) -> list[Options | None]:
-    """The options of each source, in the order of its reports; None for those of other kinds."""
+    """The options of each source, in the order of the progress; None for other formats."""
     query = spark._jsparkSession.streams().get(query_id)
     leaves = query.streamingQuery().analyzedPlan().collectLeaves()
     relations = [leaves.apply(number) for number in range(leaves.length())]
@@ -183,7 +182,7 @@ def _options_of_sources(spark: Any, query_id: str) -> list[Options | None]:
     known: list[Any] = []
     for relation in relations:
         kind = relation.getClass().getSimpleName()
-        # One that is read twice is one source.
+        # A relation that is read twice is one source.
         if not kind.startswith("StreamingRelation") or any(relation.equals(each) for each in known):
             continue
         known.append(relation)
@@ -196,12 +195,12 @@ def _stream_options(given: Any) -> Options:
     return parse_options(STREAM, dict(given.asCaseSensitiveMap()))
 
 
-_watching: WeakKeyDictionary[Any, ProgressListener] = WeakKeyDictionary()
+_listeners: WeakKeyDictionary[Any, ProgressListener] = WeakKeyDictionary()
 
 
 def ensure_watched(spark: SparkSession) -> None:
     """Listen to the queries of a session, unless `watch` does so already."""
-    if _watching.get(spark) is None:
+    if _listeners.get(spark) is None:
         watch(spark)
 
 
@@ -210,17 +209,18 @@ def watch(
     show: Callable[[QueryReport], None] = log_report,
     report: str | None = None,
 ) -> ProgressListener:
-    """Listen to the queries of a session; once, whoever asks again changes where reports go.
+    """Listen to the queries of a session. A second call only changes where reports go.
 
-    `report` is where brokers take reports (report_address.py), for those not told before.
+    `report` is the address for reports to brokers (report_address.py); it applies to brokers that
+    have not received a report yet.
     """
     if report is not None:
         parse_report(report)
-    listener = _watching.get(spark)
+    listener = _listeners.get(spark)
     if listener is None:
         listener = ProgressListener(spark, show, report)
         spark.streams.addListener(listener)
-        _watching[spark] = listener
+        _listeners[spark] = listener
     listener.show = show
     if report is not None:
         listener.reports.report = report

@@ -1,10 +1,10 @@
-"""Where a pipeline, or a query, tells how it is doing: to the HTTP door of its broker.
+"""Decides where progress reports go: to the HTTP listener of the broker, by default.
 
-    not given                   where the broker says that it answers HTTP; nowhere when it does not
-    "http://host:9095"          there, or at https://…; a path in front of /api is kept
+    not set                     the HTTP address that the broker announces; nowhere without one
+    "http://host:9095"          there, or https://…; a path in front of /api is kept
     "off"                       nowhere
 
-A broker of Apache Kafka has no such door, and says nothing of one: nothing is sent there.
+Apache Kafka has no HTTP listener and announces none, so nothing is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUICK = {
 
 
 class ReportAddress(NamedTuple):
-    """A server that takes reports."""
+    """A server that accepts reports."""
 
     is_tls: bool
     host: str
@@ -43,7 +43,7 @@ FindAddress = Callable[[], ReportAddress | None]  # UnreachableError: ask again 
 
 
 def parse_report(text: str) -> ReportAddress | None:
-    """The address that somebody gave; None is nowhere."""
+    """Parse an address; None means that no reports are sent."""
     if text.strip().lower() == OFF:
         return None
     try:
@@ -61,21 +61,21 @@ def parse_report(text: str) -> ReportAddress | None:
 def address_finder(
     report: str | None, bootstrap: str | None, client: Mapping[str, str]
 ) -> FindAddress | None:
-    """What finds the address, by what was given, or by asking the broker; None is nowhere."""
+    """A function that returns the given address or asks the broker; None: send no reports."""
     if report is not None:
         given = parse_report(report)
         return None if given is None else lambda: given
-    return None if bootstrap is None else lambda: _told_by(bootstrap, client)
+    return None if bootstrap is None else lambda: _announced_by(bootstrap, client)
 
 
-def _told_by(bootstrap: str, client: Mapping[str, str]) -> ReportAddress | None:
+def _announced_by(bootstrap: str, client: Mapping[str, str]) -> ReportAddress | None:
     from strandlog.client.wire.client import WireClient  # noqa: PLC0415 - slow to load
 
     try:
         with WireClient(bootstrap, {**client, **QUICK}) as asked:
-            told = asked.http_address()
+            address = asked.http_address()
     except UnreachableError:
         raise
     except StrandlogError:
-        return None  # who may not ask for settings has nobody to report to
-    return None if told is None else parse_report(told)
+        return None  # for example, not authorized to read settings
+    return None if address is None else parse_report(address)

@@ -1,20 +1,20 @@
-"""Tells a broker how a pipeline is doing, for whoever looks at the broker's console.
+"""Sends the progress of a pipeline to a broker in the background, for the broker's console.
 
     reporter = Reporter("flights", address_finder(None, "127.0.0.1:9092", {}))
-    reporter.say("running", ui_url=…)
-    reporter.tell(report)               after each micro-batch
-    reporter.end("failed", "why")       the last word
+    reporter.set_state("running", ui_url=…)
+    reporter.add(report)                after each micro-batch
+    reporter.end("failed", "why")       last
 
-None of these waits for the network or raises anything: a thread sends, at most once a second, what
-is newest by then. Only `end` waits, for a moment, so that the last word is heard. What could not be
-sent is not kept: of each query there is one report, the last.
+None of these waits for the network or raises: a thread sends the newest state, at most once a
+second. Only `end` waits, briefly, so that the last state arrives. Reports that could not be sent
+are not queued: for each query there is only the last one.
 
-A broker that does not answer is told of in one warning. Then it is tried again, ever less often and
-without a word, for as long as the pipeline runs. One that comes back may have forgotten everything,
-or have another port: so its address is asked for again, and it is told the last of every query. A
-broker that has no HTTP door is not asked again.
+A broker that does not answer causes one warning. The thread then retries quietly, at growing
+intervals, as long as the pipeline runs. A broker that was restarted has lost its reports and may
+have another port, so the thread asks for its address again and sends the last report of every
+query. A broker without an HTTP listener is not asked again.
 
-While nothing happens a beat says that the pipeline is there: a broker forgets who is silent.
+While nothing happens, a heartbeat keeps the pipeline listed; the broker drops silent ones.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ logger = logging.getLogger(__name__)
 State = Literal["running", "stopped", "failed"]
 
 INTERVAL_SECONDS = 1.0
-BEAT_SECONDS = 10.0  # a server keeps a connection open for longer
+HEARTBEAT_SECONDS = 10.0  # shorter than the keep-alive of a server
 LONGEST_PAUSE_SECONDS = 30.0
-PATIENCE_SECONDS = 2.0  # for one answer
+RESPONSE_SECONDS = 2.0
 END_SECONDS = 2.0
-MOST_ANSWER_BYTES = 64 * 1024
-# What a broker takes: server/http/api/pipelines.py.
+MAX_RESPONSE_BYTES = 64 * 1024
+# Limits of the broker: server/http/api/pipelines.py.
 MAX_QUERIES = 32
 MAX_NAME_CHARACTERS = 200
-MOST_ERROR_CHARACTERS = 2000
-MOST_WATERMARK_CHARACTERS = 100
-MOST_URL_CHARACTERS = 500
-_TROUBLE = (OSError, HTTPException, StrandlogError, ValueError)
+MAX_ERROR_CHARACTERS = 2000
+MAX_WATERMARK_CHARACTERS = 100
+MAX_URL_CHARACTERS = 500
+_SEND_ERRORS = (OSError, HTTPException, StrandlogError, ValueError)
 
 
 class Reporter:
-    """One pipeline, as a broker hears of it."""
+    """Reports one pipeline to one broker."""
 
     def __init__(
         self,
@@ -63,60 +63,62 @@ class Reporter:
         find: FindAddress | None,
         is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_alive` is asked at each beat: a pipeline that is no more says that it has stopped."""
+        """`is_alive` is called at each heartbeat; False ends the reports with "stopped"."""
         self._name = name[:MAX_NAME_CHARACTERS]
         self._find = find
         self._is_alive = is_alive
-        self._changed = threading.Condition()  # guards what follows, up to the thread
+        self._changed = threading.Condition()  # guards the attributes up to the next comment
         self._reports: dict[str, QueryReport] = {}
-        self._untold: set[str] = set()
+        self._unsent: set[str] = set()
         self._state: State = "running"
         self._error: str | None = None
         self._ui_url: str | None = None
         self._has_news = False
         self._is_over = find is None
         self._thread: threading.Thread | None = None
-        # Of the thread alone:
+        # Used only by the thread:
         self._address: ReportAddress | None = None
         self._connection: HTTPConnection | None = None
         self._has_warned = False
 
-    # -- what is to be told ----------------------------------------------------------------------
+    # -- state and reports -----------------------------------------------------------------------
 
-    def say(self, state: State, error: str | None = None, *, ui_url: str | None = None) -> None:
-        """The pipeline is in this state now."""
+    def set_state(
+        self, state: State, error: str | None = None, *, ui_url: str | None = None
+    ) -> None:
+        """Report this state of the pipeline."""
         with self._changed:
             self._state, self._error = state, error
             self._ui_url = ui_url or self._ui_url
             self._has_news = True
             self._wake()
 
-    def tell(self, report: QueryReport) -> None:
-        """A query did a micro-batch."""
+    def add(self, report: QueryReport) -> None:
+        """Report a micro-batch of a query."""
         with self._changed:
             if self._is_over:
                 return
             before = self._reports.get(report.name)
             if before is None and len(self._reports) == MAX_QUERIES:
-                return  # a broker has no room for more
-            if before is not None and report.name in self._untold and not report.rows:
-                # An idle batch says nothing about speed, and must not hide the one before it.
+                return  # the broker accepts no more
+            if before is not None and report.name in self._unsent and not report.rows:
+                # An idle batch has no rate, and must not hide that of the one before.
                 report = report._replace(
                     rows=before.rows,
                     rows_per_second=before.rows_per_second,
                     batch_ms=before.batch_ms,
                 )
             self._reports[report.name] = report
-            self._untold.add(report.name)
+            self._unsent.add(report.name)
             self._wake()
 
     def end(self, state: State, error: str | None = None) -> None:
-        """The last word; waits until it is said, but not for long."""
+        """Report the last state; waits up to END_SECONDS until it is sent."""
         with self._changed:
             if self._is_over:
                 return
-            self._ui_url = None  # Spark's pages end with the pipeline
-            self.say(state, error)
+            self._ui_url = None  # Spark's UI ends with the pipeline
+            self.set_state(state, error)
             self._is_over = True
             thread = self._thread
         if thread is not None:
@@ -139,32 +141,32 @@ class Reporter:
             was_connected = self._connection is not None
             try:
                 if not self._send():
-                    break  # there is nobody to tell
+                    break  # the broker has no HTTP listener
                 failures = 0
-            except _TROUBLE as error:
-                self._hang_up()
+            except _SEND_ERRORS as error:
+                self._disconnect()
                 with self._changed:
-                    self._has_news = True  # it was not heard
+                    self._has_news = True  # it was not sent
                 if was_connected:
-                    continue  # an old connection may end; a new one will show
+                    continue  # the server may have closed an old connection; try a new one
                 if is_last:
-                    break  # of no use to anybody now
+                    break
                 self._warn(error)
                 failures += 1
             if is_last:
                 break
             self._pause(min(INTERVAL_SECONDS * 2**failures, LONGEST_PAUSE_SECONDS))
-        self._hang_up()
+        self._disconnect()
         with self._changed:
             self._is_over = True
             self._reports.clear()
 
     def _wait_for_news(self) -> bool:
-        """Wait until there is something to say, or it is time for a beat; whether it is the end."""
+        """Wait for something to send, or for the next heartbeat; returns whether it is the last."""
         with self._changed:
-            beat = BEAT_SECONDS if self._state == "running" else None
+            timeout = HEARTBEAT_SECONDS if self._state == "running" else None
             self._changed.wait_for(
-                lambda: self._is_over or self._has_news or bool(self._untold), beat
+                lambda: self._is_over or self._has_news or bool(self._unsent), timeout
             )
             if not self._is_over and not self._is_alive():
                 self._state, self._ui_url, self._is_over = "stopped", None, True
@@ -175,41 +177,41 @@ class Reporter:
             self._changed.wait_for(lambda: self._is_over, seconds)
 
     def _document(self, *, is_whole: bool) -> dict[str, Any]:
-        """What there is to say now; it counts as said."""
+        """The document to send now; its contents count as sent."""
         with self._changed:
-            names = [name for name in self._reports if is_whole or name in self._untold]
-            self._untold.clear()
+            names = [name for name in self._reports if is_whole or name in self._unsent]
+            self._unsent.clear()
             self._has_news = False
             return {
                 "queries": [_query(self._reports[name]) for name in names],
                 "state": self._state,
-                "error": None if self._error is None else self._error[:MOST_ERROR_CHARACTERS],
+                "error": None if self._error is None else self._error[:MAX_ERROR_CHARACTERS],
                 "ui_url": _url(self._ui_url),
             }
 
-    # -- the wire --------------------------------------------------------------------------------
+    # -- HTTP ------------------------------------------------------------------------------------
 
     def _send(self) -> bool:
-        """Tell the broker; False when there is none that listens."""
+        """Send a report; False if the broker has no HTTP listener."""
         is_new = self._connection is None
         if self._connection is None:
-            assert self._find is not None, "it would be over"
+            assert self._find is not None, "is_over without an address"
             self._address = self._find()
             if self._address is None:
                 return False
             self._connection = _connection_to(self._address)
         assert self._address is not None
-        # One that was not heard before, or not lately, may have to be told everything.
+        # A new connection: the broker may have been restarted, so send everything.
         body = json.dumps(self._document(is_whole=is_new), allow_nan=False).encode()
         path = f"{self._address.path}/api/v1/pipelines/{quote(self._name, safe='')}/progress"
         self._connection.request("POST", path, body, {"Content-Type": "application/json"})
-        answer = self._connection.getresponse()
-        said = answer.read(MOST_ANSWER_BYTES)
-        if not 200 <= answer.status < 300:
-            raise HTTPException(f"it answers {answer.status}: {_detail(said)}")
+        response = self._connection.getresponse()
+        body_read = response.read(MAX_RESPONSE_BYTES)
+        if not 200 <= response.status < 300:
+            raise HTTPException(f"HTTP {response.status}: {_detail(body_read)}")
         return True
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(OSError):
@@ -220,7 +222,7 @@ class Reporter:
             return
         self._has_warned = True
         logger.warning(
-            "how %s is doing cannot be told to %s (%s); it goes on, and so do quiet attempts",
+            "cannot report the progress of %s to %s: %s. The query continues; reporting retries.",
             self._name,
             self._address or "its broker",
             str(error) or type(error).__name__,
@@ -229,28 +231,28 @@ class Reporter:
 
 def _connection_to(address: ReportAddress) -> HTTPConnection:
     kind = HTTPSConnection if address.is_tls else HTTPConnection
-    return kind(address.host, address.port, timeout=PATIENCE_SECONDS)
+    return kind(address.host, address.port, timeout=RESPONSE_SECONDS)
 
 
 def _query(report: QueryReport) -> dict[str, Any]:
-    """A report as a broker takes it."""
+    """A report in the format of the broker's HTTP API."""
     rate, watermark = report.rows_per_second, report.watermark
     return {
         **report._asdict(),
         "name": report.name[:MAX_NAME_CHARACTERS],
-        # Spark divides by the time that a batch took, which may be none.
+        # Spark divides by the duration of a batch, which may be 0.
         "rows_per_second": rate if math.isfinite(rate) and rate > 0 else 0.0,
-        "watermark": None if watermark is None else watermark[:MOST_WATERMARK_CHARACTERS],
+        "watermark": None if watermark is None else watermark[:MAX_WATERMARK_CHARACTERS],
     }
 
 
 def _url(text: str | None) -> str | None:
-    is_fit = text is not None and text.startswith("http") and len(text) <= MOST_URL_CHARACTERS
+    is_fit = text is not None and text.startswith("http") and len(text) <= MAX_URL_CHARACTERS
     return text if is_fit else None
 
 
 def _detail(body: bytes) -> str:
-    """What an answer that is a problem says, in short."""
+    """The detail of a problem response, shortened."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(body)["detail"])[:MAX_NAME_CHARACTERS]
-    return "no reason is given"
+    return "no details"

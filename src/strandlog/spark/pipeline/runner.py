@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from strandlog.spark.pipeline.queries import PipelineQueries
 
 OnProgress = Callable[["QueryReport"], object]
-OnStart = Callable[["RunningPipeline"], object]
+OnSession = Callable[["RunningPipeline"], object]
 
 POLL_SECONDS = 0.5
 STOP_PATIENCE_MS = 15_000
@@ -75,7 +75,7 @@ def start(
     pipeline: Pipeline | str | os.PathLike[str],
     on_progress: OnProgress | None = None,
     *,
-    on_start: OnStart | None = None,
+    on_session: OnSession | None = None,
     spark: SparkSession | None = None,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
@@ -89,7 +89,7 @@ def start(
     `spark` is the session to use; by default the active one, else a new one on `master` with
     `conf`, which writes its log to `log` (stderr by default) and is stopped with the pipeline.
     `available_now` ends the pipeline when it has processed the data that exists now. `report`
-    replaces the pipeline's own `report`. `on_start` is called when Spark runs, before the first
+    replaces the pipeline's own `report`. `on_session` is called when Spark runs, before the first
     query starts. `check` is called while queries start and may raise to cancel.
 
     A mistake in the pipeline that only Spark can see is a `ConfigurationError`; a Spark that does
@@ -105,7 +105,7 @@ def start(
     except BaseException as error:
         reporter.end(*_last_state(error))
         raise
-    running._begin(on_progress, on_start, check, available_now=available_now)
+    running._begin(on_progress, on_session, check, available_now=available_now)
     return running
 
 
@@ -113,25 +113,29 @@ def run(
     pipeline: Pipeline | str | os.PathLike[str],
     on_progress: OnProgress | None = None,
     *,
-    on_start: OnStart | None = None,
+    on_session: OnSession | None = None,
+    on_start: Callable[[], object] | None = None,
     on_stop: Callable[[], object] | None = None,
     **options: Any,
 ) -> None:
     """Run a pipeline until it ends; `options` are those of `start`.
 
-    Ctrl-C and SIGTERM stop it, and then this returns: a stop is no error. `on_stop` is called when
-    such a signal has come, before the queries are stopped. A failure is a `PipelineError`.
+    `on_start` is called when all queries run. Ctrl-C and SIGTERM stop them, and this returns as
+    usual. `on_stop` is called when such a signal has come, before the queries are stopped. A
+    failure is a `PipelineError`.
     """
     signals = StopSignals(on_stop)
     running: RunningPipeline | None = None
 
     def begin(starting: RunningPipeline) -> None:
         signals.install()  # now, because Spark has installed a handler of its own
-        if on_start is not None:
-            on_start(starting)
+        if on_session is not None:
+            on_session(starting)
 
     try:
-        running = start(pipeline, on_progress, on_start=begin, check=signals.check, **options)
+        running = start(pipeline, on_progress, on_session=begin, check=signals.check, **options)
+        if on_start is not None:
+            on_start()
         while not running.wait(POLL_SECONDS):
             signals.check()
     except KeyboardInterrupt:
@@ -195,7 +199,7 @@ class RunningPipeline:
     def _begin(
         self,
         on_progress: OnProgress | None,
-        on_start: OnStart | None,
+        on_session: OnSession | None,
         check: Callable[[], None],
         *,
         available_now: bool,
@@ -203,9 +207,9 @@ class RunningPipeline:
         from strandlog.spark.pipeline.queries import PipelineQueries  # noqa: PLC0415 - needs Spark
 
         try:
-            self._reporter.say("running", ui_url=self.spark.sparkContext.uiWebUrl)
-            if on_start is not None:
-                on_start(self)
+            self._reporter.set_state("running", ui_url=self.spark.sparkContext.uiWebUrl)
+            if on_session is not None:
+                on_session(self)
             queries = PipelineQueries(self.spark, self.pipeline, check)
             queries.start(available_now=available_now)
         except BaseException as error:
@@ -248,7 +252,7 @@ class RunningPipeline:
     def _deliver(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
         for report in queries.reports():
             self.latest[report.name] = report
-            self._reporter.tell(report)
+            self._reporter.add(report)
             if on_progress is not None:
                 on_progress(report)
 
@@ -353,7 +357,7 @@ def _open(
                 master, conf, app_name=f"strandlog {pipeline.name}", quiet=True, report=OFF
             )
     except (PySparkException, Py4JError) as error:
-        raise PipelineError(f"Spark does not start: {one_line(error)}") from error
+        raise PipelineError(f"cannot start Spark: {one_line(error)}") from error
     return RunningPipeline(pipeline, found, reporter, owns_session=True)
 
 

@@ -1,21 +1,21 @@
-"""Which batches of a query are published: the memory of the exactly-once sink.
+"""Records which batches of a query are committed, in a compacted topic.
 
-A batch of a query is written by many tasks, each in a Kafka transaction of its own. They cannot be
-committed in one step, so the decision is: a record in a compacted topic, by the name of the query.
+Many tasks write a batch, each in its own Kafka transaction. These cannot be committed in one step,
+so a record in the topic, with the query as its key, decides:
 
-    decided   batch N is to be published, by committing these transactions
+    decided   batch N is published by committing these transactions
     done      they are committed
-    undone    none of them was, and none will be: the batch is to be written again
+    undone    none of them was committed, and none will be: the batch must be written again
 
-A driver that dies between the two finds the decision when Spark runs the batch again, and commits
-what is left; the tasks of that run find it too, and write nothing. So a batch is published once,
-however often it is run.
+A driver that dies between decided and done finds the decision when Spark repeats the batch, and
+commits what is left; the tasks of that run find it too, and write nothing. So a batch is published
+once, however often it runs.
 
-A decision also names the run that made it, where Spark tells: the same batch twice within one run
-is not a batch that runs again, but two writes under one name (sink.py).
+A decision also has the run that made it, if Spark passes it on: the same batch twice within one run
+is not repeated, but two writes under one name (writer.py).
 
-Where the last record of a query stands is kept as the offset of a group of the same name. It may
-lag behind; reading goes from there to the end.
+The offset of a query's last record is committed to a group of the same name. It may lag behind;
+reading goes from there to the end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NO_BATCH = -1
 
 
 class StagedTransaction(NamedTuple):
-    """A transaction that a task has written, ready to be committed."""
+    """An open transaction that a task has written."""
 
     transactional_id: str
     producer_id: int
@@ -51,39 +51,39 @@ class StagedTransaction(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The last thing that is known of a query."""
+    """The last record of a query."""
 
     batch_id: int = NO_BATCH
     state: str = DONE
     transactions: tuple[StagedTransaction, ...] = ()
-    run: str | None = None  # the run of the query that decided; None when Spark does not tell
+    run: str | None = None  # the run of the query that decided; None if unknown
 
     def covers(self, batch_id: int) -> bool:
-        """Whether this batch is published, or will be whatever happens."""
+        """Whether this batch is published, or certainly will be."""
         return batch_id < self.batch_id or (batch_id == self.batch_id and self.state != UNDONE)
 
 
 class CommitLog:
-    """The decisions about one query."""
+    """The decisions of one query."""
 
     def __init__(
         self, client: WireClient, topic: str, query: str, former_query: str | None = None
     ) -> None:
-        """`former_query` is the name under which version 0.1.0 kept the decisions of this query."""
+        """`former_query` is the key that version 0.1.0 used for this query."""
         self._client = client
         self._tp = TopicPartition(topic, 0)
         self._query = query
         self._former_query = former_query
 
     def last(self) -> Decision:
-        """The last decision; one about no batch when there is none."""
+        """The last decision; one with NO_BATCH if there is none."""
         found = self._last_of(self._query)
         if found.batch_id == NO_BATCH and self._former_query is not None:
             found = self._last_of(self._former_query)
             if found.batch_id != NO_BATCH:
                 logger.warning(
-                    "batches up to %d of %s were published by version 0.1.0, which did not record "
-                    "their topic; they are taken for published",
+                    "version 0.1.0 published batches up to %d of %s without their topic; they "
+                    "count as published",
                     found.batch_id,
                     self._query,
                 )
@@ -111,7 +111,7 @@ class CommitLog:
         return found
 
     def write(self, decision: Decision) -> None:
-        """Keep a decision; on disk when this returns."""
+        """Write a decision; it is fsynced when this returns."""
         self._ensure_topic()
         batch = build_single(
             SystemClock().now_ms(),
@@ -136,14 +136,14 @@ class CommitLog:
         try:
             self._client.create_topic(self._tp.topic, 1, {"cleanup.policy": "compact"})
         except TopicExistsError:
-            return  # another query was quicker
+            return  # another query created it meanwhile
 
     # -- publishing ----------------------------------------------------------------------------
 
     def publish(
         self, batch_id: int, transactions: tuple[StagedTransaction, ...], run: str | None = None
     ) -> bool:
-        """Publish a batch once. False when it was published before."""
+        """Publish a batch once. False if it was published before."""
         last = self.last()
         if last.covers(batch_id):
             if last.batch_id == batch_id and last.state == DECIDED:
@@ -162,7 +162,7 @@ class CommitLog:
                 committed += 1
             except StrandlogError as error:
                 if error.retriable:
-                    raise  # the decision stands: whoever runs the batch again goes on from here
+                    raise  # the decision remains, and the next run of the batch continues here
                 if committed:
                     raise self._published_in_part(decision, committed) from error
                 self.write(decision._replace(state=UNDONE, transactions=()))
@@ -171,12 +171,12 @@ class CommitLog:
 
     def _published_in_part(self, decision: Decision, committed: int) -> DataLossError:
         """Writing the rest again would need the same rows in the same tasks, which Spark does not
-        promise: somebody has to decide."""
+        guarantee, so the user has to decide."""
         return DataLossError(
             f"batch {decision.batch_id} of query {self._query} is published in part: "
-            f"{committed} of {len(decision.transactions)} transactions were committed, then the "
-            f"cluster had given one up (kafka.transaction.timeout.ms). To write the batch again as "
-            f"a whole, with duplicates of that part, run the query once with "
+            f"{committed} of {len(decision.transactions)} transactions were committed, and another "
+            f"one had timed out (kafka.transaction.timeout.ms). To write the whole batch again, "
+            f"with duplicates of that part, run the query once with "
             f"deliveryGuarantee=at_least_once"
         )
 

@@ -1,8 +1,8 @@
-"""What one task writes: Arrow batches in, Kafka batches out, straight to the leaders.
+"""Writes one task's rows to partition leaders: Arrow batches in, record batches out.
 
-Rows find their partition as records of any Kafka producer do: by the column `partition`, else by
-the hash of the key, else in turn. Rows of one partition keep their order. A topic that does not
-exist is made by the broker, if it makes topics by itself, as for any Kafka producer.
+Rows get their partition as with any Kafka producer: from the column `partition`, else by the hash
+of the key, else round-robin. Rows of one partition keep their order. A missing topic is created by
+the broker if it has auto.create.topics.enable.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
     from strandlog.record.arrow.encode import ReadyRows
 
-# Kafka's own limit of a request, and just below what a broker takes unless it is told otherwise.
+# Kafka's default max.request.size, just below the default max.message.bytes.
 BATCH_BYTES = 1024 * 1024
 _SEQUENCE_COUNT = 1 << 31
 
 
 class Written(NamedTuple):
-    """What a task wrote."""
+    """How much a task wrote."""
 
     rows: int
     batch_bytes: int
 
 
 class TaskWriter:
-    """One task's connection to the cluster."""
+    """Writes the rows of one task."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class TaskWriter:
         identity: tuple[int, int],
         max_batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        """`staged` is the transaction that everything becomes a part of; `identity` is the id and
-        the epoch to write under; no batch, and so no row, is larger than `max_batch_bytes`."""
+        """`staged` is the transaction to write in; `identity` is the producer id and epoch; no
+        batch, and so no row, is larger than `max_batch_bytes`."""
         self._client = client
         self._topic = topic
         self._codec = codec
@@ -64,7 +64,7 @@ class TaskWriter:
         self._rows = self._bytes = 0
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Everything; on disk when this returns."""
+        """Write all rows; they are fsynced when this returns."""
         for batch in batches:
             for topic, rows in _by_topic(batch, self._topic):
                 self._write_rows(topic, rows)
@@ -124,7 +124,7 @@ class TaskWriter:
         except MessageTooLargeError as error:
             if error.limit_bytes != self._max_batch_bytes:
                 raise
-            # The limit is ours: raising that of the topic alone would change nothing.
+            # The client's own limit: raising that of the topic alone would not help.
             settings = "kafka.max.request.size, and max.message.bytes of the topic"
             raise MessageTooLargeError(error.size_bytes, error.limit_bytes, settings) from None
 
@@ -141,7 +141,7 @@ class TaskWriter:
 
 
 def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic; an option beats the column."""
+    """The rows of each topic; the option takes precedence over the column."""
     if topic is not None:
         yield topic, batch
         return
@@ -149,7 +149,7 @@ def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
 
     column = batch.column("topic")
     if column.null_count:
-        raise DataError("a row has no topic: fill the column `topic`, or set the option")
+        raise DataError("a row has no topic: fill the column `topic`, or set the option `topic`")
     names = pc.unique(column)
     for name in names:
         yield name.as_py(), batch if len(names) == 1 else batch.filter(pc.equal(column, name))

@@ -1,21 +1,21 @@
-"""The sink: DataFrames into topics, in batches and as streams.
+"""Batch and stream writers: tasks write transactions, the driver commits them.
 
-    task      rows ─▶ a transaction of its own, written and left open     (task_writer.py)
+    task      rows ─▶ a transaction of its own, written and left open     (task.py)
     driver    all tasks done ─▶ decide ─▶ commit their transactions       (commit_log.py)
 
-With `deliveryGuarantee=exactly_once`, the default of a stream, a micro-batch is known by the id of
-its query and its number. One that runs again after a crash is recognised and not written twice; an
-abort never takes back what was decided; a task that was given up for dead is fenced off by the one
-that takes its place. Readers of committed records see whole batches only.
+With `deliveryGuarantee=exactly_once`, the default of a stream, a micro-batch is identified by its
+query id and batch id. A micro-batch that is repeated after a crash is recognised and not written
+twice; an abort never undoes a decision; a task that Spark has given up is fenced by its
+replacement. Consumers of committed records see whole batches only.
 
 A batch that the user names (`txnAppId`, `txnVersion`) is written in the same way. Its query is the
-pair of topic and txnAppId, so that foreachBatch can write several topics under one name; rows that
-name their topic in a column are one query, whatever their topics. Whether the same name comes again
-because the batch runs again, or because foreachBatch writes a second DataFrame under it, the run of
-the streaming query tells: within one run no batch runs again, so the second write is refused.
+pair of topic and txnAppId, so that foreachBatch can write several topics under one name; rows with
+a topic column are one query, whatever their topics. The same name may come again because the batch
+is repeated, or because foreachBatch writes a second DataFrame under it. The run of the streaming
+query tells these apart: no batch is repeated within a run, so there the second write is an error.
 
-With `at_least_once` a task writes as an idempotent producer, and what a failed run has written
-stays: quicker, with duplicates after a failure.
+With `at_least_once` a task writes as an idempotent producer, and what a failed run wrote stays:
+faster, with duplicates after a failure.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from strandlog.spark.worker import freeze_imports, hide_traceback
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TRANSACTION_TIMEOUT_MS = 900_000  # what brokers allow at most, unless they are told otherwise
+TRANSACTION_TIMEOUT_MS = 900_000  # the default maximum of brokers
 logger = logging.getLogger(__name__)
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
-RUN_PROPERTY = "spark.jobGroup.id"  # in the jobs of a streaming query
+RUN_PROPERTY = "spark.jobGroup.id"  # the run of a streaming query, in its jobs
 
 
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The result of a task, sent to the driver."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class TaskMessage(WriterCommitMessage):
 
 
 class TaskId:
-    """Which task of which batch of which query this is.
+    """Identifies an attempt of a task: query, batch, partition, attempt number.
 
-    `run` is the run of a streaming query whose foreachBatch writes a DataFrame. A task that
-    `may_wait` is of a query that has written before: its broker may be restarting."""
+    `run` is the run of the streaming query whose foreachBatch writes a DataFrame. A task that
+    `may_wait` belongs to a query that has written before, so its broker may be restarting."""
 
     def __init__(
         self,
@@ -98,20 +98,19 @@ def _prefix(query: str) -> str:
 
 
 def abort_strays(client: WireClient, query: str) -> None:
-    """Abort what tasks of a query have left open.
+    """Abort transactions that tasks of a query have left open.
 
-    Called when no task of it is at work any more that counts. A task that died, or that a driver
-    that died had started and its successor did not start again, leaves a transaction open; readers
-    of committed records would wait for it until it times out.
+    Called when no valid task of the query runs. A task that died, or whose driver died, leaves its
+    transaction open; consumers of committed records would wait for it until it times out.
     """
-    names = re.compile(re.escape(_prefix(query)) + r"\d+-\d+")  # not those of `query`-2
+    names = re.compile(re.escape(_prefix(query)) + r"\d+-\d+")  # does not match those of `query`-2
     for name in client.list_transactions(["Ongoing"]):
         if names.fullmatch(name):
             client.init_producer_id(name, TRANSACTION_TIMEOUT_MS)
 
 
 class BatchSink:
-    """What batches and streams have in common. Pickles."""
+    """Writes and publishes batches, for both writers. Pickles."""
 
     def __init__(self, options: Options, *, is_exact: bool) -> None:
         self.options = options
@@ -122,44 +121,43 @@ class BatchSink:
 
     @hide_traceback()
     @freeze_imports()
-    def write(self, place: TaskId, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
+    def write(self, task: TaskId, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows."""
         with self.client() as client:
-            if not place.may_wait:
+            if not task.may_wait:
                 client.check_reachable()
             if not self.is_exact:
                 identity = client.init_producer_id()
                 written = self._writer(client, None, tuple(identity)).write(batches)
-                return TaskMessage(place.query, None, written.rows)
-            last = self._commit_log(client, place.query).last()
-            if last.covers(place.batch_id):
-                self._check_not_same_run(last, place)
-                return TaskMessage(place.query, None, 0, place.run)  # published by an earlier run
-            staged = self._begin(client, place)
+                return TaskMessage(task.query, None, written.rows)
+            last = self._commit_log(client, task.query).last()
+            if last.covers(task.batch_id):
+                self._check_not_same_run(last, task)
+                return TaskMessage(task.query, None, 0, task.run)  # an earlier run has published it
+            staged = self._begin(client, task)
             writer = self._writer(client, staged, (staged.producer_id, staged.epoch))
             rows = writer.write(batches).rows
-            # A transaction without records was never begun: there is nothing to commit.
-            return TaskMessage(place.query, staged if rows else None, rows, place.run)
+            # Without records the transaction was never begun: there is nothing to commit.
+            return TaskMessage(task.query, staged if rows else None, rows, task.run)
 
-    def _check_not_same_run(self, last: Decision, place: TaskId) -> None:
-        """Refuse what would be taken for a repetition and is none."""
-        is_same = place.run is not None and (last.run, last.batch_id) == (place.run, place.batch_id)
+    def _check_not_same_run(self, last: Decision, task: TaskId) -> None:
+        """Fail if this write looks like a repeated batch but is another DataFrame."""
+        is_same = task.run is not None and (last.run, last.batch_id) == (task.run, task.batch_id)
         if is_same and last.state == DONE:
             target = self.options["topic"] or "the topics of its column `topic`"
             raise DataError(
-                f"this run of the query has already written txnVersion {place.batch_id} of "
-                f"txnAppId {self.options['txnAppId']!r} to {target}: give each DataFrame that "
-                f"foreachBatch writes there a txnAppId of its own, and use the batch id as "
-                f"txnVersion"
+                f"this run of the query has already written txnVersion {task.batch_id} of "
+                f"txnAppId {self.options['txnAppId']!r} to {target}: use a different txnAppId for "
+                f"each DataFrame that foreachBatch writes there, and the batch id as txnVersion"
             )
 
-    def _begin(self, client: WireClient, place: TaskId) -> StagedTransaction:
-        """A transaction for this attempt; what earlier ones left open is aborted."""
+    def _begin(self, client: WireClient, task: TaskId) -> StagedTransaction:
+        """A transaction for this attempt; aborts those that earlier attempts left open."""
         given = self.options.client.get(TRANSACTION_TIMEOUT)
         timeout_ms = TRANSACTION_TIMEOUT_MS if given is None else transaction_timeout_ms(given)
-        for attempt in range(place.attempt):
-            client.init_producer_id(place.transactional_id(attempt), timeout_ms)
-        name = place.transactional_id(place.attempt)
+        for attempt in range(task.attempt):
+            client.init_producer_id(task.transactional_id(attempt), timeout_ms)
+        name = task.transactional_id(task.attempt)
         return StagedTransaction(name, *client.init_producer_id(name, timeout_ms))
 
     def _writer(
@@ -178,7 +176,7 @@ class BatchSink:
 
     @freeze_imports()
     def publish(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
-        """All tasks are done: make their rows count."""
+        """Commit the transactions of all tasks, once."""
         if not self.is_exact or not messages:
             return
         staged = tuple(message.staged for message in messages if message.staged is not None)
@@ -188,14 +186,14 @@ class BatchSink:
             is_new = log.publish(batch_id, staged, first.run)
             if not is_new and self.options["txnAppId"] is not None:
                 logger.warning(
-                    "txnVersion %d of txnAppId %r was written before: these rows are not written",
+                    "txnVersion %d of txnAppId %r was written before: skipping these rows",
                     batch_id,
                     self.options["txnAppId"],
                 )
             self._clean(client, first.query)
 
     def give_up(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
-        """The batch failed: drop what its tasks wrote, unless it was decided to publish it."""
+        """Abort the transactions of a failed batch, unless it is decided to publish it."""
         staged = [message.staged for message in messages if message.staged is not None]
         if not staged:
             return
@@ -204,15 +202,15 @@ class BatchSink:
             if last.covers(batch_id):
                 return
             for transaction in staged:
-                with contextlib.suppress(StrandlogError):  # else its time-out ends it
+                with contextlib.suppress(StrandlogError):  # its time-out ends it later
                     client.end_txn(*transaction, commit=False)
             self._clean(client, messages[0].query)
 
     def _clean(self, client: WireClient, query: str) -> None:
         try:
             abort_strays(client, query)
-        except StrandlogError as error:  # the batch is what it is: their time-out ends them
-            logger.warning("transactions that were left open are not aborted: %s", error)
+        except StrandlogError as error:  # not the batch's fault; their time-out ends them
+            logger.warning("cannot abort transactions that were left open: %s", error)
 
 
 def _messages(given: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
@@ -220,7 +218,7 @@ def _messages(given: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Micro-batches of a query."""
+    """Writes the micro-batches of a streaming query."""
 
     def __init__(self, sink: BatchSink) -> None:
         self._sink = sink
@@ -230,19 +228,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
         context = TaskContext.get()
         if context is None:
-            raise DataError("a stream is written by Spark's tasks")
+            raise DataError("a stream can only be written by a task of Spark")
         query = context.getLocalProperty(QUERY_PROPERTY)
         batch_id = context.getLocalProperty(BATCH_PROPERTY)
         if query is None or batch_id is None:
-            raise DataError("Spark did not say which batch of which query this is")
-        place = TaskId(
+            raise DataError("Spark did not pass the query id and the batch id to the task")
+        task = TaskId(
             query,
             int(batch_id),
             context.partitionId(),
             context.attemptNumber(),
             may_wait=int(batch_id) > 0,
         )
-        return self._sink.write(place, iterator)
+        return self._sink.write(task, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         self._sink.publish(_messages(messages), batchId)
@@ -252,13 +250,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One DataFrame."""
+    """Writes one DataFrame."""
 
     def __init__(self, sink: BatchSink) -> None:
         self._sink = sink
         options = sink.options
         named = options["txnAppId"]
-        # A topic's name has no colon in it, so no two pairs of topic and name look the same.
+        # Topic names have no colon, so this is unique for each pair.
         self._query = (
             f"txn-{options['topic'] or ''}:{named}"
             if named is not None
@@ -271,11 +269,11 @@ class BatchWriter(DataSourceArrowWriter):
 
         context = TaskContext.get()
         if context is None:
-            place = TaskId(self._query, self._batch_id, 0, 0)
+            task = TaskId(self._query, self._batch_id, 0, 0)
         else:
             is_streaming = context.getLocalProperty(QUERY_PROPERTY) is not None
             is_first = context.getLocalProperty(BATCH_PROPERTY) in (None, "0")
-            place = TaskId(
+            task = TaskId(
                 self._query,
                 self._batch_id,
                 context.partitionId(),
@@ -283,7 +281,7 @@ class BatchWriter(DataSourceArrowWriter):
                 context.getLocalProperty(RUN_PROPERTY) if is_streaming else None,
                 may_wait=is_streaming and not is_first,
             )
-        return self._sink.write(place, iterator)
+        return self._sink.write(task, iterator)
 
     def commit(self, messages: list[Any]) -> None:
         self._sink.publish(_messages(messages), self._batch_id)

@@ -1,19 +1,19 @@
-"""The way to a log, as the source sees it; there are two: a cluster over the wire (wire_access.py),
-and a folder's files (folder_access.py).
+"""`LogAccess`, the source's view of a log, and the choice between a cluster and a folder.
 
-A `LogAccess` is made where it is needed, on the driver and in every task, out of the options, which
-pickle; it does not.
+There are two: `ClusterAccess` (cluster_access.py) over the Kafka protocol, and `FolderAccess`
+(folder_access.py) over a folder's files. Options pickle, a `LogAccess` does not: the driver and
+every task open their own.
 
-    partitions        what there is to read, by the options
-    bounds            where each partition begins, and how far it may be read now: to the last
-                      stable offset, unless uncommitted records are wanted; of those that there are
-                      to read, or of some; those that are gone are left out
+    partitions        the partitions that the options select
+    bounds            the readable offsets of each partition: up to the last stable offset, or the
+                      end if uncommitted records are wanted; of all selected partitions, or of those
+                      given; deleted partitions are left out
     ends              where partitions end, open transactions included
-    topic_id          the id of a topic as it is now; None when it is not told
-    offsets_at        the first offset at or after a time, in each partition
-    read              the raw batches of a range, piece by piece
-    commit_offsets    what a query has done, for whoever looks at its group
-    record_bytes      about how large a record of each partition is
+    topic_id          the current id of a topic; None if it is unknown
+    offsets_at        the first offset at or after a timestamp, in each partition
+    read              the raw batches of a range, in pieces
+    commit_offsets    commits the progress of a query to its group
+    record_bytes      the approximate size of a record of each partition
     cut               where to cut a range into that many pieces, one for a task
 """
 
@@ -35,14 +35,14 @@ Aborted = Sequence[tuple[int, int]]
 
 
 class RawPiece(NamedTuple):
-    """Some batches of a range, as they are kept, and which of their transactions were aborted."""
+    """Some raw batches of a range, and which of their transactions were aborted."""
 
     data: Buffer
     aborted: Aborted
 
 
 class LogAccess(Protocol):
-    """One way to a log."""
+    """A log as the source sees it."""
 
     def partitions(self) -> list[TopicPartition]: ...
     def bounds(
@@ -63,7 +63,7 @@ class LogAccess(Protocol):
 
 
 def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition]:
-    """What the options ask for, of topics with so many partitions."""
+    """The partitions that the options select; `existing` has the partition count of each topic."""
     assigned: list[TopicPartition] | None = options["assign"]
     if assigned is not None:
         for tp in assigned:
@@ -73,7 +73,7 @@ def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition
     pattern: str | None = options["subscribePattern"]
     if pattern is not None:
         visible = existing.keys() - INTERNAL_TOPICS
-        # As Spark's Kafka source does: a match anywhere in the name.
+        # Like Spark's Kafka source: a match anywhere in the name.
         names = [name for name in visible if re.search(pattern, name)]
     else:
         names = list(options["subscribe"])
@@ -86,8 +86,8 @@ def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition
 
 
 def open_access(options: Options, *, in_task: bool = False) -> LogAccess:
-    """The way to the log, for a task or for the driver; whoever opens it closes it."""
-    # Each query starts a process on the driver, which waits for what it imports: only one way.
+    """Open the log that the options name; the caller closes it."""
+    # Imported here: each query starts a process on the driver, which should load only one of them.
     if options["path"] is not None:
         from strandlog.spark.source.folder_access import FolderAccess  # noqa: PLC0415
 

@@ -1,12 +1,12 @@
-"""A cluster over the wire, as the source needs it.
+"""`LogAccess` over the Kafka protocol.
 
-The time-outs of Spark's Kafka source, next to those of the client:
+Time-outs of Spark's Kafka source, and how they relate to those of the client:
 
-    fetchOffset.*                     when offsets could not be looked up, for as long as the client
-                                      tries by itself, that is repeated
-    kafkaConsumer.pollTimeoutMs       how long a task waits for records, instead of the client's
+    fetchOffset.*                     retries of an offset lookup that failed; each retry lasts as
+                                      long as the client itself retries
+    kafkaConsumer.pollTimeoutMs       how long a task waits for records; replaces the client's
                                       default.api.timeout.ms
-    partition.metadata.cache.ttl.ms   how long a list of partitions is good
+    partition.metadata.cache.ttl.ms   how long a list of partitions is valid
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.folder.identity import base64_id
 
-# What a record takes when nothing was read yet; corrected as soon as something was.
+# Assumed size of a record of an empty partition.
 ASSUMED_RECORD_BYTES = 500.0
 POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
 METADATA_TTL = "partition.metadata.cache.ttl.ms"
-# How often topics may be deleted between a look at the metadata and a look at their offsets.
-DELETIONS_PER_LOOK = 10
+# How often topics may be deleted between the metadata request and the offset request.
+MAX_DELETIONS = 10
 
 Result = TypeVar("Result")
 
 
 def task_client_options(options: Options) -> dict[str, str]:
-    """The client's options in a task: what it reads for is records, so it waits as long as those
-    may take. A time-out that the user gave to the client stays, unless both were given."""
+    """The client's options in a task, which waits for records as long as pollTimeoutMs says. A
+    time-out that the user set for the client stays, unless both are set."""
     poll_ms: int = options["kafkaConsumer.pollTimeoutMs"]
     found = dict(options.client)
     if POLL_TIMEOUT in options.given:
         found["default.api.timeout.ms"] = str(poll_ms)
-        # An answer that does not come must not take longer.
+        # A missing response must not take longer.
         asked_ms = parse_duration_ms(found.get("request.timeout.ms", str(poll_ms)))
         found["request.timeout.ms"] = str(min(asked_ms, poll_ms))
     else:
@@ -56,8 +56,8 @@ class ClusterAccess:
     def __init__(self, options: Options, *, in_task: bool = False) -> None:
         self._options = options
         self._clock = SystemClock()
-        self._known: tuple[int, list[TopicPartition]] | None = None  # when it was read, in ms
-        self._topic_ids: dict[str, str | None] = {}  # by the last look at the metadata
+        self._known: tuple[int, list[TopicPartition]] | None = None  # and when it was read, in ms
+        self._topic_ids: dict[str, str | None] = {}  # from the last metadata response
         client = task_client_options(options) if in_task else options.client
         client = {"isolation.level": "read_committed", **client}
         self._client = WireClient(options["bootstrap.servers"], client)
@@ -94,22 +94,21 @@ class ClusterAccess:
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Bounds]:
         wanted = None if partitions is None else list(partitions)
-        for attempt in range(DELETIONS_PER_LOOK):
+        for attempt in range(MAX_DELETIONS):
             there = self.partitions() if wanted is None else self._existing(wanted)
             try:
                 return self._bounds(there)
             except TopicNotFoundError:
-                # A topic was deleted after the look at the metadata. The others have their offsets
-                # all the same, so look again at what is left.
+                # A topic was deleted after the metadata request; read the others' offsets again.
                 self._known = None
-                if attempt == DELETIONS_PER_LOOK - 1:
+                if attempt == MAX_DELETIONS - 1:
                     raise
                 pause(self._options["fetchOffset.retryIntervalMs"] / 1000)
         raise AssertionError("the last attempt returns or raises")
 
     def _bounds(self, there: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        earliest = self._repeated(lambda: self._client.earliest_offsets(there))
-        latest = self._repeated(lambda: self._client.latest_offsets(there, self._isolation))
+        earliest = self._retried(lambda: self._client.earliest_offsets(there))
+        latest = self._retried(lambda: self._client.latest_offsets(there, self._isolation))
         return {
             tp: Bounds(earliest[tp], max(earliest[tp], latest[tp]), self._topic_ids.get(tp.topic))
             for tp in there
@@ -120,7 +119,7 @@ class ClusterAccess:
         return [tp for tp in wanted if tp.partition < counts.get(tp.topic, 0)]
 
     def _counts(self, names: list[str] | None) -> dict[str, int]:
-        """How many partitions topics have: all topics, or those of some names that there are."""
+        """The partition count of each topic that exists, of all topics or of those named."""
         found = self._client.topics(names)
         self._topic_ids |= dict.fromkeys(names or ())
         for name, row in found.items():
@@ -130,8 +129,8 @@ class ClusterAccess:
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         there = list(partitions)
-        loose = IsolationLevel.READ_UNCOMMITTED
-        return self._repeated(lambda: self._client.latest_offsets(there, loose))
+        isolation = IsolationLevel.READ_UNCOMMITTED
+        return self._retried(lambda: self._client.latest_offsets(there, isolation))
 
     def topic_id(self, tp: TopicPartition) -> str | None:
         if tp.partition >= self._counts([tp.topic]).get(tp.topic, 0):
@@ -139,17 +138,17 @@ class ClusterAccess:
         return self._topic_ids[tp.topic]
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        found = self._repeated(lambda: self._client.offsets_for_times(times, self._isolation))
+        found = self._retried(lambda: self._client.offsets_for_times(times, self._isolation))
         return {tp: None if at is None else at.offset for tp, at in found.items()}
 
-    def _repeated(self, look: Callable[[], Result]) -> Result:
-        """What a look at offsets gives; it is taken again as often as the options allow."""
+    def _retried(self, look_up: Callable[[], Result]) -> Result:
+        """The result of an offset lookup, with the retries that the options allow."""
         for _ in range(self._options["fetchOffset.numRetries"]):
             try:
-                return look()
+                return look_up()
             except UnreachableError:
                 pause(self._options["fetchOffset.retryIntervalMs"] / 1000)
-        return look()
+        return look_up()
 
     def read(self, wanted: OffsetRange) -> Iterator[RawPiece]:
         try:
@@ -159,7 +158,7 @@ class ClusterAccess:
             raise UnreachableError(f"{error}; see {POLL_TIMEOUT}", error.code) from error
 
     def record_bytes(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, float]:
-        """By a look at some records of each partition."""
+        """From some records in the middle of each partition."""
         found: dict[TopicPartition, float] = {}
         for tp, bound in bounds.items():
             found[tp] = ASSUMED_RECORD_BYTES
@@ -171,7 +170,7 @@ class ClusterAccess:
         return found
 
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
-        """A cluster shows no index."""
+        """By offsets: a cluster does not expose its indexes."""
         return evenly(wanted, pieces)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

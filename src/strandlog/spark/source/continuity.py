@@ -1,17 +1,20 @@
-"""Whether what a query reads next follows what it has read, and what it has lost if not. Pure.
+"""Decides whether what a query reads next follows what it has read, and what it has lost if not.
 
-A query stands at an offset of each partition. Between two looks the partitions can change, and what
-is an error then (`failOnDataLoss=true`) or a warning is what Spark's Kafka source makes of it:
+A query is at an offset in each partition, and partitions change between two micro-batches. These
+cases are errors (`failOnDataLoss=true`) or warnings, as in Spark's Kafka source:
 
-    the partition is gone                        lost, and no longer part of the query
-    it begins after the query's offset           lost up to there: retention, DeleteRecords
-    it ends before the query's offset            the log was replaced or truncated: go on at its end
-    it is new to the query and begins above 0    lost up to there; a new one is read from its start
+    the partition was deleted                    its records are lost, and it leaves the query
+    it starts after the query's offset           the records up to there are lost: retention or
+                                                 DeleteRecords
+    it ends before the query's offset            the log was replaced or truncated: continue at its
+                                                 end
+    it is new to the query and starts above 0    the records up to there are lost; a new partition
+                                                 is read from its start
     its topic has another id                     deleted and created again: read from its start
 
-The last row is ours. Offsets alone do not show that a topic was deleted, created again and filled
-beyond where the query stood; the topic id does, which brokers have from Kafka 2.8 on. An id that
-is not known, as in a checkpoint of version 0.1.0, is no difference.
+Only the last case is ours. Offsets alone do not show that a topic was deleted, created again and
+filled beyond the query's offset; the topic id does, which brokers have since Kafka 2.8. An unknown
+id, as in a checkpoint of version 0.1.0, is no difference.
 """
 
 from __future__ import annotations
@@ -25,15 +28,15 @@ from strandlog.spark.source.planning import OffsetRange
 
 
 class Bounds(NamedTuple):
-    """What may be read of a partition now, the end exclusive, and the id of its topic."""
+    """The readable offsets of a partition, the end exclusive, and the id of its topic."""
 
     earliest: int
     latest: int
-    topic_id: str | None = None  # None when the broker or the folder does not tell
+    topic_id: str | None = None  # None if the broker or the folder has none
 
 
 class Loss(NamedTuple):
-    """Records of a partition that a query should have read and cannot."""
+    """Records of a partition that a query should have read but cannot."""
 
     tp: TopicPartition
     reason: str
@@ -43,18 +46,18 @@ class Loss(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """Where to go on in each partition that there is, and what was lost before."""
+    """Where a query continues in each existing partition, and what was lost before."""
 
     start: Offsets
     losses: list[Loss]
 
 
-def gone(tp: TopicPartition, start: int) -> Loss:
-    return Loss(tp, f"{tp} is gone, with everything from offset {start} on")
+def deleted(tp: TopicPartition, start: int) -> Loss:
+    return Loss(tp, f"{tp} was deleted, with all records from offset {start} on")
 
 
 def trimmed(tp: TopicPartition, start: int, end: int) -> Loss:
-    return Loss(tp, f"offsets {start} to {end - 1} of {tp} are gone")
+    return Loss(tp, f"offsets {start} to {end - 1} of {tp} were deleted")
 
 
 def beyond_end(tp: TopicPartition, offset: int, end: int) -> Loss:
@@ -68,7 +71,7 @@ def beyond_end(tp: TopicPartition, offset: int, end: int) -> Loss:
 def recreated(tp: TopicPartition, offset: int) -> Loss:
     return Loss(
         tp,
-        f"topic {tp.topic} was deleted and created again: what {tp} had from offset {offset} on "
+        f"topic {tp.topic} was deleted and created again: records of {tp} from offset {offset} on "
         f"may be lost",
     )
 
@@ -80,8 +83,8 @@ def is_other_topic(known: str | None, found: str | None) -> bool:
 def past_latest(
     offsets: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> list[TopicPartition]:
-    """Partitions with an offset above what may be read now. An open transaction explains that as
-    well as a replaced log does, so the caller looks where they really end."""
+    """Partitions with an offset above the readable ones. Either a transaction is open or the log
+    was replaced, so the caller asks where they really end."""
     return [tp for tp, at in offsets.items() if tp in bounds and at > bounds[tp].latest]
 
 
@@ -90,12 +93,12 @@ def continued(
     bounds: Mapping[TopicPartition, Bounds],
     ends: Mapping[TopicPartition, int],
 ) -> Continuation:
-    """Where a query that stands at `done` goes on. `ends` has the ends of `past_latest`."""
+    """Where a query at `done` continues. `ends` has the ends of `past_latest`."""
     found = Continuation({}, [])
     for tp in sorted(done.offsets.keys() | bounds.keys()):
         at, bound = done.offsets.get(tp), bounds.get(tp)
         if bound is None:
-            found.losses.append(gone(tp, done.offsets[tp]))
+            found.losses.append(deleted(tp, done.offsets[tp]))
             continue
         start, loss = _next_offset(tp, at, done.topic_ids.get(tp.topic), bound, ends.get(tp))
         found.start[tp] = start
@@ -107,7 +110,7 @@ def continued(
 def _next_offset(
     tp: TopicPartition, at: int | None, topic_id: str | None, bound: Bounds, end: int | None
 ) -> tuple[int, Loss | None]:
-    """Where to go on in one partition after `at`, and what is lost before that."""
+    """Where to continue in one partition after `at`, and what is lost before that."""
     if at is None:
         loss = trimmed(tp, 0, bound.earliest) if bound.earliest > 0 else None
         return bound.earliest, loss
@@ -121,7 +124,7 @@ def _next_offset(
 
 
 class Plan(NamedTuple):
-    """What a batch reads, and what it should have read and cannot."""
+    """What a batch reads, and what it should have read but cannot."""
 
     ranges: list[OffsetRange]
     losses: list[Loss]
@@ -133,8 +136,8 @@ def planned(
     bounds: Mapping[TopicPartition, Bounds],
     ends: Mapping[TopicPartition, int],
 ) -> Plan:
-    """What can be read between two sets of offsets. `ends` has the ends of those with an offset in
-    `past_latest`."""
+    """What can be read between two sets of offsets. `ends` has the ends of the partitions with an
+    offset in `past_latest`."""
     found = Plan([], [])
     for tp, end in sorted(until.offsets.items()):
         at, bound, last = done.offsets.get(tp), bounds.get(tp), ends.get(tp)
@@ -142,9 +145,9 @@ def planned(
         if at == end and not is_other_topic(before, then):
             continue
         if bound is None:
-            found.losses.append(gone(tp, at or 0))
+            found.losses.append(deleted(tp, at or 0))
             continue
-        if is_other_topic(then, bound.topic_id):  # since this batch was planned for the first time
+        if is_other_topic(then, bound.topic_id):  # after this batch was first planned
             found.losses.append(recreated(tp, at or 0))
             continue
         start, loss = _next_offset(tp, at, before, bound, last)

@@ -1,4 +1,4 @@
-"""A folder's files, as the source needs them."""
+"""`LogAccess` over the files of a folder, while another process may be writing them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 READ_BYTES = 8 * 1024 * 1024
 POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
-LOOK_AGAIN_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 class FolderAccess:
-    """A folder's files, beside whoever owns it."""
+    """`LogAccess` over a folder."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -78,7 +78,7 @@ class FolderAccess:
         while offset < wanted.end:
             fetched = self._source.fetch_raw(wanted.tp, offset, READ_BYTES)
             if len(fetched.data):
-                # One that ended before this piece must not be taken for one that goes on in it.
+                # Leave out transactions that ended before this piece.
                 overlapping = [
                     (entry.producer_id, entry.first_offset)
                     for entry in aborted
@@ -89,14 +89,14 @@ class FolderAccess:
                 offset = fetched.next_offset
                 deadline_ms = self._deadline_ms()
                 continue
-            # Nothing here: the partition ends, or its owner is changing the files just now.
+            # No data: the partition ends here, or its owner is replacing a file.
             first, end = self._source.offset_range(wanted.tp)
             if end <= offset:
                 raise OffsetOutOfRangeError(*wanted.tp, offset, first, end)
-            self._wait(deadline_ms, f"{wanted.tp} cannot be read at offset {offset}")
+            self._wait(deadline_ms, f"cannot read {wanted.tp} at offset {offset}")
 
     def _aborted(self, wanted: OffsetRange) -> list[AbortedTransaction]:
-        """The aborted transactions, once it is sure which of those in the range are."""
+        """The aborted transactions, as soon as every transaction in the range has ended."""
         deadline_ms = self._deadline_ms()
         while True:
             stable = self._source.stable_view(wanted.tp)
@@ -108,8 +108,8 @@ class FolderAccess:
             readable = stable.last_stable_offset
             self._wait(
                 deadline_ms,
-                f"{wanted.tp} can be read up to offset {readable}, but {wanted.end} was asked "
-                f"for: a transaction is still open",
+                f"{wanted.tp} is readable up to offset {readable}, not up to {wanted.end}: a "
+                f"transaction is still open",
             )
 
     def _deadline_ms(self) -> int:
@@ -119,7 +119,7 @@ class FolderAccess:
         if SystemClock().monotonic_ms() >= deadline_ms:
             waited_ms = self._options[POLL_TIMEOUT]
             raise UnreachableError(f"{reason} (waited {waited_ms} ms; see {POLL_TIMEOUT})")
-        pause(LOOK_AGAIN_SECONDS)
+        pause(POLL_SECONDS)
 
     def record_bytes(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, float]:
         return {
@@ -128,14 +128,14 @@ class FolderAccess:
         }
 
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
-        """At batches that the index knows; by offsets where those are too few."""
+        """At batches in the index; by offsets if the index has too few."""
         cuts = self._source.even_cuts(*wanted, pieces)
         return cuts if len(cuts) == pieces - 1 else evenly(wanted, pieces)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         del offsets
         raise InvalidSettingError(
-            "groupId", group, "progress is committed to a broker, not a folder"
+            "groupId", group, "progress is committed to a broker, not to a folder"
         )
 
     def close(self) -> None:

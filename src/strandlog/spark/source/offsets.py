@@ -1,22 +1,19 @@
-"""Offsets of many partitions, as Spark keeps them and as users write them.
+"""Offsets as Spark stores them and users write them; resolves start and end options.
 
     {"orders": {"0": 23, "1": -2}, "payments": {"0": 7}}
 
-The JSON is that of Spark's Kafka source, so a checkpoint reads the same. -1 stands for the latest
-offset and -2 for the earliest one, where a user may say so. Keys are sorted, for Spark compares
-offsets as text.
+The JSON is that of Spark's Kafka source, so checkpoints look the same. In options, -1 is the latest
+offset and -2 the earliest. Keys are sorted, because Spark compares offsets as text.
 
-A stream also keeps the ids of its topics, under a name that no topic can have:
+A stream also stores the ids of its topics, under a name that no topic can have:
 
     {"orders": {"0": 23, "1": 7}, "#topicIds": {"orders": "qH5ZyXWFTqyL0CqXPJkqkA"}}
 
-A checkpoint of version 0.1.0 or of Spark's Kafka source has none, and neither have topics of a
-broker before Kafka 2.8: then the offsets have to do.
+Checkpoints of version 0.1.0 and of Spark's Kafka source have no ids, and neither have topics of
+brokers before Kafka 2.8; then only the offsets are compared.
 
-Where a query begins and ends: the options about offsets and times, and what they come to.
-
-Of several options the first of these counts: one time for all partitions, a time for each, offsets.
-A partition that a running query finds later is read from its beginning.
+Of several options for a start or an end, the first of these counts: one timestamp for all
+partitions, a timestamp for each, offsets. Partitions that appear later are read from their start.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class StreamOffset(NamedTuple):
-    """Where a stream stands: offsets, and of which topics, as far as that is known."""
+    """The position of a stream: offsets, and the ids of their topics as far as known."""
 
     offsets: Offsets
     topic_ids: Mapping[str, str]
@@ -50,7 +47,7 @@ class StreamOffset(NamedTuple):
 def as_document(
     offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """As Spark's offset object."""
+    """Offsets as the object that Spark stores."""
     document: dict[str, Any] = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
@@ -64,7 +61,7 @@ def as_json(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def from_document(document: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    """The offsets that Spark hands back."""
+    """The offsets in an object that Spark stored."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in document.items()
@@ -74,29 +71,29 @@ def from_document(document: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def stream_offset(document: Mapping[str, Mapping[str, Any]]) -> StreamOffset:
-    """What Spark hands back, with the ids of the topics."""
+    """The offsets and topic ids in an object that Spark stored."""
     return StreamOffset(from_document(document), document.get(TOPIC_IDS, {}))
 
 
 def parse_offsets(option: str, text: str) -> Offsets:
-    """Numbers per partition that a user wrote; says what is wrong with them otherwise."""
+    """Parse an option with a number for each partition."""
     shape = 'JSON like {"topic": {"0": 23, "1": -2}}'
     found: Offsets = {}
     for topic, partitions in _parse_object(option, text, shape).items():
         if not isinstance(partitions, dict):
-            raise InvalidSettingError(option, text, f"{shape}; {topic!r} has no partitions in it")
+            raise InvalidSettingError(option, text, f"{shape}; {topic!r} has no partitions")
         for number, offset in partitions.items():
             is_number = isinstance(offset, int) and not isinstance(offset, bool)
             if not (number.isascii() and number.isdigit() and is_number):
                 raise InvalidSettingError(
-                    option, text, f"{shape}; {topic!r} has {number!r}: {offset!r} in it"
+                    option, text, f"{shape}; {topic!r} has {number!r}: {offset!r}"
                 )
             found[TopicPartition(topic, int(number))] = offset
     return found
 
 
 def parse_assignment(option: str, text: str) -> list[TopicPartition]:
-    """Partitions that a user wrote."""
+    """Parse an option with a list of partitions for each topic."""
     shape = 'JSON like {"topic": [0, 1]}'
     found: list[TopicPartition] = []
     for topic, numbers in _parse_object(option, text, shape).items():
@@ -123,35 +120,35 @@ def _parse_object(option: str, text: str, shape: str) -> dict[str, Any]:
 def check_complete(
     option: str, given: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition]
 ) -> None:
-    """Offsets that a user gives name every partition that is read, and no other."""
+    """Offsets in an option must name every partition that is read, and no other."""
     wanted = set(partitions)
     missing, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
     if missing or unknown:
-        told = [f"missing: {', '.join(map(str, missing))}"] if missing else []
-        told += [f"not read: {', '.join(map(str, unknown))}"] if unknown else []
+        parts = [f"missing: {', '.join(map(str, missing))}"] if missing else []
+        parts += [f"not read: {', '.join(map(str, unknown))}"] if unknown else []
         raise InvalidSettingError(
-            option, as_json(given), f"one offset for each partition; {'; '.join(told)}"
+            option, as_json(given), f"one offset for each partition; {'; '.join(parts)}"
         )
 
 
 def starting(
     options: Options, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]
 ) -> Offsets:
-    """The first offset to read, for each partition."""
+    """The first offset to read in each partition."""
     times = _times(options, "starting", bounds)
     if times is not None:
         found = access.offsets_at(times)
         if options["startingOffsetsByTimestampStrategy"] == "error":
             _check_found(options, times, found)
         return {tp: bounds[tp].latest if at is None else at for tp, at in found.items()}
-    place = options["startingOffsets"]
-    if place is None:
-        place = EARLIEST if options.is_batch else LATEST
-    return _resolved("startingOffsets", place, bounds)
+    offsets = options["startingOffsets"]
+    if offsets is None:
+        offsets = EARLIEST if options.is_batch else LATEST
+    return _resolved("startingOffsets", offsets, bounds)
 
 
 def ending(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]) -> Offsets:
-    """The first offset that a batch does not read, for each partition."""
+    """The end offset of a batch, exclusive, in each partition."""
     times = _times(options, "ending", bounds)
     if times is not None:
         found = access.offsets_at(times)
@@ -161,14 +158,14 @@ def ending(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, 
 
 
 def check_order(options: Options, start: Offsets, end: Offsets) -> None:
-    """Refuse an end before the start where the user gave both. Where one of them follows from what
-    is there now, a partition can be empty in between."""
+    """Fail if an end is before its start and the user set both. If one of them depends on the
+    current offsets, the range of a partition may be empty."""
     by_time = _has_times(options, "starting"), _has_times(options, "ending")
     given = options["startingOffsets"], options["endingOffsets"]
     for tp in sorted(end):
         is_given = [
-            timed or (isinstance(place, dict) and place[tp] >= 0)
-            for timed, place in zip(by_time, given, strict=True)
+            timed or (isinstance(offsets, dict) and offsets[tp] >= 0)
+            for timed, offsets in zip(by_time, given, strict=True)
         ]
         if all(is_given) and start[tp] > end[tp]:
             raise InvalidSettingError(
@@ -186,7 +183,7 @@ def _has_times(options: Options, side: str) -> bool:
 def _times(
     options: Options, side: str, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int] | None:
-    """The time to look for in each partition; None when no option has one."""
+    """The timestamp to look up in each partition; None if no option has one."""
     for_all = options.values.get(f"{side}Timestamp")
     if for_all is not None:
         return dict.fromkeys(bounds, for_all)
@@ -209,17 +206,17 @@ def _check_found(
             "startingTimestamp" if for_all else "startingOffsetsByTimestamp",
             times[missing[0]],
             f"{', '.join(map(str, missing))} has no record at that time or later; set "
-            f"startingOffsetsByTimestampStrategy=latest to begin at the end there",
+            f"startingOffsetsByTimestampStrategy=latest to start at the end",
         )
 
 
 def _resolved(
-    option: str, place: Offsets | int, bounds: Mapping[TopicPartition, Bounds]
+    option: str, offsets: Offsets | int, bounds: Mapping[TopicPartition, Bounds]
 ) -> Offsets:
-    if not isinstance(place, int):
-        check_complete(option, place, bounds)
+    if not isinstance(offsets, int):
+        check_complete(option, offsets, bounds)
     found: Offsets = {}
     for tp, bound in bounds.items():
-        at = place if isinstance(place, int) else place[tp]
+        at = offsets if isinstance(offsets, int) else offsets[tp]
         found[tp] = {LATEST: bound.latest, EARLIEST: bound.earliest}.get(at, at)
     return found

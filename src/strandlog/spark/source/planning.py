@@ -1,15 +1,14 @@
-"""Which offsets a batch reads, and how they are divided among tasks. Pure decisions.
+"""Decides which offsets a batch reads and how they are divided into tasks.
 
-    limited       how far a micro-batch goes when it may not go to the end: each partition in
-                  proportion to what it has, so that all get on
-    split         the ranges of one batch as tasks: at most `max_records` in each, and at least
-                  `min_tasks` of them where there is enough to share
+    limited       where a micro-batch ends if it may not read everything: each partition gets a
+                  share in proportion to its records
+    split         the ranges of a batch as tasks: at most `max_records` in each, and at least
+                  `min_tasks` of them if there are enough records
 
-The rules of splitting and limiting are those of Spark's Kafka source, so that its users find what
-they know. Not so the default: without `minPartitions` a range is split for as many tasks as Spark
-runs at once, as long as each of them gets SMALLEST_TASK_RECORDS. And whoever sees the index of a
-partition, as those who read its folder do, can say where to cut it, so that tasks have about as
-many bytes each and share no batch; otherwise they have about as many offsets each.
+Both follow the rules of Spark's Kafka source, with another default: without `minPartitions` a range
+is split into as many tasks as Spark runs at once, if each gets SMALLEST_TASK_RECORDS. A caller that
+knows the index of a partition (`FolderAccess`) says where to cut a range, so that tasks get about
+the same number of bytes and share no batch; otherwise they get about the same number of offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
 
-# A range and how many pieces are wanted → where to cut it, ascending.
+# A range and the number of pieces → where to cut it, ascending.
 Cut = Callable[[OffsetRange, int], list[int]]
 
 
@@ -51,14 +50,14 @@ def limited(
     found: dict[TopicPartition, int] = {}
     for tp, size in sizes.items():
         share = limit * size / total
-        # Less than one would never get on.
+        # At least one, or the partition would never advance.
         step = math.ceil(share) if share < 1 else math.floor(share)
         found[tp] = min(start.get(tp, 0) + step, end[tp])
     return found
 
 
 def evenly(whole: OffsetRange, pieces: int) -> list[int]:
-    """Cuts that leave nearly as many offsets in each piece."""
+    """Cuts that leave about the same number of offsets in each piece."""
     return [whole.start + whole.size * number // pieces for number in range(1, pieces)]
 
 
@@ -70,7 +69,7 @@ def split(
     cores: int,
     cut: Cut = evenly,
 ) -> list[OffsetRange]:
-    """The ranges as tasks. What `max_records` asks for is exact, so that `cut` is not asked."""
+    """The ranges as tasks. `max_records` is exact, so it does not use `cut`."""
     parts = [part for each in ranges for part in _split_by_size(each, max_records)]
     total = sum(part.size for part in parts)
     wanted = min_tasks
@@ -90,8 +89,8 @@ def _split_by_size(whole: OffsetRange, max_records: int | None) -> list[OffsetRa
 def _split_proportionally(
     parts: list[OffsetRange], wanted: int, total: int, cut: Cut
 ) -> list[OffsetRange]:
-    """Large ranges into pieces in proportion to their size; those that are smaller than a fair
-    share stay whole, and the others share what is left."""
+    """Split large ranges in proportion to their size; ranges smaller than a fair share stay whole,
+    and the others share the remaining tasks."""
     small = [part for part in parts if part.size * wanted < total]
     large = [part for part in parts if part.size * wanted >= total]
     left_tasks = max(1, wanted - len(small))

@@ -1,20 +1,21 @@
-"""The source: topics as DataFrames, in batches and as streams.
+"""Batch and stream readers: options to ranges to tasks to Arrow batches.
 
     driver    options ─▶ partitions and bounds ─▶ ranges ─▶ tasks      (offsets.py, planning.py)
-    task      range ─▶ raw batches ─▶ Arrow columns ─▶ Spark           (access.py, decoding.py)
+    task      range ─▶ raw batches ─▶ Arrow columns ─▶ Spark           (access.py, decoder.py)
 
-Spark keeps the offsets of each micro-batch in its checkpoint before it runs, and reads the same
-ranges again after a crash: a log does not change, so neither does the answer.
+Spark stores the offsets of each micro-batch in its checkpoint before it runs, and reads the same
+ranges again after a crash; a log does not change, so the rows are the same.
 
-What was deleted before it was read, or does not follow what was read before, is an error or a
-warning (continuity.py). Tasks look too: a topic can be deleted between planning and reading.
+Records that were deleted before they were read, or that do not follow those read before, are an
+error or a warning (continuity.py). Tasks check too, because a topic can be deleted between planning
+and reading.
 
-Progress is committed to the group `groupId` when the next micro-batch is planned, and before that
-by a listener where there is one (progress.py). Spark calls the reader's own `commit` later, and for
-the last batch of a bounded run never.
+Progress is committed to `groupId` when the next micro-batch is planned, and earlier by the query
+listener if there is one (progress.py). The reader's own `commit` is not used: Spark calls it later,
+and never for the last batch of a bounded run.
 
-Spark pickles readers and calls their methods in other processes. So a reader holds options only,
-and opens what it needs where it needs it.
+Spark pickles readers and calls their methods in other processes. So a reader has only options, and
+opens the log where it needs it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from strandlog.spark.source.continuity import (
     Plan,
     beyond_end,
     continued,
-    gone,
+    deleted,
     is_other_topic,
     past_latest,
     planned,
@@ -80,7 +81,7 @@ COMMIT_RETRY_SECONDS = 10.0
 
 
 class RangePartition(InputPartition):
-    """One task's part, and the id of the topic that it was planned for."""
+    """The range of one task, and the id of the topic that it was planned for."""
 
     def __init__(self, wanted: OffsetRange, topic_id: str | None = None) -> None:
         super().__init__(wanted)
@@ -89,7 +90,7 @@ class RangePartition(InputPartition):
 
 
 class RangeReader:
-    """What reading a range takes, in batches and streams alike."""
+    """Plans tasks and reads ranges, for batches and streams. Pickles."""
 
     def __init__(self, options: Options, decoder: Decoder, cores: int) -> None:
         self.options = options
@@ -112,7 +113,7 @@ class RangeReader:
         return [RangePartition(part, bounds[part.tp].topic_id) for part in parts]
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The records of a task, as Arrow. Without any task Spark makes one that has no range."""
+        """The records of a task, as Arrow; none for the empty task that Spark may add."""
         if isinstance(partition, RangePartition):
             return self.read(partition.wanted, partition.topic_id)
         return iter(())
@@ -125,14 +126,14 @@ class RangeReader:
             closing(open_access(self.options, in_task=True)) as access,
         ):
             try:
-                # Brokers are asked for records by the topic's name, so the id is compared before
-                # and after: what was read in between is of the topic that was planned for.
+                # Fetch requests name the topic, so the id is compared before and after: then the
+                # records in between are of the topic that was planned for.
                 if not self._is_topic(access, wanted, topic_id):
                     return
                 yield from self._read(access, wanted)
                 self._is_topic(access, wanted, topic_id)
             except TopicNotFoundError:
-                check_losses([gone(wanted.tp, wanted.start)], self.options)
+                check_losses([deleted(wanted.tp, wanted.start)], self.options)
 
     def _is_topic(self, access: LogAccess, wanted: OffsetRange, topic_id: str | None) -> bool:
         if topic_id is None or not is_other_topic(topic_id, access.topic_id(wanted.tp)):
@@ -141,12 +142,12 @@ class RangeReader:
         return False
 
     def _leave_out(self, error: UndecodableBatchError) -> None:
-        """Fail at a batch that cannot be decoded, or go on without it and say so."""
+        """Fail at a batch that cannot be decoded, or skip it with a warning."""
         if self.options["failOnDataLoss"]:
             raise DataLossError(
-                f"{error}. Set failOnDataLoss=false to go on without these records"
+                f"{error}. Set failOnDataLoss=false to skip these records"
             ) from error
-        logger.warning("%s; going on without these records (failOnDataLoss=false)", error)
+        logger.warning("%s; skipping these records (failOnDataLoss=false)", error)
 
     def _read(self, access: LogAccess, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         left = wanted
@@ -156,7 +157,7 @@ class RangeReader:
                     yield from self._decoder.decode(piece, left, self._leave_out)
                 return
             except OffsetOutOfRangeError as error:
-                # Deleted between planning and reading; what lies before error.offset was read.
+                # Deleted between planning and reading; records before error.offset were read.
                 if error.offset < error.start_offset:
                     end = min(error.start_offset, left.end)
                     loss = trimmed(left.tp, max(left.start, error.offset), end)
@@ -168,20 +169,20 @@ class RangeReader:
 
 
 def check_losses(losses: list[Loss], options: Options) -> None:
-    """Fail, or go on and say so, as the options ask."""
+    """Fail, or log a warning, as `failOnDataLoss` says."""
     if not losses:
         return
-    told = "; ".join(map(str, losses))
+    text = "; ".join(map(str, losses))
     if options["failOnDataLoss"]:
         raise DataLossError(
-            f"{told}. Records were deleted before they were read: give the topic a longer "
-            f"retention, or set failOnDataLoss=false to go on without them"
+            f"{text}. Records were deleted before they were read: use a longer retention, or set "
+            f"failOnDataLoss=false to skip them"
         )
-    logger.warning("%s; going on without these records (failOnDataLoss=false)", told)
+    logger.warning("%s; skipping these records (failOnDataLoss=false)", text)
 
 
 def ends_of(access: LogAccess, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where partitions end; nothing is asked when there are none to ask about."""
+    """Where partitions end; sends no request for an empty list."""
     return access.ends(partitions) if partitions else {}
 
 
@@ -191,14 +192,14 @@ def plan(
     until: StreamOffset,
     bounds: Mapping[TopicPartition, Bounds],
 ) -> Plan:
-    """What lies between two sets of offsets, by the bounds and, where they are in doubt, the ends
-    of the partitions."""
+    """The ranges between two sets of offsets; looks up the ends of partitions if the bounds are not
+    enough to tell."""
     doubtful = {*past_latest(done.offsets, bounds), *past_latest(until.offsets, bounds)}
     return planned(done, until, bounds, ends_of(access, sorted(doubtful)))
 
 
 class BatchReader(DataSourceReader):
-    """A DataFrame of what there is now."""
+    """Reads a DataFrame of the records that exist now."""
 
     def __init__(self, reader: RangeReader) -> None:
         self._reader = reader
@@ -220,18 +221,18 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A DataFrame that goes on."""
+    """Reads a streaming DataFrame."""
 
     def __init__(self, reader: RangeReader) -> None:
         self._reader = reader
         self._options = reader.options
         self._access: LogAccess | None = None
-        self._frozen_end: Offsets | None = None  # where a bounded run ends
-        self._triggered_at: float | None = None  # when a micro-batch was last due
-        self._seen: dict[TopicPartition, Bounds] = {}  # by the last look
+        self._frozen_end: Offsets | None = None  # where an availableNow run ends
+        self._triggered_at: float | None = None  # when the last micro-batch was triggered
+        self._seen: dict[TopicPartition, Bounds] = {}  # at the last look-up
         self._latest: Offsets = {}
-        self._shown: Offsets = {}  # what the group was told last
-        self._show_after = 0.0  # not before this time, after a failure
+        self._committed: Offsets = {}  # what was committed to the group last
+        self._commit_after = 0.0  # time of the next attempt after a failure
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_access": None}
@@ -245,7 +246,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen = self._opened().bounds()
         return self._seen
 
-    # -- where it stands -----------------------------------------------------------------------
+    # -- offsets -------------------------------------------------------------------------------
 
     @hide_traceback()
     def initialOffset(self) -> dict[str, Any]:
@@ -256,7 +257,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._document(start)
 
     def _document(self, offsets: Offsets) -> dict[str, Any]:
-        """Offsets by the last look, as Spark keeps them."""
+        """Offsets, with the topic ids of the last look-up, as Spark stores them."""
         ids = {tp.topic: self._seen[tp].topic_id for tp in offsets if tp in self._seen}
         return as_document(offsets, {name: at for name, at in ids.items() if at is not None})
 
@@ -285,18 +286,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = {tp: at for tp, at in begin.items() if tp in self._frozen_end}
             target = {tp: min(self._frozen_end[tp], self._latest[tp]) for tp in begin}
         end = {tp: max(at, target[tp]) for tp, at in begin.items()}
-        # What was lost is reported with a micro-batch, once, and not at every look.
+        # A loss is reported once, with a micro-batch, not at every call.
         if self._should_wait(begin, end) and not losses:
             return start
         end = self._within(begin, end, limit)
         document = self._document(end)
         if end == done.offsets and done.topic_ids.items() <= document.get(TOPIC_IDS, {}).items():
-            return start  # the same text, also without ids: Spark would run an empty micro-batch
+            return start  # unchanged text, or Spark would run an empty micro-batch
         return document
 
     def _should_wait(self, begin: Offsets, end: Offsets) -> bool:
-        """Whether there is too little for a micro-batch, and there is still time. The first one is
-        due at once, as in Spark's Kafka source: it would be empty otherwise, not later."""
+        """Whether there are too few records for a micro-batch, and still time to wait. The first
+        one runs at once, as in Spark's Kafka source: it would be empty otherwise, not later."""
         least = self._options["minOffsetsPerTrigger"]
         if least is None or self._frozen_end is not None:
             return False
@@ -327,7 +328,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @hide_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         done, until = stream_offset(start), stream_offset(end)
-        # After a restart a batch is planned again without a look at where everything ends.
+        # After a restart Spark plans a batch again without calling latestOffset first.
         is_seen = until.offsets.keys() <= self._seen.keys()
         bounds = self._seen if is_seen else self._opened().bounds(until.offsets)
         found = plan(self._opened(), done, until, bounds)
@@ -338,16 +339,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read_partition(partition)
 
     def _commit_progress(self, done: Mapping[TopicPartition, int]) -> None:
-        """Everything below these offsets was processed: show it to whoever looks at lag."""
+        """Commit offsets below which everything was processed, so that the group shows the lag."""
         group = self._options["groupId"]
-        if group is None or not done or done == self._shown or time.monotonic() < self._show_after:
-            return  # an idle query asks many times a second
+        if (
+            group is None
+            or not done
+            or done == self._committed
+            or time.monotonic() < self._commit_after
+        ):
+            return  # an idle query calls this many times a second
         try:
             self._opened().commit_offsets(group, done)
-            self._shown = dict(done)
+            self._committed = dict(done)
         except StrandlogError as error:
-            self._show_after = time.monotonic() + COMMIT_RETRY_SECONDS
-            logger.warning("progress could not be committed to group %r: %s", group, error)
+            self._commit_after = time.monotonic() + COMMIT_RETRY_SECONDS
+            logger.warning("cannot commit progress to group %r: %s", group, error)
 
     def stop(self) -> None:
         if self._access is not None:
@@ -356,7 +362,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class InvalidStream(DataSourceStreamReader):
-    """A stream whose options are wrong, and says so when it is asked where it begins."""
+    """A stream with invalid options; raises the error at the first call."""
 
     def __init__(self, reason: StrandlogError) -> None:
         self._reason = reason

@@ -10,5 +10,5 @@ pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 from strandlog.spark.formats.decoder import as_text  # noqa: E402
 
 
-def test_what_is_no_text_is_shown_as_well_as_can_be() -> None:
+def test_bytes_that_are_not_utf8_become_replacement_characters() -> None:
     assert as_text(pa.array([b"a\xffb", None, b"c"])).to_pylist() == ["a\ufffdb", None, "c"]

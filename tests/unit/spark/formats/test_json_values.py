@@ -61,7 +61,7 @@ def parsed(values: Sequence[bytes | None], schema: Any = SCHEMA) -> tuple[list[A
         (b"\xff", None, True),
     ],
 )
-def test_a_value_among_good_ones(value: bytes | None, number: int | None, is_bad: bool) -> None:
+def test_a_value_among_valid_ones(value: bytes | None, number: int | None, is_bad: bool) -> None:
     good = b'{"id": 1, "name": "a", "all": [1, 2]}'
     rows, bad = parsed([good, value, good, None, good])
     assert [row["id"] for row in rows] == [1, number, 1, None, 1]
@@ -70,13 +70,13 @@ def test_a_value_among_good_ones(value: bytes | None, number: int | None, is_bad
     assert (alone[0]["id"], bad) == (number, [0] if is_bad else [])
 
 
-def test_nothing_at_all() -> None:
+def test_no_values() -> None:
     assert parsed([]) == ([], [])
     nothing = {"id": None, "name": None, "all": None}
     assert parsed([None, None]) == ([nothing, nothing], [])
 
 
-def test_no_column_of_the_value_is_wanted() -> None:
+def test_a_schema_without_columns_of_the_value() -> None:
     assert parsed([b'{"id": 1}', b"oops", None], pa.schema([])) == ([], [1])
 
 
@@ -96,7 +96,7 @@ def test_one_bad_field_leaves_the_others() -> None:
     assert bad == [0]
 
 
-def test_a_bad_row_costs_as_much_as_a_good_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_row_takes_no_more_work_than_a_valid_one(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 2000
     attempts: list[int] = []
     one_by_one: list[int] = []
@@ -221,7 +221,7 @@ def test_a_value_of_ten_megabytes() -> None:
         (spark_types.StructType().add("in", spark_types.VariantType()), "bad.in"),
     ],
 )
-def test_a_type_that_cannot_be_parsed_is_refused(kind: Any, path: str) -> None:
+def test_a_type_that_cannot_be_parsed_is_an_error(kind: Any, path: str) -> None:
     options = parse_options(
         BATCH, {"bootstrap.servers": "x:1", "subscribe": "t", "valueFormat": "json"}
     )
@@ -231,7 +231,7 @@ def test_a_type_that_cannot_be_parsed_is_refused(kind: Any, path: str) -> None:
     assert f"column {path} as" in str(caught.value)
 
 
-def test_a_column_that_must_not_be_null_is_refused() -> None:
+def test_a_not_null_column_is_an_error() -> None:
     options = parse_options(
         BATCH, {"bootstrap.servers": "x:1", "subscribe": "t", "valueFormat": "json"}
     )

@@ -9,7 +9,7 @@ from strandlog.spark.source.continuity import (
     Bounds,
     beyond_end,
     continued,
-    gone,
+    deleted,
     past_latest,
     planned,
     recreated,
@@ -41,21 +41,21 @@ def at(offset: int | None, ids: dict[str, str] | None = None) -> StreamOffset:
         (at(5), Bounds(0, 9, "new"), 5, []),  # a checkpoint without ids
     ],
 )
-def test_where_a_query_goes_on(
+def test_where_a_query_continues(
     done: StreamOffset, bounds: Bounds, start: int, losses: list[object]
 ) -> None:
     ends = dict.fromkeys(past_latest(done.offsets, {A: bounds}), bounds.latest)
     assert continued(done, {A: bounds}, ends) == ({A: start}, losses)
 
 
-def test_an_open_transaction_is_no_end() -> None:
+def test_an_open_transaction_is_not_the_end_of_a_partition() -> None:
     assert past_latest({A: 8}, {A: Bounds(0, 5)}) == [A]
     assert continued(at(8), {A: Bounds(0, 5)}, {A: 9}) == ({A: 8}, [])
 
 
-def test_a_deleted_topic_leaves_the_others_where_they_are() -> None:
+def test_a_deleted_topic_does_not_change_the_offsets_of_others() -> None:
     found = continued(StreamOffset({A: 5, B: 6}, {}), {B: Bounds(0, 9)}, {})
-    assert found == ({B: 6}, [gone(A, 5)])
+    assert found == ({B: 6}, [deleted(A, 5)])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_deleted_topic_leaves_the_others_where_they_are() -> None:
         (at(9, OLD), at(4, NEW), Bounds(0, 4, "new"), (0, 4), [recreated(A, 9)]),
         (at(4, OLD), at(4, NEW), Bounds(0, 4, "new"), (0, 4), [recreated(A, 4)]),
         (at(1, OLD), at(4, OLD), Bounds(0, 9, "new"), None, [recreated(A, 1)]),
-        (at(3), at(7), None, None, [gone(A, 3)]),
+        (at(3), at(7), None, None, [deleted(A, 3)]),
         (at(5), at(5), None, None, []),
     ],
 )
@@ -91,7 +91,7 @@ def test_what_a_batch_reads(
     assert found.losses == losses
 
 
-def test_a_loss_says_which_offsets() -> None:
-    assert str(trimmed(A, 5, 7)) == "offsets 5 to 6 of a-0 are gone"
-    assert "a-0 is gone" in str(gone(A, 5))
+def test_a_loss_names_its_offsets() -> None:
+    assert str(trimmed(A, 5, 7)) == "offsets 5 to 6 of a-0 were deleted"
+    assert "a-0 was deleted" in str(deleted(A, 5))
     assert "deleted and created again" in str(recreated(A, 5))

@@ -32,7 +32,7 @@ def access(tmp_path: Path, log: strandlog.Log) -> Iterator[FolderAccess]:
         yield access
 
 
-def test_one_partition_feeds_many_tasks_with_as_many_bytes_each(
+def test_one_partition_is_split_into_tasks_of_equal_size_in_bytes(
     log: strandlog.Log, access: FolderAccess
 ) -> None:
     producer = log.producer()
@@ -44,14 +44,14 @@ def test_one_partition_feeds_many_tasks_with_as_many_bytes_each(
     assert sum(sizes[:cut]) == pytest.approx(sum(sizes[cut:]), rel=0.25)
 
 
-def test_a_batch_that_no_index_divides_is_cut_by_offsets(
+def test_a_batch_without_index_entries_is_cut_by_offsets(
     log: strandlog.Log, access: FolderAccess
 ) -> None:
     log.producer().send_batch("t", [b"x"] * 1000)
     assert access.cut(OffsetRange(TP, 0, 1000), 4) == [250, 500, 750]
 
 
-def test_a_folder_that_is_not_there_is_told_by_its_whole_name(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error_with_its_absolute_path(tmp_path: Path) -> None:
     options = parse_options(BATCH, {"path": str(tmp_path / "nowhere"), "subscribe": "t"})
     with pytest.raises(UnknownLayoutError, match=r"/nowhere is not .*: there is no such folder"):
         FolderAccess(options)

@@ -56,7 +56,7 @@ def test_skewed_partitions_are_split_in_proportion() -> None:
 
 
 @given(RANGES, st.integers(1, 10**6))
-def test_a_limited_batch_gets_on_and_stays_within_its_limit(
+def test_a_limited_batch_advances_and_stays_within_its_limit(
     ranges: list[OffsetRange], limit: int
 ) -> None:
     start = {each.tp: each.start for each in ranges}
@@ -68,7 +68,7 @@ def test_a_limited_batch_gets_on_and_stays_within_its_limit(
     assert all(taken.values())
 
 
-def test_tasks_are_cut_where_the_index_says_unless_their_size_was_asked_for() -> None:
+def test_tasks_are_cut_at_index_entries_unless_their_size_is_set() -> None:
     def cut(whole: OffsetRange, pieces: int) -> list[int]:
         return [whole.start + number for number in range(1, pieces)]
 

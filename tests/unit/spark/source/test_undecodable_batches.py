@@ -48,13 +48,13 @@ def values(found: Iterator[object]) -> list[bytes]:
     return [value for table in found for value in table.column("value").to_pylist()]  # type: ignore[attr-defined]
 
 
-def test_a_query_fails_with_the_batch_and_the_way_out(folder: Path) -> None:
+def test_an_undecodable_batch_fails_the_query_and_the_error_says_what_to_do(folder: Path) -> None:
     found = reader(folder).read(OffsetRange(TP, 0, 9))
     with pytest.raises(DataLossError, match=r"t-0.*2 to 4.*gzip.*failOnDataLoss=false"):
         values(found)
 
 
-def test_a_lenient_query_reads_everything_else_and_warns(
+def test_without_fail_on_data_loss_an_undecodable_batch_is_skipped_with_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -65,7 +65,7 @@ def test_a_lenient_query_reads_everything_else_and_warns(
 
 
 @pytest.mark.parametrize("why", BAD_RECORDS)
-def test_every_kind_of_poison_is_left_out(tmp_path: Path, why: str) -> None:
+def test_every_kind_of_undecodable_batch_is_skipped(tmp_path: Path, why: str) -> None:
     with strandlog.open(tmp_path) as log:
         log.create_topic("t")
         target = log.broker.catalog.log("t", 0)
@@ -76,7 +76,7 @@ def test_every_kind_of_poison_is_left_out(tmp_path: Path, why: str) -> None:
     assert values(found) == [b"before", b"after"]
 
 
-def test_bytes_that_were_damaged_on_their_way_are_not_left_out() -> None:
+def test_a_damaged_batch_is_not_skipped() -> None:
     damaged = bytearray(batch(b"a", timestamp=START_MS))
     damaged[-1] ^= 1
     options = parse_options(BATCH, {"path": "unused", "subscribe": "t"})

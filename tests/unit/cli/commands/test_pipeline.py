@@ -1,7 +1,8 @@
-"""The file with Spark's log of `strandlog pipeline run`."""
+"""The `strandlog pipeline` command, without Spark."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def exit_code(*arguments: str) -> object:
     with pytest.raises(SystemExit) as ended:
-        run(["pipeline", "run", *arguments])
+        run(["pipeline", *arguments])
     return ended.value.code
 
 
@@ -50,7 +51,7 @@ def test_a_pipeline_that_raises_keeps_its_spark_log(
         raise error
 
     monkeypatch.setattr(command, "run_pipeline", fail)
-    assert exit_code(str(file)) == 1
+    assert exit_code("run", str(file)) == 1
     [log] = file.parent.glob("strandlog-p-*.log")
     assert log.read_text() == "java.lang.OutOfMemoryError\n"
     assert f"Spark's log: {log}" in capsys.readouterr().err
@@ -62,5 +63,25 @@ def test_a_pipeline_that_ends_well_keeps_its_spark_log_only_if_it_was_asked_for(
 ) -> None:
     monkeypatch.setattr(command, "run_pipeline", lambda *_, log, **__: log.write_text("fine\n"))
     named = ["--log", str(file.parent / "spark.log")] if is_named else []
-    assert exit_code(str(file), *named) == 0
+    assert exit_code("run", str(file), *named) == 0
     assert [path.name for path in file.parent.glob("*.log")] == ["spark.log"] * is_named
+
+
+def test_a_file_with_problems_is_printed_by_line_and_not_run(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text('[pipeline]\nname = "x"\n')
+    assert exit_code("validate", str(file)) == 1
+    assert f"{file}:1:" in capsys.readouterr().out
+    assert exit_code("run", str(file)) == 1
+    printed = capsys.readouterr().err
+    assert "bootstrap" in printed
+    assert "Traceback" not in printed
+
+
+def test_list_prints_the_target_of_each_source_and_sink(file: Path, capsys: Any) -> None:
+    assert exit_code("list", str(file), "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["kind"], row["name"], row["target"]) for row in rows] == [
+        ("source", "flights", "topic flights"),
+        ("sink", "flights-console-", "console"),
+    ]

@@ -36,6 +36,6 @@ def test_a_full_disk_is_told_in_the_brokers_log_once_and_not_for_each_request(
             remote.producer().send("t", b"x")
     finally:
         broker.stop()
-    told = [line for line in log.read_text().splitlines() if "records are refused" in line]
+    told = [line for line in log.read_text().splitlines() if "records are rejected" in line]
     assert len(told) == 1
-    assert f"appends are refused below {no_disk_has} (log.min.free.bytes)" in told[0]
+    assert f"appends are rejected below {no_disk_has} (log.min.free.bytes)" in told[0]

@@ -32,7 +32,7 @@ def test_sends_are_refused_before_the_disk_is_really_full(desk: Desk) -> None:
     desk.log.create_topic("other")
     sent = fill_up(desk)
     assert desk.disk.free_bytes("data") < MIB
-    with pytest.raises(DiskFullError, match=r"refused below 1048576 \(log.min.free.bytes\)"):
+    with pytest.raises(DiskFullError, match=r"rejected below 1048576 \(log.min.free.bytes\)"):
         desk.log.producer(acks=0).send_batch("other", [b"x"])
     consumer = member(desk)
     assert len(drain(consumer)) == sent, "reading works"

@@ -22,7 +22,7 @@ from typing import TypeVar
 from tests.support.broker_harness import NEW, T0, T1, TIMEOUT_MS, U0, TransactionBench
 
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import FlushJob
+from strandlog.broker.runtime import FlushJob
 from strandlog.errors import ConcurrentTransactionsError, ProducerError, TransactionError
 from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.storage.work import run_inline

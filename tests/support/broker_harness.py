@@ -15,9 +15,8 @@ from tests.support.log_builders import START_MS, batch, uuids
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import FlushJob
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.runtime import InlineRuntime
+from strandlog.broker.runtime import FlushJob, InlineRuntime
 from strandlog.broker.topics.topic import OFFSETS_TOPIC
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError, StrandlogError

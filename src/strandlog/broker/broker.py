@@ -31,7 +31,7 @@ from uuid import UUID
 
 from strandlog.broker.compacted_table import CompactedTable, TableSpec
 from strandlog.broker.context import IN_PROCESS_HOST
-from strandlog.broker.durability import Durability, FlushJob
+from strandlog.broker.durability import Durability
 from strandlog.broker.facade.records import RecordRequests
 from strandlog.broker.facade.transactions import TransactionRequests
 from strandlog.broker.fetch import (
@@ -41,9 +41,9 @@ from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.maintenance import Maintenance
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.produce import RecordAppender
-from strandlog.broker.runtime import InlineRuntime, Runtime
+from strandlog.broker.runtime import FlushJob, InlineRuntime, Runtime
 from strandlog.broker.timers import Timers
-from strandlog.broker.topics.admin import TopicAdmin
+from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import Catalog
 from strandlog.broker.topics.topic import (
     OFFSETS_TOPIC,

@@ -32,15 +32,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from strandlog.broker.fetch import DelayedFetches
-from strandlog.broker.runtime import Runtime
+from strandlog.broker.runtime import FlushJob, Runtime
 from strandlog.clock import Clock
 from strandlog.config.setting import MAX_LONG
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import StorageError
-from strandlog.storage.partition.flush import FlushPlan
 from strandlog.storage.partition.log import PartitionLog
 
 OnDurable = Callable[[StorageError | None], None]
@@ -50,13 +48,6 @@ MAX_JOBS = 64  # of one group commit
 RESERVED_JOBS = 16  # of those, for partitions that only requests of many partitions wait for
 BULK_PARTITIONS = 16  # a request that waits for more of them is one of many partitions
 NEVER_MS = 2**62  # flush.ms at or above this never flushes
-
-
-class FlushJob(NamedTuple):
-    """One partition's flush; any thread may execute the plan."""
-
-    log: PartitionLog
-    plan: FlushPlan
 
 
 class Durability:

@@ -1,4 +1,5 @@
-"""`Runtime`, the interface to threads that the caller supplies, and an inline implementation.
+"""`Runtime`, the interface to threads that the caller supplies, an inline implementation, and
+`FlushJob`.
 
 The broker starts no threads and never waits. Whoever opens it supplies a runtime, through which the
 broker asks for everything that takes long or has to happen later:
@@ -16,10 +17,30 @@ deferred result is complete when the call returns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strandlog.config.setting import MAX_INT
-from strandlog.storage.work import Work, run_inline
+from strandlog.storage.partition.flush import FlushPlan
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import Parallel, Step, Work, run_inline, yield_control
+
+__all__ = [
+    "FlushJob",
+    "InlineRuntime",
+    "Parallel",
+    "Runtime",
+    "Step",
+    "Work",
+    "run_inline",
+    "yield_control",
+]
+
+
+class FlushJob(NamedTuple):
+    """One partition's flush; any thread may execute the plan."""
+
+    log: PartitionLog
+    plan: FlushPlan
 
 
 class Runtime(Protocol):

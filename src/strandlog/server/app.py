@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.durability import FlushJob
+from strandlog.broker.runtime import FlushJob
 from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.broker import BrokerSettings, broker_settings

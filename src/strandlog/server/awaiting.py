@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from strandlog.broker.runtime import Work
 from strandlog.errors import StorageError
 from strandlog.server.core import ServerCore
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.work import Work
 
 T = TypeVar("T")
 

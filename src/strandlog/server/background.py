@@ -27,11 +27,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.runtime import Parallel, Step, Work, yield_control
 from strandlog.clock import Clock, stopwatch
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.server.memory import request_budget, response_budget
 from strandlog.server.turns import SLICE_SECONDS, Turns
-from strandlog.storage.work import Parallel, Step, Work, yield_control
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from strandlog.broker.broker import Broker
 from strandlog.broker.durability import OnDurable
 from strandlog.broker.metrics import Metrics
+from strandlog.broker.runtime import Work, run_inline
 from strandlog.errors import StorageError
 from strandlog.model import Buffer
 from strandlog.server.background import ServerRuntime
 from strandlog.server.memory import ByteBudget, request_budget, response_budget
 from strandlog.server.turns import Turns
 from strandlog.storage.partition.log import AppendResult, PartitionLog
-from strandlog.storage.work import Work, run_inline
 
 
 class ServerCore:

@@ -18,13 +18,13 @@ from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.fetch import FetchPartition, FetchPartitionData, FetchRequest
 from strandlog.broker.produce import NOTHING_CHECKED, Checked
+from strandlog.broker.runtime import run_inline
 from strandlog.errors import InvalidRecordError, StrandlogError, TopicNotFoundError
 from strandlog.model import IsolationLevel, PartitionRecords, TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.partitioner import key_hash
 from strandlog.server.background import as_future
 from strandlog.server.core import ServerCore
-from strandlog.storage.work import run_inline
 
 CONTEXT = RequestContext()
 DEFAULT_READ_BYTES = 1024 * 1024

@@ -9,10 +9,9 @@ from strandlog.broker.durability import (
     MAX_JOBS,
     RESERVED_JOBS,
     Durability,
-    FlushJob,
 )
 from strandlog.broker.fetch import DelayedFetches
-from strandlog.broker.runtime import InlineRuntime
+from strandlog.broker.runtime import FlushJob, InlineRuntime
 from strandlog.broker.timers import Timers
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError

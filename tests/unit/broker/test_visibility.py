@@ -9,9 +9,9 @@ from tests.support.log_builders import batch, open_dir, small_settings
 
 from strandlog.broker import fetch as fetches
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import Durability, FlushJob
+from strandlog.broker.durability import Durability
 from strandlog.broker.fetch import DelayedFetches, FetchPartition, FetchRequest, FetchResult
-from strandlog.broker.runtime import InlineRuntime
+from strandlog.broker.runtime import FlushJob, InlineRuntime
 from strandlog.broker.timers import Timers
 from strandlog.broker.visibility import Visibility
 from strandlog.config.tables.broker import broker_settings

@@ -13,7 +13,7 @@ from uuid import UUID
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.runtime import Runtime
-from strandlog.broker.topics.admin import TopicAdmin
+from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import Catalog
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
 from strandlog.broker.topics.topic import Topic, check_topic_name, forbid_internal

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_requests import Wire
+from tests.support.waiting import eventually
 
 from strandlog.broker.topics.topic import OFFSETS_TOPIC
 
@@ -158,8 +159,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(
     plain = Producer({"bootstrap.servers": shared_broker.address})
     send(plain, topic, "after")
     assert read(shared_broker, topic) == []
-    time.sleep(1.2)
-    assert read(shared_broker, topic) == ["after"]
+    eventually(lambda: read(shared_broker, topic) == ["after"], "the transaction is aborted")
     with pytest.raises(KafkaException):
         slow.commit_transaction(PATIENCE_S)
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.clients import CLIENTS
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import eventually
 
 PROGRAM = Path(__file__).parent / "member.py"
 NAMES = [client.name for client in CLIENTS]
@@ -88,16 +88,14 @@ class Group:
 
     def settle(self, *shares: int) -> None:
         """Wait until the living members share all partitions like this, in any order."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        seen: list[list[int]] = []
-        while time.monotonic() < deadline:
+
+        def is_shared() -> bool:
             seen = [member.share for member in self.members]
             partitions = sorted(number for share in seen for number in share)
             sizes = sorted(len(share) for share in seen)
-            if partitions == list(range(PARTITIONS)) and sizes == sorted(shares):
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"the members hold {seen}")
+            return partitions == list(range(PARTITIONS)) and sizes == sorted(shares)
+
+        eventually(is_shared, f"shares of {sorted(shares)}", PATIENCE_SECONDS)
 
     def kill(self, member: Member) -> None:
         self.members.remove(member)
@@ -114,14 +112,14 @@ class Group:
     def wait_until_read(self, *members: Member) -> None:
         """Every message was read by one of these, and committed."""
         wanted = {str(number) for number in range(self._sent)}
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        missing = wanted
-        while missing and time.monotonic() < deadline:
+
+        def is_read() -> bool:
             for member in members:
                 member.listen()
-                missing = missing - set(member.read)
-            time.sleep(0.05)
-        assert not missing, f"{len(missing)} of {self._sent} were read by nobody"
+                wanted.difference_update(member.read)
+            return not wanted
+
+        eventually(is_read, f"all {self._sent} messages are read", PATIENCE_SECONDS)
 
 
 @contextlib.contextmanager

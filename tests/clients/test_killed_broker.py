@@ -8,13 +8,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.clients.clients import CLIENTS
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import eventually
 
 PROGRAM = Path(__file__).parent / "writer.py"
 TOPIC = "t"
@@ -23,10 +23,7 @@ TOPIC = "t"
 def _wait_until_written(broker: BrokerProcess, size_bytes: int) -> int:
     """Wait until the log has grown beyond a size; its size then."""
     log = broker.data / f"{TOPIC}-0" / f"{0:020}.log"
-    deadline = time.monotonic() + 30
-    while not log.exists() or log.stat().st_size <= size_bytes:
-        assert time.monotonic() < deadline, "nothing is written"
-        time.sleep(0.02)
+    eventually(lambda: log.exists() and log.stat().st_size > size_bytes, "the log grows")
     return log.stat().st_size
 
 

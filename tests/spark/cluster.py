@@ -20,13 +20,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from tests.support.java_options import QUICK_JAVA
+from tests.support.waiting import eventually
 
 from strandlog.spark.java import java_home
 
@@ -180,9 +180,12 @@ def _kill(pid: int) -> None:
 
 def _wait_for(look: Callable[[], Found | None], what: str) -> Found:
     """What a look finds, as soon as it finds something."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (found := look()) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE_SECONDS} s for {what}")
-        time.sleep(0.1)
-    return found
+    found: list[Found | None] = []
+
+    def is_found() -> bool:
+        found[:] = [look()]
+        return found[0] is not None
+
+    eventually(is_found, what, PATIENCE_SECONDS)
+    assert found[0] is not None
+    return found[0]

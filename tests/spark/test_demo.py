@@ -7,10 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("jvm")
@@ -47,10 +47,7 @@ def test_ctrl_c_stops_the_demo_with_all_its_processes(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     ) as demo:
         try:
-            deadline = time.monotonic() + 120
-            while not _started(tmp_path):
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
+            eventually(lambda: _started(tmp_path), "the demo starts its processes", 120)
             demo.send_signal(signal.SIGINT)
             assert demo.wait(90) == 130
         finally:

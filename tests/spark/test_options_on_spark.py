@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.numbered_values import NOW_MS, fill
+from tests.support.waiting import eventually
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition
@@ -108,19 +108,13 @@ def test_a_micro_batch_waits_for_its_minimum_until_the_delay(
     fill(client, topic, 6)
     patient, hasty = start("patient", "1h"), start("hasty", "2s")
     try:
-        end = time.monotonic() + 60
-        while not rows(hasty) and time.monotonic() < end:
-            time.sleep(0.1)
-        while not rows(patient) and time.monotonic() < end:
-            time.sleep(0.1)
+        eventually(lambda: rows(hasty) and rows(patient), "both queries read")
         assert rows(hasty) == rows(patient) == [6], "the first one is due at once"
         fill(client, topic, 6)
-        while len(rows(hasty)) < 2 and time.monotonic() < end:
-            time.sleep(0.1)
+        eventually(lambda: len(rows(hasty)) == 2, "the hasty query reads again")
         assert (rows(hasty), rows(patient)) == ([6, 6], [6])
         fill(client, topic, 6)
-        while len(rows(patient)) < 2 and time.monotonic() < end:
-            time.sleep(0.1)
+        eventually(lambda: len(rows(patient)) == 2, "the patient query reads again")
         assert rows(patient) == [6, 12]
     finally:
         patient.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.numbered_values import fill
+from tests.support.waiting import eventually
 
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition
@@ -52,10 +52,7 @@ def stream(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Any
 
 def wait_for(told: Callable[[], Any], wanted: Any) -> None:
     """Listeners are told in a thread of Spark's."""
-    end = time.monotonic() + 60
-    while told() != wanted and time.monotonic() < end:
-        time.sleep(0.1)
-    assert told() == wanted
+    eventually(lambda: told() == wanted, f"{wanted} in the reports")
 
 
 def committed(client: WireClient, group: str) -> dict[str, dict[int, int]]:

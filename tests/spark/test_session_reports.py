@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, ok
 from tests.support.numbered_values import fill
+from tests.support.waiting import eventually
 
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import InvalidSettingError
@@ -25,13 +24,6 @@ def shown(broker: BrokerProcess, name: str) -> dict[str, Any]:
         found = ok(http.get("/api/v1/pipelines"))["pipelines"]
     mine: dict[str, Any] = next((each for each in found if each["name"] == name), {})
     return {**mine, "queries": {each["last"]["name"]: each["last"] for each in mine["queries"]}}
-
-
-def wait_for(told: Callable[[], Any]) -> None:
-    end = time.monotonic() + 60
-    while not told():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def stream(spark: Any, broker: BrokerProcess, topic: str) -> Any:
@@ -57,13 +49,13 @@ def test_a_query_is_shown_while_it_runs_and_when_it_has_ended(
     )
     try:
         name = spark.sparkContext.appName
-        wait_for(lambda: topic in shown(broker, name)["queries"])
+        eventually(lambda: topic in shown(broker, name)["queries"], "the query is reported")
         found = shown(broker, name)
         assert found["state"] == "running"
         assert (found["queries"][topic]["rows"], found["queries"][topic]["lag"]) == (100, 0)
     finally:
         query.stop()
-    wait_for(lambda: shown(broker, name)["state"] == "stopped")
+    eventually(lambda: shown(broker, name)["state"] == "stopped", "the query is reported")
 
 
 def test_a_query_that_only_writes_is_shown_and_one_of_another_format_is_not(
@@ -86,7 +78,10 @@ def test_a_query_that_only_writes_is_shown_and_one_of_another_format_is_not(
     )
     try:
         name = spark.sparkContext.appName
-        wait_for(lambda: topic in shown(broker, name)["queries"] and other.lastProgress)
+        eventually(
+            lambda: topic in shown(broker, name)["queries"] and other.lastProgress,
+            "the query is reported",
+        )
         assert f"{topic}-other" not in shown(broker, name)["queries"]
     finally:
         for query in (mine, other):
@@ -107,7 +102,7 @@ def test_a_query_that_fails_is_shown_with_the_reason(
     with pytest.raises(Exception, match="out of milk"):
         query.awaitTermination(60)
     name = spark.sparkContext.appName
-    wait_for(lambda: shown(broker, name)["state"] == "failed")
+    eventually(lambda: shown(broker, name)["state"] == "failed", "the query is reported")
     assert "out of milk" in shown(broker, name)["error"]
     assert "\n" not in shown(broker, name)["error"]
 

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import eventually
 from tools.gen_grpc import TARGET, generate
 
 from strandlog.protocol.rpc import log_pb2 as messages
@@ -160,7 +161,7 @@ def test_following_gets_what_comes_later(log: Any) -> None:
     thread = threading.Thread(target=follow)
     thread.start()
     for number in range(3):
-        time.sleep(0.1)
+        eventually(lambda sent=number: len(found) == sent, "the stream delivers each record")  # type: ignore[misc]
         request = messages.ProduceRequest(
             topic=topic, records=[record(b"%d" % number)], acks=messages.ACKS_LEADER
         )

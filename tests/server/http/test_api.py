@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer
 from tests.support.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
 from tests.support.server import RunningBroker
+from tests.support.waiting import eventually
 
 from strandlog import RemoteLog, connect
 from strandlog.config.tables.topic import TOPIC_SETTINGS
@@ -115,15 +116,15 @@ def test_a_list_has_sizes_and_leaves_internal_topics_out(api: httpx.Client) -> N
 
 def test_rates_come_with_the_second_look(api: httpx.Client) -> None:
     make(api, "rated")
-    deadline = time.monotonic() + PATIENCE_S
-    rate, sent = None, 0
-    while not rate and time.monotonic() < deadline:
+    row: dict[str, Any] = {}
+
+    def rate_of_topic() -> float:
         send(api, "rated", *["x" * 100] * 50)
-        sent += 50
-        [row] = [each for each in ok(api.get("topics"))["topics"] if each["name"] == "rated"]
-        rate = row["produced_records_per_second"]
-        time.sleep(0.1)
-    assert rate
+        [found] = [each for each in ok(api.get("topics"))["topics"] if each["name"] == "rated"]
+        row.update(found)
+        return found["produced_records_per_second"] or 0.0
+
+    rate = eventually(rate_of_topic, "a rate from two snapshots")
     assert row["produced_bytes_per_second"] > 100 * rate * 0.9
     rates = ok(api.get("cluster"))["rates"]
     assert rates["produced_records_per_second"] > 0

@@ -25,8 +25,8 @@ from tests.support.http_client import (
     problem,
 )
 from tests.support.server import RunningBroker
+from tests.support.waiting import eventually
 
-from strandlog.server.http.listener import STALL_SECONDS
 from strandlog.server.http.live import MAX_CLIENTS
 from strandlog.testing.server import ServerThread
 
@@ -127,7 +127,6 @@ def test_a_tail_shows_records_as_they_come(client: httpx.Client, broker: Running
     send(client, topic, "before")
     query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False}
     with client_of(broker) as other, events(client, **query) as found:
-        time.sleep(0.3)
         for number in range(3):
             body = {"records": [{"key": f"k{number}", "value_json": {"n": number}}]}
             ok(other.post(f"/api/v1/topics/{topic}/records", json=body))
@@ -173,7 +172,6 @@ def test_a_tail_through_a_filter_finds_what_is_rare(
         client_of(broker) as other,
         events(client, **query, path="n", equals="7", format="plain") as found,
     ):
-        time.sleep(0.3)
         send(other, topic, *(f'{{"n": {n}}}' for n in range(1000)))
         told = first(found, "records")
         [record] = told["records"]
@@ -228,20 +226,13 @@ def test_only_so_many_streams(broker: RunningBroker) -> None:
         problem(client.get(LIVE), 503)
         for each in open_ones:
             each.close()
-        until(lambda: live_clients(client) == 0)
+        eventually(lambda: live_clients(client) == 0, "the live clients are gone")
 
 
 def live_clients(client: httpx.Client) -> int:
     text = client.get("/metrics").text
     [line] = [line for line in text.splitlines() if line.startswith("strandlog_live_clients ")]
     return int(float(line.split()[1]))
-
-
-def until(is_so: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_S + STALL_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def resident_mb(broker: BrokerProcess) -> float:
@@ -266,7 +257,7 @@ def check_clients_that_do_not_read(broker: BrokerProcess, client: httpx.Client) 
         connection.connect((host, int(port)))
         connection.sendall(f"GET {LIVE}?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         idle.append(connection)
-    until(lambda: live_clients(client) == 10)
+    eventually(lambda: live_clients(client) == 10, "ten live clients")
     before = resident_mb(broker)
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5})
     ends = time.monotonic() + 6
@@ -275,7 +266,7 @@ def check_clients_that_do_not_read(broker: BrokerProcess, client: httpx.Client) 
             producer.produce(topic, b"x" * 10_000)
         producer.flush(PATIENCE_S)
     assert resident_mb(broker) - before < 60
-    until(lambda: live_clients(client) == 0)
+    eventually(lambda: live_clients(client) == 0, "the live clients are gone")
     for connection in idle:
         connection.close()
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.support.kafka_requests import Wire, create_topic
+from tests.support.waiting import eventually
 
 from strandlog.record.batch_header import CRC_POSITION
 from strandlog.record.builder import build_batch
@@ -38,10 +39,14 @@ def name(stem: str) -> str:
 
 def settled(ask: Callable[[], int]) -> int:
     """The first code that is not due to something that is still being made."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (code := int(ask())) in NOT_YET and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return code
+    codes: list[int] = []
+
+    def is_settled() -> bool:
+        codes.append(int(ask()))
+        return codes[-1] not in NOT_YET
+
+    eventually(is_settled, "an answer other than 'not yet'")
+    return codes[-1]
 
 
 def sent(wire: Wire, topic: str, records: bytes, transactional_id: str | None = None) -> int:
@@ -183,9 +188,7 @@ def test_a_setting_that_is_not_known_can_be_taken_back(wire: Wire) -> None:
         }
         return {row.name: row.value for row in answer.configs if row.config_source == 1}
 
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not own() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(own, "the topic has settings of its own")
     assert own() == {"segment.ms": "123456"}
 
 
@@ -198,10 +201,7 @@ def test_a_topic_that_is_named_twice_is_described_with_all_that_was_asked_for(wi
         [folder] = wire.ask(35, 4, topics=wanted).results
         return sorted(row.partition_index for each in folder.topics for row in each.partitions)
 
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while described() != [0, 2] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert described() == [0, 2]
+    eventually(lambda: described() == [0, 2], "both partitions are described")
 
 
 # -- times ---------------------------------------------------------------------------------------
@@ -239,9 +239,7 @@ def test_a_time_leads_to_what_the_reader_may_see(wire: Wire) -> None:
     assert [at(LATEST_TIME, level) for level in (0, 1)] == [(NOW_MS, 0), (-1, -1)]
     ended = {"transactional_id": transactional_id, "committed": True, **who}
     assert settled(lambda: int(wire.ask(26, 3, **ended).error_code)) == OK
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while at(-1, 1) != (-1, 2) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: at(-1, 1) == (-1, 2), "the transaction ends")
     for level in (0, 1):
         assert at(NOW_MS, level) == (NOW_MS, 0)
         assert at(LATEST_TIME, level)[1] == 1  # the marker

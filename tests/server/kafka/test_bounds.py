@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.kafka_requests import Wire, create_topic, produce
 from tests.support.server import RunningBroker
+from tests.support.waiting import eventually_in_loop
 
 from strandlog.clock import SystemClock
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
@@ -196,8 +197,7 @@ def test_over_the_limit_a_peer_that_does_not_move_is_closed_and_one_that_does_is
         stuck.stalled = 60
         budget.hold(stuck, 40)
         budget.hold(slow, 80)
-        while not stuck.is_closed:
-            await asyncio.sleep(0.01)
+        await eventually_in_loop(lambda: stuck.is_closed, "the stuck connection is closed")
         assert not slow.is_closed
         assert budget.total == 80
         assert budget.closed == 1

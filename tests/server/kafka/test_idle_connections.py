@@ -8,6 +8,8 @@ import struct
 import time
 from pathlib import Path
 
+from tests.support.waiting import eventually_in_loop
+
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
@@ -56,8 +58,7 @@ async def _check(server: Server, clients: list[Client], clock: FakeClock) -> Non
     await busy.ask(3, 4, TOPIC + b"\1")  # creates the topic
     fetch = struct.pack(">iiiib", -1, LONG_WAIT_MS, 1, 10**6, 0) + TOPIC
     waiting.send(1, 4, fetch + struct.pack(">iiqi", 1, 0, 0, 10**6))
-    while not server.metrics()["waiting_fetches"]:
-        await asyncio.sleep(0.01)
+    await eventually_in_loop(lambda: server.metrics()["waiting_fetches"], "a fetch waits")
     clock.advance(IDLE_MS - 100)
     await busy.ask(18, 0)
     clock.advance(200)

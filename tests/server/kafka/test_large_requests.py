@@ -12,6 +12,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_requests import Wire, build, create_topic, encode, produce, request_header
 from tests.support.server import RunningBroker
+from tests.support.waiting import eventually_in_loop
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import DataError
@@ -258,8 +259,7 @@ def test_large_requests_of_many_connections_are_decoded_a_few_at_a_time(tmp_path
         await asyncio.to_thread(client)
         assert max(seen) <= most
         assert len(seen) >= 8
-        while server.door.connections():
-            await asyncio.sleep(0.01)
+        await eventually_in_loop(lambda: not server.door.connections(), "all are closed")
         assert gate.total == 0
 
     _in_server(tmp_path, act)

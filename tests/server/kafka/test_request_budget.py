@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.kafka_requests import Wire, create_topic
+from tests.support.waiting import eventually
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.kafka.framing import FrameSplitter
@@ -38,13 +39,6 @@ def serve(tmp_path: Path, settings: dict[str, Any], client: Callable[[Server, in
             await server.stop()
 
     asyncio.run(run())
-
-
-def eventually(is_true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def framed(api_key: int, version: int, body: bytes) -> bytes:

@@ -25,12 +25,12 @@ from tests.support.kafka_requests import (
     request_header,
     topic_id_of,
 )
-from tests.support.server import RunningBroker
 
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import ATTRIBUTES_POSITION, TRANSACTIONAL_BIT
 from strandlog.record.builder import build_batch
 from strandlog.server.kafka.handlers import declared_apis
+from strandlog.testing.server import ServerThread
 
 CORRUPT_MESSAGE, UNKNOWN_TOPIC, MESSAGE_TOO_LARGE, OUT_OF_ORDER, DUPLICATE_SEQUENCE = (
     2,
@@ -235,7 +235,7 @@ def test_a_topic_that_is_gone_and_its_namesake_are_told_apart_by_their_ids(wire:
 
 @pytest.mark.parametrize(("version", "code"), [(12, UNKNOWN_TOPIC), (13, UNKNOWN_TOPIC_ID)])
 def test_a_long_poll_hears_that_its_topic_is_deleted(
-    wire: Wire, shared_broker: RunningBroker, version: int, code: int
+    wire: Wire, shared_broker: ServerThread, version: int, code: int
 ) -> None:
     name = f"waited-for-{version}"
     topic_id = create_topic(wire, name)
@@ -245,7 +245,9 @@ def test_a_long_poll_hears_that_its_topic_is_deleted(
         other.ask(18, 0)
         started = time.monotonic()
         other.send(_fetch_frame(version, {**ref, "partitions": [part]}))
-        time.sleep(0.2)
+        shared_broker.wait_until(
+            lambda server: server.metrics()["waiting_fetches"] > 0, "the fetch waits"
+        )
         wire.ask(20, 6, topics=[{"name": name, "topic_id": None}])
         answer = other.answer(1, version)
     assert time.monotonic() - started < 10
@@ -335,7 +337,7 @@ def test_a_batch_that_is_sent_again_is_answered_with_its_old_offset(
     ],
 )
 def test_a_length_that_is_only_announced_does_not_kill_the_broker(
-    wire: Wire, shared_broker: RunningBroker, api_key: int, version: int, body: bytes
+    wire: Wire, shared_broker: ServerThread, api_key: int, version: int, body: bytes
 ) -> None:
     wire.send(request_header(api_key, version, 1) + body)
     with pytest.raises(ConnectionError):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_requests import Wire, create_topic, produce
+from tests.support.waiting import eventually
 
 from strandlog.record.builder import build_batch
 
@@ -90,9 +91,8 @@ def offset_of(wire: Wire, topic: str, timestamp: int) -> int:
 
 
 def wait_for_space(disk: Path, at_least: int) -> None:
-    """Wait until files are gone; the test's own timeout is the bound."""
-    while free_bytes(disk) < at_least:
-        time.sleep(0.01)
+    """Wait until files are gone."""
+    eventually(lambda: free_bytes(disk) >= at_least, f"{at_least} free bytes")
 
 
 @pytest.mark.timeout(60)
@@ -174,5 +174,7 @@ def test_the_reserve_comes_back_when_there_is_space(broker: BrokerProcess, disk:
         [row] = wire.ask(20, 6, topics=[{"name": "old", "topic_id": None}], timeout=1000).responses
         assert row.error_code == 0, row.error_message
         assert not reserve.exists(), "the deletion had nothing else to write to"
-        while not reserve.exists() or os.stat(reserve).st_blocks * 512 < RESERVE_BYTES:
-            time.sleep(0.01)
+        eventually(
+            lambda: reserve.exists() and os.stat(reserve).st_blocks * 512 >= RESERVE_BYTES,
+            "the reserve is filled again",
+        )

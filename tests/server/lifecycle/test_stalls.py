@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually_in_loop
 
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
 from strandlog.server.kafka.api import KAFKA_APIS, warm_up
-from strandlog.server.loop_monitor import BEAT_SECONDS
 from strandlog.storage.files import DiskFiles
 
 SYNC_SECONDS = 0.05
@@ -98,7 +98,6 @@ class Scene:
             sent = time.monotonic()
             await self._pinger.ask(18, 0)
             worst = max(worst, time.monotonic() - sent)
-            await asyncio.sleep(0.01)
         await task
         return time.monotonic() - began, worst
 
@@ -178,8 +177,9 @@ def test_retention_and_compaction_hold_nobody_up(tmp_path: Path, policy: str) ->
         assert not metrics.retention_segments + metrics.compactions, "not before the disk is slow"
 
         async def until_cleaned() -> None:
-            while not (metrics.retention_segments > 8 or metrics.compactions):
-                await asyncio.sleep(0.05)
+            await eventually_in_loop(
+                lambda: metrics.retention_segments > 8 or metrics.compactions, "files are cleaned"
+            )
 
         took, worst = await scene.worst_ping(asyncio.wait_for(until_cleaned(), 60))
         assert took > SYNC_SECONDS
@@ -205,9 +205,12 @@ def test_the_figures_tell_what_happened(tmp_path: Path) -> None:
         parked = asyncio.ensure_future(
             scene.worker.ask(1, 4, wait + struct.pack(">iiqi", 1, 0, 3, 10**6))
         )
-        while not scene.server.metrics()["waiting_fetches"]:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(4 * BEAT_SECONDS)
+        await eventually_in_loop(
+            lambda: scene.server.metrics()["waiting_fetches"], "the second fetch waits"
+        )
+        await eventually_in_loop(
+            lambda: scene.server.metrics()["event_loop_delay_seconds"]["count"], "a measured delay"
+        )
         taken = scene.server.metrics()
         assert taken["produced_records"] == 3
         assert taken["fetched_records"] == 3, "the second fetch goes on behind them"
@@ -242,7 +245,9 @@ def test_a_handler_that_takes_long_is_named_once_a_second(
         assert scene.server.metrics()["slow_handlers"] == 5
         complaints = [each for each in caplog.messages if "ApiVersions kept" in each]
         assert len(complaints) == 1
-        await asyncio.sleep(0.2)
-        assert scene.server.metrics()["event_loop_delay_seconds"]["max_seconds"] > 0.03
+        await eventually_in_loop(
+            lambda: scene.server.metrics()["event_loop_delay_seconds"]["max_seconds"] > 0.03,
+            "the delay is measured",
+        )
 
     play(tmp_path, act)

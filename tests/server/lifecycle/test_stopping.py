@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import eventually
 
 import strandlog
 from strandlog.broker.durability import Durability
@@ -96,10 +97,10 @@ def test_sigterm_answers_what_is_under_way_and_leaves_a_clean_folder(broker: Bro
         for _ in range(20):
             writer.sendall(_produce(b"t", batch))
         # The long poll was sent before the batches, so it is parked once they are in the log.
-        deadline = time.monotonic() + 60
-        while _log_bytes(broker.data / "t-0") < 20 * len(batch):
-            assert time.monotonic() < deadline, "the broker reads what was sent"
-            time.sleep(0.01)
+        eventually(
+            lambda: _log_bytes(broker.data / "t-0") >= 20 * len(batch),
+            "the broker reads what was sent",
+        )
         assert broker.process is not None
         began = time.monotonic()
         os.kill(broker.process.pid, signal.SIGTERM)

@@ -15,6 +15,7 @@ import pytest
 from tests.server.spark_access.report_server import hang_up_on, listening
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, http_address, http_broker, ok
+from tests.support.waiting import eventually
 
 pytest.importorskip("pyspark", reason="reports come out of Spark")
 
@@ -48,13 +49,6 @@ def reporters() -> Iterator[Callable[..., Reporter]]:
         each.end("stopped")
 
 
-def wait_for(told: Callable[[], Any]) -> None:
-    end = time.monotonic() + 20
-    while not told():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 # -- all is well ---------------------------------------------------------------------------------
 
 
@@ -72,7 +66,7 @@ def test_a_broker_accepts_and_shows_what_is_reported(
         for number in range(50):
             reporter.add(REPORT._replace(name=f"query {number}", watermark="x" * 300, lag=None))
         path = "/api/v1/pipelines/a%2Fb%20%C3%A9%3F"
-        wait_for(lambda: client.get(path).status_code == 200)
+        eventually(lambda: client.get(path).status_code == 200, "a report arrives")
         assert ok(client.get(path))["ui_url"] == "http://127.0.0.1:4040"
         reporter.end("failed", "why: " + "x" * 5000)
         shown = ok(client.get(path))
@@ -91,13 +85,13 @@ def test_reports_are_sent_together_and_only_once(
     with listening() as server:
         reporter = reporters(server.address)
         reporter.set_state("running")
-        wait_for(lambda: server.told)
+        eventually(lambda: server.told, "a report arrives")
         for number in range(200):
             reporter.add(REPORT._replace(batch_id=number))
             reporter.add(REPORT._replace(name="other", batch_id=number))
-        wait_for(lambda: len(server.told) == 2)
+        eventually(lambda: len(server.told) == 2, "a report arrives")
         reporter.add(REPORT._replace(batch_id=200))
-        wait_for(lambda: len(server.told) == 3)
+        eventually(lambda: len(server.told) == 3, "a report arrives")
         reporter.end("stopped")
     assert [len(each["queries"]) for each in server.told] == [0, 2, 1, 0]
     assert [each["state"] for each in server.told] == ["running"] * 3 + ["stopped"]
@@ -112,10 +106,10 @@ def test_an_idle_batch_does_not_hide_the_rate_of_the_one_before(
     with listening() as server:
         reporter = reporters(server.address)
         reporter.set_state("running")
-        wait_for(lambda: server.told)
+        eventually(lambda: server.told, "a report arrives")
         reporter.add(REPORT)
         reporter.add(REPORT._replace(batch_id=4, rows=0, rows_per_second=0.0, batch_ms=9, lag=0))
-        wait_for(lambda: len(server.told) == 2)
+        eventually(lambda: len(server.told) == 2, "a report arrives")
         [query] = server.told[1]["queries"]
         assert query == {**REPORT._asdict(), "batch_id": 4, "lag": 0}
 
@@ -129,10 +123,10 @@ def test_an_idle_pipeline_sends_heartbeats(
         reporter = reporters(server.address, is_alive=lambda: is_alive)
         reporter.set_state("running")
         reporter.add(REPORT)
-        wait_for(lambda: len(server.told) >= 4)
+        eventually(lambda: len(server.told) >= 4, "a report arrives")
         assert sum(len(each["queries"]) for each in server.told) == 1
         is_alive = False
-        wait_for(lambda: server.told[-1]["state"] == "stopped")
+        eventually(lambda: server.told[-1]["state"] == "stopped", "a report arrives")
         count = len(server.told)
         reporter.add(REPORT)
         time.sleep(0.3)
@@ -156,7 +150,7 @@ def test_an_unreachable_server_causes_one_warning_and_no_delay(
     for number in range(1000):
         reporter.add(REPORT._replace(batch_id=number))
     assert time.monotonic() - began < 5
-    wait_for(lambda: warnings(caplog))
+    eventually(lambda: warnings(caplog), "a report arrives")
     time.sleep(0.5)  # some more attempts
     reporter.end("stopped")
     [told] = warnings(caplog)
@@ -172,7 +166,7 @@ def test_a_slow_server_delays_only_the_reporter(
         began = time.monotonic()
         reporter.set_state("running")
         reporter.add(REPORT)
-        wait_for(lambda: warnings(caplog))
+        eventually(lambda: warnings(caplog), "a report arrives")
         reporter.end("stopped")
         assert time.monotonic() - began < 5
     assert "timed out" in warnings(caplog)[0]
@@ -186,9 +180,9 @@ def test_a_server_that_rejects_reports_causes_one_warning(
         server.status = status
         reporter = reporters(server.address)
         reporter.add(REPORT)
-        wait_for(lambda: server.refused >= 3)
+        eventually(lambda: server.refused >= 3, "a report arrives")
         server.status = 204
-        wait_for(lambda: server.told)
+        eventually(lambda: server.told, "a report arrives")
         reporter.end("stopped")
     [told] = warnings(caplog)
     assert f"HTTP {status}" in told
@@ -212,13 +206,13 @@ def test_a_broker_that_restarts_on_another_port_receives_all_reports_again(
             place[:] = [ReportAddress(False, "127.0.0.1", first.server_port)]
             reporter.add(REPORT)
             reporter.add(REPORT._replace(name="other"))
-            wait_for(lambda: first.told)
+            eventually(lambda: first.told, "a report arrives")
         place.clear()
         reporter.add(REPORT._replace(batch_id=4))
-        wait_for(lambda: warnings(caplog))
+        eventually(lambda: warnings(caplog), "a report arrives")
         with listening() as second:
             place[:] = [ReportAddress(False, "127.0.0.1", second.server_port)]
-            wait_for(lambda: second.told)
+            eventually(lambda: second.told, "a report arrives")
             told = {each["name"]: each["batch_id"] for each in second.told[0]["queries"]}
             assert told == {"orders": 4, "other": 3}
             reporter.end("stopped")
@@ -242,11 +236,11 @@ def test_a_killed_broker_shows_the_pipeline_again_after_its_restart(tmp_path: Pa
     try:
         reporter.add(REPORT)
         reporter.add(REPORT._replace(name="other"))
-        wait_for(lambda: queries() == ["orders", "other"])
+        eventually(lambda: queries() == ["orders", "other"], "a report arrives")
         broker.stop(signal.SIGKILL)
         broker.start()  # on the same port for Kafka, and another one for HTTP
         reporter.add(REPORT)
-        wait_for(lambda: queries() == ["orders", "other"])
+        eventually(lambda: queries() == ["orders", "other"], "a report arrives")
     finally:
         reporter.end("stopped")
         assert broker.stop() == 0
@@ -258,12 +252,12 @@ def test_a_closed_connection_is_reopened_without_a_warning(
     with listening() as server:
         reporter = reporters(server.address)
         reporter.add(REPORT)
-        wait_for(lambda: server.told)
+        eventually(lambda: server.told, "a report arrives")
         time.sleep(2 * module.INTERVAL_SECONDS)
         for connection in server.connections:
             hang_up_on(connection)
         reporter.add(REPORT._replace(batch_id=4))
-        wait_for(lambda: len(server.told) == 2)
+        eventually(lambda: len(server.told) == 2, "a report arrives")
     assert warnings(caplog) == []
 
 
@@ -273,7 +267,7 @@ def test_an_undelivered_last_report_is_no_error(
     with listening() as server:
         reporter = reporters(server.address)
         reporter.add(REPORT)
-        wait_for(lambda: server.told)
+        eventually(lambda: server.told, "a report arrives")
     reporter.end("stopped")
     assert warnings(caplog) == []
 

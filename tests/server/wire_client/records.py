@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
+
+from tests.support.waiting import eventually
 
 from strandlog.client.wire.client import WireClient
 from strandlog.client.wire.coordinator import TransactionDescription
@@ -98,15 +99,13 @@ def error_in(client: WireClient, tp: TopicPartition, batch: bytes | bytearray) -
 
 def wait_until_ended(client: WireClient, name: str) -> None:
     """Kafka answers before the markers are written; who asks at once sees what was before."""
-    state = ""
-    for _ in range(200):
+
+    def is_complete() -> bool:
         found = client.describe_transactions([name])[name]
         assert isinstance(found, TransactionDescription), found
-        state = found.state
-        if state.startswith("Complete"):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{name} is still {state}")
+        return found.state.startswith("Complete")
+
+    eventually(is_complete, f"the end of transaction {name}")
 
 
 def end_txn(client: WireClient, name: str, producer: ProducerIdentity, *, commit: bool) -> None:

@@ -268,18 +268,21 @@ def test_a_mapping_goes_when_its_last_slice_goes(tmp_path: Path) -> None:
 
 
 HOLD_LOCK = """
-import fcntl, os, sys, time
+import fcntl, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 fcntl.flock(fd, fcntl.LOCK_EX)
 print("locked", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD_LOCK, path], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD_LOCK, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "locked\n"

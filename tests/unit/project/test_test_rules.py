@@ -1,0 +1,83 @@
+"""Rules for the tests themselves: no sleeping, no retries, no counts of examples, tiers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+IN_PROGRAM = re.compile(r"^ *time\.sleep\(", re.MULTILINE)
+TESTS = Path(__file__).parents[2]
+TIERS = {"unit", "server", "clients", "browser", "spark", "soak"}
+PROGRAMS = {"attack", "corrupt", "crash"}  # `python -m tests.attack`, `make crash`
+# Programs pace their load and choose random moments for kills. The others are listed with a reason.
+MAY_SLEEP = {
+    "support/waiting.py": "the one place that waits by polling",
+    "clients/writer.py": "a producer at a fixed pace",
+    "soak/broker_kills.py": "a program: random times between kills",
+    "soak/transaction_kills.py": "a program: random times between kills",
+    "soak/spark_kills.py": "a program: random times between kills",
+    "soak/exactly_once_worker.py": "a program: slow enough to be killed half-way",
+    "server/grpc/test_service.py": "memory is measured after streams had time to fill it",
+    "server/http/test_bounds.py": "a client that sends a header every tenth of a second",
+    "server/lifecycle/test_stalls.py": "a disk and a handler that are slow",
+    "server/lifecycle/test_stopping.py": "a broker that waits for a client that does not read",
+    "server/spark_access/report_server.py": "a server that is slow to answer",
+    "server/spark_access/test_cluster_access.py": "a cache that expires by the system clock",
+    "server/spark_access/test_reporter.py": "nothing is sent for a while",
+    "spark/test_session_on_spark.py": "a Python worker that is slow to start",
+    "unit/server/test_peer_budget.py": "patience is measured by the event loop's clock",
+}
+
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(TESTS.rglob("*.py")):
+        name = path.relative_to(TESTS).as_posix()
+        if name.split("/", maxsplit=1)[0] not in PROGRAMS:
+            yield name, ast.parse(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.Module]:
+    return dict(_modules())
+
+
+def _sleeps(tree: ast.Module) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep":
+            return True
+        # asyncio.sleep(0) lets other tasks run once; it does not wait.
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.sleep":
+            if ast.unparse(node.args[0]) != "0":
+                return True
+        elif isinstance(node, ast.Constant) and re.search(
+            r"^ *time\.sleep\(", str(node.value), re.M
+        ):
+            return True  # a program in a string
+    return False
+
+
+def test_no_test_sleeps_where_it_could_wait_for_an_event(modules: dict[str, ast.Module]) -> None:
+    sleeping = {name for name, tree in modules.items() if _sleeps(tree)}
+    assert sleeping - MAY_SLEEP.keys() == set(), "use tests.support.waiting.eventually"
+    assert MAY_SLEEP.keys() - sleeping == set(), "these no longer sleep: remove them from the list"
+
+
+def test_no_test_is_retried_or_counts_its_own_examples(modules: dict[str, ast.Module]) -> None:
+    found = []
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr == "flaky":
+                found.append(f"{name}:{node.lineno} is retried")
+            if isinstance(node, ast.keyword) and node.arg == "max_examples":
+                found.append(f"{name}:{node.value.lineno} has a literal max_examples")
+    allowed = "support/examples.py"
+    assert [each for each in found if not each.startswith(allowed)] == []
+
+
+def test_every_test_is_in_a_tier(modules: dict[str, ast.Module]) -> None:
+    tests = [name for name in modules if name.rsplit("/", maxsplit=1)[-1].startswith("test_")]
+    assert [name for name in tests if name.split("/", maxsplit=1)[0] not in TIERS] == []

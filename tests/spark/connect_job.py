@@ -1,6 +1,6 @@
-"""Reads a topic over Spark Connect, in a process of its own, and prints what it found as JSON.
+"""Reads a topic over Spark Connect, and prints the results as JSON.
 
-A process has one kind of session, and the other tests have the other.
+A process can have only one kind of session, so this one does not share that of the other tests.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def main(address: str, topic: str) -> None:
         spark.read.format("strandlog").options(
             **(options | {"subscribe": "nowhere"})
         ).load().count()
-        refused = ""
-    except Exception as error:  # noqa: BLE001 - whatever a user sees
-        refused = str(error)
+        found_error = ""
+    except Exception as error:  # noqa: BLE001 - any error that a user sees
+        found_error = str(error)
     spark.stop()
-    sys.stdout.write(json.dumps({"batch": values, "stream": written, "refused": refused}) + "\n")
+    sys.stdout.write(json.dumps({"batch": values, "stream": written, "error": found_error}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The source over Spark Connect: a batch, a stream and a mistake."""
+"""The source over Spark Connect: a batch, a stream and an error."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_a_topic_is_read_over_spark_connect(
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["batch"] == list(range(100))
     assert found["stream"] == 100
-    assert "topic 'nowhere' does not exist" in found["refused"]
-    assert "Traceback" not in found["refused"]
-    # Without a listener the source commits by itself, when the next micro-batch is planned.
+    assert "topic 'nowhere' does not exist" in found["error"]
+    assert "Traceback" not in found["error"]
+    # Without a listener the source commits when the next micro-batch is planned.
     offsets = [at.offset for at in client.committed_offsets(topic).values()]
     assert 80 <= sum(offsets) <= 100

@@ -17,6 +17,7 @@ from tests.support.log_builders import START_MS, batch, uuids
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.transactions.markers import Marker
 from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import CorruptSegmentError
@@ -210,7 +211,7 @@ class _Maker:
         data = batch(b"in a transaction", producer=(*producer, 0), transactional=True)
         self.broker.appender.append(log, bytearray(data))
         kind = ControlType.COMMIT if is_committed else ControlType.ABORT
-        self.broker._write_marker(log.tp, kind, producer)
+        self.broker.markers.write(Marker(log.tp, producer), kind)
 
     def _produce_idempotently(self) -> None:
         for partition in range(2):

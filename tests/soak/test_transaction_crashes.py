@@ -16,6 +16,7 @@ from strandlog.broker.deferred import Deferred, Procedure
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.transactions import coordinator as coordinating
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
+from strandlog.broker.transactions.markers import Marker
 from strandlog.broker.transactions.transaction import (
     EMPTY,
     ONGOING,
@@ -77,10 +78,10 @@ def persist_without_waiting(*states: object) -> Persist:
 
 
 def mark_without_waiting(
-    self: TransactionCoordinator, markers: list[Any], kind: ControlType
+    self: TransactionCoordinator, markers: list[Marker], kind: ControlType
 ) -> Procedure[None]:
     for marker in markers:
-        self._effects.write_marker(marker.tp, kind, marker.producer)
+        self._markers.write(marker, kind)
     yield Deferred.done(None)
 
 

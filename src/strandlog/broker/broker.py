@@ -24,7 +24,7 @@ without groups has no such folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from uuid import UUID
@@ -49,25 +49,22 @@ from strandlog.broker.topics.topic import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
 )
-from strandlog.broker.transactions.coordinator import TransactionCoordinator, TransactionEffects
+from strandlog.broker.transactions.coordinator import TransactionCoordinator
+from strandlog.broker.transactions.markers import MarkerWriter
 from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.broker.visibility import Visibility
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import (
     StorageError,
-    TopicNotFoundError,
 )
 from strandlog.model import (
-    ProducerIdentity,
     TopicPartition,
 )
 from strandlog.protocol import transaction_records
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
-from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.files import Files
 from strandlog.storage.folder.log_dir import LogDir, LogDirOptions
-from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import join
 
 MAX_COUNTED_POSITIONS = 10_000  # of one client
@@ -167,17 +164,17 @@ class Broker(RecordRequests, TransactionRequests):
             settings, clock, self.timers, self.offsets_table, lambda: str(new_uuid())
         )
         self.producer_ids = ProducerIds(self.log_dir)
+        self.markers = MarkerWriter(
+            self.log_dir, self.catalog, self.group_coordinator, self.durability, clock
+        )
         self.transaction_coordinator = TransactionCoordinator(
             settings,
             clock,
             self.timers,
             self.transactions_table,
-            TransactionEffects(
-                self.producer_ids.next,
-                self._write_marker,
-                self.durability.when_durable,
-                self._open_transactions,
-            ),
+            self.producer_ids,
+            self.markers,
+            self.durability,
         )
         self._open_services()
         self.group_coordinator.load()
@@ -238,33 +235,6 @@ class Broker(RecordRequests, TransactionRequests):
         for transaction in self.transaction_coordinator.all():
             self.producer_ids.note(transaction.producer_id)
         self.producer_ids.check()
-
-    # -- markers -------------------------------------------------------------------------------
-
-    def _write_marker(
-        self, tp: TopicPartition, kind: ControlType, producer: ProducerIdentity
-    ) -> PartitionLog | None:
-        """End the transaction of a producer in one partition; None if the partition is gone."""
-        try:
-            log = self.catalog.log(*tp)
-        except TopicNotFoundError:
-            return None
-        marker = control_batch(kind, producer.producer_id, producer.epoch, self.clock.now_ms())
-        with self.catalog.changing(log):
-            log.append(marker, is_control=True)
-            self.durability.written(log)
-        if tp.topic == OFFSETS_TOPIC:
-            is_commit = kind is ControlType.COMMIT
-            self.group_coordinator.end_transaction(producer.producer_id, commit=is_commit)
-        return log
-
-    def _open_transactions(self) -> Iterator[tuple[PartitionLog, ProducerIdentity]]:
-        """Every open transaction of every partition."""
-        for log in list(self.log_dir.logs.values()):
-            for producer_id in log.producers.open_transactions():
-                entry = log.producers.get(producer_id)
-                if entry is not None:
-                    yield log, ProducerIdentity(producer_id, entry.epoch)
 
     # -- for the owner of the runtime ------------------------------------------------------------
 

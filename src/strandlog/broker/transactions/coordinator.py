@@ -25,8 +25,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from strandlog.broker.compacted_table import CompactedTable, latest_values
 from strandlog.broker.deferred import Deferred, Procedure, gather, run
-from strandlog.broker.durability import OnDurable
+from strandlog.broker.durability import Durability
 from strandlog.broker.timers import Timer, Timers
+from strandlog.broker.transactions.markers import Marker, MarkerWriter
+from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.broker.transactions.transaction import (
     EMPTY,
     ONGOING,
@@ -70,31 +72,11 @@ EXPIRY_CHECK_MS = 3_600_000
 
 R = TypeVar("R")
 
-WriteMarker = Callable[[TopicPartition, ControlType, ProducerIdentity], PartitionLog | None]
-
-
-class TransactionEffects(NamedTuple):
-    """What other parts of the broker do for the coordinator."""
-
-    new_producer_id: Callable[[], int]
-    # Writes a marker; None if the partition was deleted.
-    write_marker: WriteMarker
-    when_durable: Callable[[PartitionLog, int, OnDurable], None]
-    # Every open transaction of every partition.
-    open_transactions: Callable[[], Iterable[tuple[PartitionLog, ProducerIdentity]]]
-
-
-class _Marker(NamedTuple):
-    """Ends the transaction of a producer in one partition."""
-
-    tp: TopicPartition
-    producer: ProducerIdentity
-
 
 class _WrittenMarker(NamedTuple):
     """A marker that may not be on disk yet."""
 
-    marker: _Marker
+    marker: Marker
     log: PartitionLog
     end_offset: int
 
@@ -108,13 +90,17 @@ class TransactionCoordinator:
         clock: Clock,
         timers: Timers,
         table: CompactedTable,
-        effects: TransactionEffects,
+        producer_ids: ProducerIds,
+        markers: MarkerWriter,
+        durability: Durability,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._timers = timers
         self._table = table
-        self._effects = effects
+        self._producer_ids = producer_ids
+        self._markers = markers
+        self._durability = durability
         self._transactions: dict[str, Transaction] = {}
         self._id_by_producer: dict[int, str] = {}  # by producer id
         self._ids_bytes = 0
@@ -143,16 +129,17 @@ class TransactionCoordinator:
         return self._abort_unknown()
 
     def _abort_unknown(self) -> int:
-        unknown: dict[int, list[_Marker]] = {}
-        for log, producer in list(self._effects.open_transactions()):
-            owner = self._of_producer(producer.producer_id)
-            if owner is None or log.tp not in owner.partitions:
-                unknown.setdefault(producer.producer_id, []).append(_Marker(log.tp, producer))
+        unknown: dict[int, list[Marker]] = {}
+        for marker in list(self._markers.open_transactions()):
+            producer_id = marker.producer.producer_id
+            owner = self._of_producer(producer_id)
+            if owner is None or marker.tp not in owner.partitions:
+                unknown.setdefault(producer_id, []).append(marker)
         for producer_id, markers in unknown.items():
             run(self._abort_partitions(self._id_by_producer.get(producer_id), markers))
         return sum(map(len, unknown.values()))
 
-    def _abort_partitions(self, name: str | None, markers: list[_Marker]) -> Procedure[None]:
+    def _abort_partitions(self, name: str | None, markers: list[Marker]) -> Procedure[None]:
         if name is None or name in self._in_flight:
             yield from self._write_markers(markers, ControlType.ABORT)
         else:
@@ -186,7 +173,7 @@ class TransactionCoordinator:
         transaction = self._transactions.get(name)
         if transaction is None:  # or expired: a producer with an old id gets a new one
             self._check_room(name)
-            producer_id = self._effects.new_producer_id()
+            producer_id = self._producer_ids.next()
             changed = Transaction(name, producer_id, 0, timeout_ms, EMPTY, now_ms)
         elif not is_current(transaction, producer):
             return transaction.identity  # the producer asks again: its last reply was lost
@@ -194,7 +181,7 @@ class TransactionCoordinator:
             yield from self._end(fenced(transaction, now_ms), reply)
             return (yield from self._init(name, timeout_ms, ProducerIdentity(), reply))
         else:
-            new_id = self._effects.new_producer_id() if is_out_of_epochs(transaction) else None
+            new_id = self._producer_ids.next() if is_out_of_epochs(transaction) else None
             changed = initialised(transaction, producer, timeout_ms, new_id, now_ms)
         yield from self._persist(changed, reply)
         return changed.identity
@@ -303,7 +290,7 @@ class TransactionCoordinator:
         """Writes the markers of a decision that is on disk, and then its completion."""
         self._in_flight[decided.transactional_id] = frozenset()
         kind = ControlType.COMMIT if decided.is_commit else ControlType.ABORT
-        markers = [_Marker(tp, decided.identity) for tp in sorted(decided.partitions)]
+        markers = [Marker(tp, decided.identity) for tp in sorted(decided.partitions)]
         yield from self._write_markers(markers, kind)
         # This need not reach the disk: a start that finds the decision writes the markers again.
         yield from self._retry(lambda: self._append(completed(decided, self._clock.now_ms())))
@@ -331,7 +318,7 @@ class TransactionCoordinator:
                 end_offset = log.log_end_offset
         del self._in_flight[name]
 
-    def _write_markers(self, markers: list[_Marker], kind: ControlType) -> Procedure[None]:
+    def _write_markers(self, markers: list[Marker], kind: ControlType) -> Procedure[None]:
         """Writes all markers, then waits for one group commit. Retries those that the disk refuses
         and skips partitions that were deleted."""
         unwritten, written = markers, list[_WrittenMarker]()
@@ -339,7 +326,7 @@ class TransactionCoordinator:
             refused = []
             for marker in unwritten:
                 try:
-                    log = self._effects.write_marker(marker.tp, kind, marker.producer)
+                    log = self._markers.write(marker, kind)
                 except StrandlogError:
                     refused.append(marker)
                     continue
@@ -373,7 +360,7 @@ class TransactionCoordinator:
             else:
                 result.fail(error)
 
-        self._effects.when_durable(log, end_offset, on_durable)
+        self._durability.when_durable(log, end_offset, on_durable)
         return result
 
     def _sleep(self) -> Deferred[None]:

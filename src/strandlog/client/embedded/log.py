@@ -45,7 +45,7 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
-from strandlog.storage.cleaning.compaction import CompactionReport, compact_now
+from strandlog.storage.cleaning.compaction import CompactionReport
 from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.partition.log import PartitionLog
@@ -120,8 +120,8 @@ class Log(Closable):
     def topics(self) -> list[str]:
         """The names of all topics, without the log's own."""
         with self._guard:
-            catalog = self.broker.catalog
-            return [name for name in catalog.names() if not catalog.topic(name).is_internal]
+            topics = self.broker.topics(self.context)
+            return [topic.name for topic in topics if not topic.is_internal]
 
     def describe_topic(self, name: str) -> TopicInfo:
         """Partitions, offsets, sizes and settings of a topic."""
@@ -138,16 +138,17 @@ class Log(Closable):
         return TOPIC_SETTINGS.resolve({**self.broker.settings.topic_defaults, **own})
 
     def _describe(self, name: str) -> TopicInfo:
-        topic = self.broker.catalog.topic(name)
+        states = self.broker.partition_states(self.context, name)
+        topic = self.broker.topic(self.context, name)
         partitions = tuple(
             PartitionInfo(
-                log.tp.partition,
-                log.log_start_offset,
-                log.log_end_offset,
-                log.segments.size_bytes,
-                len(log.segments),
+                state.partition,
+                state.start_offset,
+                state.end_offset,
+                state.size_bytes,
+                state.segments,
             )
-            for log in self.broker.catalog.logs(name)
+            for state in states
         )
         return TopicInfo(topic.name, topic.topic_id, partitions, dict(topic.config))
 
@@ -159,9 +160,9 @@ class Log(Closable):
     ) -> TopicInfo:
         """Change settings (None takes one back to its default) or add partitions."""
         with self._guard:
-            self.broker.catalog.topic(name)
+            self.broker.topic(self.context, name)
             if config:
-                self.broker.catalog.alter(name, config)
+                self.broker.alter_topic(self.context, name, config).result()
             if partitions is not None:
                 self.broker.add_partitions(self.context, name, partitions).result()
             return self._describe(name)
@@ -171,7 +172,7 @@ class Log(Closable):
         with self._guard:
             forbid_internal(check_topic_name(name))
             self._idle_logs(name)
-            groups = self.broker.group_coordinator.groups_subscribed_to(name)
+            groups = self.broker.subscribed_groups(self.context, name)
             if groups:
                 raise TopicInUseError(name, "consumers of group " + ", ".join(groups))
             self.broker.delete_topic(self.context, name).result()
@@ -182,17 +183,8 @@ class Log(Closable):
     def compact(self, name: str) -> CompactionReport:
         """Keep only the last value of each key, now, whatever the topic's policy is."""
         with self._guard:
-            total = CompactionReport()
-            for log in self._idle_logs(name):
-                _check_works(log)
-                with self.broker.catalog.changing(log):
-                    report = compact_now(log, self.broker.settings.log_cleaner_dedupe_buffer_size)
-                self.broker.log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
-                total.records_removed += report.records_removed
-                total.records_retained += report.records_retained
-                total.bytes_before += report.bytes_before
-                total.bytes_after += report.bytes_after
-            return total
+            self._idle_logs(name)
+            return self.broker.compact_topic(self.context, name).result()
 
     def enforce_retention(self, name: str) -> int:
         """Drop what retention.ms and retention.bytes no longer keep.
@@ -200,13 +192,7 @@ class Log(Closable):
         Returns how many offsets went: as many records, or fewer after a compaction.
         """
         with self._guard:
-            dropped = 0
-            for log in self.broker.catalog.logs(name):
-                before = log.log_start_offset
-                with self.broker.catalog.changing(log):
-                    enforce_retention(log)
-                dropped += log.log_start_offset - before
-            return dropped
+            return self.broker.apply_retention(self.context, name).result()
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
         """Delete the records of a partition below an offset; durable when this returns."""
@@ -262,33 +248,30 @@ class Log(Closable):
     def groups(self) -> list[str]:
         """The names of all groups."""
         with self._guard:
-            return [listing.group_id for listing in self.broker.group_coordinator.list_groups()]
+            return [listing.group_id for listing in self.broker.groups(self.context)]
 
     def describe_group(self, group: str) -> GroupDescription:
         """State and members of a group."""
         with self._guard:
-            return self.broker.group_coordinator.describe(group)
+            return self.broker.describe_group(self.context, group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Everything that a group has committed."""
         with self._guard:
-            found = self.broker.group_coordinator.fetch_offsets(group)
-            return {tp: value for tp, value in found.items() if value is not None}
+            found = self.broker.fetch_offsets(self.context, group)
+            return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set a group's positions from outside; only while it has no members."""
         with self._guard:
             values = {TopicPartition(*tp): OffsetAndMetadata(at) for tp, at in offsets.items()}
-            for tp in values:
-                self.broker.catalog.log(tp.topic, tp.partition)
-            self.broker.group_coordinator.commit_offsets(
-                CommitRequest(group_id=group, offsets=values)
-            )
+            request = CommitRequest(group_id=group, offsets=values)
+            self.broker.commit_offsets(self.context, request, all_or_nothing=True).result()
 
     def delete_group(self, group: str) -> None:
         """Forget a group without members, and its offsets."""
         with self._guard:
-            self.broker.group_coordinator.delete(group)
+            self.broker.delete_group(self.context, group).result()
 
     # -- upkeep and the end --------------------------------------------------------------------
 
@@ -379,8 +362,9 @@ class Log(Closable):
 
     def partition_count_or_zero(self, topic: str) -> int:
         """How many partitions a topic has; none when it does not exist."""
-        catalog = self.broker.catalog
-        return len(catalog.logs(topic)) if topic in catalog else 0
+        if not self.broker.has_topic(self.context, topic):
+            return 0
+        return self.broker.topic(self.context, topic).partitions
 
     def memberships(self, group: str) -> list[Membership]:
         return [member for member in self._memberships if member.group == group]
@@ -395,8 +379,8 @@ class Log(Closable):
         membership.leave()
 
     def committed_offset(self, group: str, tp: TopicPartition) -> int | None:
-        found = self.broker.group_coordinator.fetch_offsets(group, [tp])[tp]
-        return None if found is None else found.offset
+        found = self.broker.fetch_offsets(self.context, group, [tp])[tp]
+        return found.offset if isinstance(found, OffsetAndMetadata) else None
 
 
 _OPEN_LOGS: WeakSet[Log] = WeakSet()

@@ -41,6 +41,7 @@ from strandlog.errors import (
     MemberIdRequiredError,
     RebalanceInProgressError,
     StorageError,
+    StrandlogError,
     UnknownMemberError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
@@ -120,8 +121,8 @@ class Membership:
             self._wants_to_join = True
             return
         try:
-            self._log.broker.group_coordinator.heartbeat(
-                self.group, self._generation, self._member_id
+            self._log.broker.heartbeat(
+                self._log.context, self.group, self._generation, self._member_id
             )
         except RebalanceInProgressError:
             self._wants_to_join = True
@@ -160,21 +161,18 @@ class Membership:
             rebalance_timeout_ms=self._wish.max_poll_interval_ms,
             protocols=tuple(MemberProtocol(name, metadata) for name in self._wish.assignors),
         )
-        try:
-            self._member_id = self._member_id or self._ask_for_id(request)
-            request = replace(request, member_id=self._member_id)
-            self._join = self._log.broker.group_coordinator.join(request)
-        except UnknownMemberError:
-            self._forget_place()
-            return
+        self._member_id = self._member_id or self._ask_for_id(request)
+        request = replace(request, member_id=self._member_id)
+        self._join = self._log.broker.join_group(self._log.context, request)
         self._wants_to_join = False
 
     def _ask_for_id(self, request: JoinRequest) -> str:
+        request = replace(request, require_member_id=True)
         try:
-            self._log.broker.group_coordinator.join(replace(request, require_member_id=True))
-        except MemberIdRequiredError as promise:
-            return promise.member_id
-        raise AssertionError("a newcomer is promised an id before it is let in")
+            self._log.broker.join_group(self._log.context, request).result()
+        except MemberIdRequiredError as required:
+            return required.member_id
+        raise AssertionError("a new member gets its id before it joins")
 
     def _take_join(self) -> None:
         assert self._join is not None
@@ -184,6 +182,9 @@ class Membership:
         except (UnknownMemberError, RebalanceInProgressError):
             self._forget_place()
             return
+        except StrandlogError:
+            self._wants_to_join = True
+            raise
         self._generation = result.generation
         self._partition_counts = self._counts(self._wish.topics)
         request = SyncRequest(
@@ -192,12 +193,7 @@ class Membership:
             member_id=self._member_id,
             assignments=self._assignments(result) if result.is_leader else {},
         )
-        try:
-            self._sync = self._log.broker.group_coordinator.sync(request)
-        except RebalanceInProgressError:
-            self._wants_to_join = True
-        except (UnknownMemberError, IllegalGenerationError):
-            self._forget_place()
+        self._sync = self._log.broker.sync_group(self._log.context, request)
 
     def _assignments(self, result: JoinResult) -> dict[str, bytes]:
         """As the leader: everybody's partitions."""
@@ -240,19 +236,18 @@ class Membership:
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Keep the group's positions; only what this member owns in the current generation."""
-        self._log.broker.group_coordinator.commit_offsets(
-            CommitRequest(
-                group_id=self.group,
-                offsets=offsets,
-                member_id=self._member_id,
-                generation=self._generation,
-            )
+        request = CommitRequest(
+            group_id=self.group,
+            offsets=offsets,
+            member_id=self._member_id,
+            generation=self._generation,
         )
+        self._log.broker.commit_offsets(self._log.context, request, all_or_nothing=True).result()
 
     def leave(self) -> None:
         """Hand the partitions back at once."""
         # When the group went on without us, that is what leaving means.
         with contextlib.suppress(UnknownMemberError):
             if self._member_id:
-                self._log.broker.group_coordinator.leave(self.group, self._member_id)
+                self._log.broker.leave_group(self._log.context, self.group, self._member_id)
         self._own([])

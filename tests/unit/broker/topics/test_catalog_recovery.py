@@ -12,6 +12,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.offsets import commit_records
 from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.transactions.markers import Marker
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.record.control import ControlType
@@ -224,7 +225,7 @@ def test_damage_beside_aborted_commits_does_not_keep_the_broker_from_starting() 
         producer = ProducerIdentity(broker.producer_ids.next(), 0)
         table.append(commit_records("g", {tp: OffsetAndMetadata(number)}), 0, producer)
         kind = ControlType.ABORT if number % 2 else ControlType.COMMIT
-        broker._write_marker(table.existing_log_for("g").tp, kind, producer)
+        broker.markers.write(Marker(table.existing_log_for("g").tp, producer), kind)
     path = table.existing_log_for("g").segments.active.log_path
     broker.close()
     size = len(disk.read(path))

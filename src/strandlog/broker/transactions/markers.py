@@ -1,0 +1,70 @@
+"""Writes commit and abort markers, and finds transactions that partitions still hold open.
+
+A marker in a partition of `__consumer_offsets` also ends the transaction for the group coordinator:
+the offsets committed inside it count from then on, or are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from strandlog.broker.durability import Durability
+from strandlog.broker.groups.coordinator import GroupCoordinator
+from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.topic import OFFSETS_TOPIC
+from strandlog.clock import Clock
+from strandlog.errors import TopicNotFoundError
+from strandlog.model import ProducerIdentity, TopicPartition
+from strandlog.record.control import ControlType, control_batch
+from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.partition.log import PartitionLog
+
+
+class Marker(NamedTuple):
+    """Ends the transaction of a producer in one partition."""
+
+    tp: TopicPartition
+    producer: ProducerIdentity
+
+
+class MarkerWriter:
+    """The markers of one broker."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        catalog: Catalog,
+        groups: GroupCoordinator,
+        durability: Durability,
+        clock: Clock,
+    ) -> None:
+        self._log_dir = log_dir
+        self._catalog = catalog
+        self._groups = groups
+        self._durability = durability
+        self._clock = clock
+
+    def write(self, marker: Marker, kind: ControlType) -> PartitionLog | None:
+        """Appends a marker and returns its partition; None if the partition was deleted."""
+        tp, producer = marker
+        try:
+            log = self._catalog.log(*tp)
+        except TopicNotFoundError:
+            return None
+        data = control_batch(kind, producer.producer_id, producer.epoch, self._clock.now_ms())
+        with self._catalog.changing(log):
+            log.append(data, is_control=True)
+            self._durability.written(log)
+        if tp.topic == OFFSETS_TOPIC:
+            is_commit = kind is ControlType.COMMIT
+            self._groups.end_transaction(producer.producer_id, commit=is_commit)
+        return log
+
+    def open_transactions(self) -> Iterator[Marker]:
+        """Yields a marker for every open transaction of every partition."""
+        for tp, log in list(self._log_dir.logs.items()):
+            for producer_id in log.producers.open_transactions():
+                entry = log.producers.get(producer_id)
+                if entry is not None:
+                    yield Marker(tp, ProducerIdentity(producer_id, entry.epoch))

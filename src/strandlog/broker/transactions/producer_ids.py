@@ -1,22 +1,22 @@
-"""Assigns producer ids; no id is assigned twice, whatever happens to the file that counts them.
+"""Allocates producer ids in blocks reserved on disk; no id is allocated twice.
 
-`producer-ids.json` holds the first id that is not reserved yet. Ids are reserved in blocks of a
-thousand before the first of a block is assigned, so a crash wastes the rest of a block. An id that
-came twice would lose records: a partition takes the second producer's batches for retries of the
-first one's, acknowledges them and writes nothing.
+`producer-ids.json` has the first id that is not reserved yet. Ids are reserved in blocks of a
+thousand before the first of a block is allocated, so a crash wastes the rest of a block. A second
+producer with the same id would lose records: a partition would take its batches for retries of the
+first producer's, acknowledge them and write nothing.
 
     the file is                     the next id is above
     intact                          what it says
     missing in a new folder         -1
-    damaged, missing, or older      every id that `.previous`, a partition's producer state or the
-    than the data                   transaction table shows, and 2**20 times the seconds since 1970
+    damaged, missing, or older      every id in `.previous`, in a partition's producer state or in
+    than the data                   the transaction table, and 2**20 times the seconds since 1970
 
-The last line covers the ids that no file shows: those of producers that have not written yet, and
-those whose state has expired while their records are still in the log. As long as fewer than 2**20
-ids per second are assigned on average, the time is above all of them; such ids stay below 2**53
-until the year 2242, so clients that keep them in a double are safe.
+The time covers the ids that no file has: those of producers that have not written yet, and those
+whose state has expired while their records are still in the log. As long as fewer than 2**20 ids
+per second are allocated on average, the time is above all of them; such ids stay below 2**53 until
+the year 2242, so clients that store them in a double are safe.
 
-A client may send an id that was never assigned, for example one of another cluster. The next id
+A client may send an id that was never allocated, for example one of another cluster. The next id
 then moves above it (`ProducerIdsSeen`), so the two never meet.
 """
 
@@ -36,7 +36,7 @@ IDS_PER_SECOND = 2**20
 
 
 class ProducerIds:
-    """The ids of one data folder whose partitions are open."""
+    """The producer ids of one data folder. Its partitions must be open."""
 
     def __init__(self, log_dir: LogDir) -> None:
         self._log_dir = log_dir
@@ -45,7 +45,7 @@ class ProducerIds:
         self.check()
 
     def next(self) -> int:
-        """An id that no producer has had."""
+        """Allocates an id that no producer has had."""
         self.check()
         if self._next == self._end:
             self._reserve(self._next)
@@ -53,17 +53,17 @@ class ProducerIds:
         return self._next - 1
 
     def note(self, producer_id: int) -> None:
-        """This id is in use: a table outside the partitions' producer states shows it."""
+        """Notes an id in use that is not in a partition's producer state."""
         self._log_dir.producer_ids_seen.note(producer_id)
 
     def check(self) -> None:
-        """Move above every id that has been seen; one that was not assigned is reported."""
+        """Moves above every id that was seen; reports ids that were not allocated."""
         seen = self._log_dir.producer_ids_seen.highest
         if seen < self._next:
             return
         first = self._lost_count(self._next)
         self._log_dir.report(
-            "producer ids that were not assigned are in use",
+            "producer ids that were not allocated are in use",
             f"producer id {seen} is in use, but {self._path} had only reserved ids below "
             f"{self._end}: the file is an old copy, or a client made the id up; the next producer "
             f"id is {first}",
@@ -77,13 +77,13 @@ class ProducerIds:
         self._next, self._end = first, end
 
     def _try_to_write(self, first: int) -> None:
-        """Let the file be right from now on. A full disk does not keep the folder from being
-        opened: no id is assigned before its block is reserved."""
+        """Corrects the file. A full disk does not prevent the folder from being opened: no id is
+        allocated before its block is reserved."""
         with contextlib.suppress(StorageError):
             write_document(self._log_dir.files, self._path, {"next": first})
 
     def _load(self) -> int:
-        """The first id that is not reserved; written to the file unless it is there."""
+        """The first id that is not reserved; writes the file if it is missing or damaged."""
         files = self._log_dir.files
         is_missing = not files.exists(self._path)
         problems: list[str] = []
@@ -96,14 +96,14 @@ class ProducerIds:
             if document is not None or problems or self._log_dir.logs:
                 problems.append(
                     f"{self._path} {'is missing' if is_missing else 'is damaged'}: the next "
-                    f"producer id is {first}, above all that were assigned"
+                    f"producer id is {first}, above all that were allocated"
                 )
         self._log_dir.problems += problems
         self._try_to_write(first)
         return first
 
     def _newer(self, first: int) -> int:
-        """What the file says, or its copy, if that says more: the copy is written last."""
+        """The id in the file or in its copy, whichever is higher: the copy is written last."""
         copy = read_document(self._log_dir.files, self._path + PREVIOUS_SUFFIX, [])
         copied = 0 if copy is None else int(copy["next"])
         if copied > first:
@@ -113,7 +113,7 @@ class ProducerIds:
         return max(first, copied)
 
     def _lost_count(self, known: int) -> int:
-        """An id above all that were ever assigned, when the file does not tell."""
+        """An id above all that were ever allocated, without the help of the file."""
         by_time = self._log_dir.clock.now_ms() // 1000 * IDS_PER_SECOND
         seen = self._log_dir.producer_ids_seen.highest
         return max(known + BLOCK, seen + 1, by_time)

@@ -1,11 +1,11 @@
-"""The log inside this process: one folder, owned, with everything a program does to it.
+"""The embedded log: this process owns the data folder and everything in it.
 
     with strandlog.open("./data") as log: ...
 
-The broker underneath is synchronous and belongs to one thread at a time; `condition` is the lock
-around it, which a waiting poll and a waiting sync let go of. Chores (lazy flush, retention,
-compaction, file removal) are done on the way through sends and polls when they are due; a program
-that does neither for long calls `run_maintenance()`.
+The broker underneath is synchronous and belongs to one thread at a time. `condition` is the lock
+around it; a waiting poll and a waiting fsync release it. Maintenance (lazy flush, retention,
+compaction, file removal) runs inside sends and polls when it is due; a program that does neither
+for long calls `run_maintenance()`.
 """
 
 from __future__ import annotations
@@ -52,20 +52,21 @@ from strandlog.storage.partition.log import PartitionLog
 
 __all__ = ["Log", "PartitionInfo", "TopicInfo"]
 
-# Members of one process find each other at once; there is no crowd to wait for.
+# Members of one process join at once; there are no others to wait for.
 EMBEDDED_DEFAULTS = {"group.initial.rebalance.delay.ms": 0}
 
 
 def _check_works(log: PartitionLog) -> None:
-    """After a failed sync nothing may be synced until the upkeep has mended the partition."""
+    """Raises after a failed fsync: only maintenance may flush the partition again, after it has
+    rewritten the tail."""
     if log.failure is not None:
         raise StorageError(str(log.failure))
 
 
 class Log(Closable):
-    """An open log. Made by `strandlog.open`; safe to share between threads, not by processes.
+    """An open log, returned by `strandlog.open`. Threads may share it, processes may not.
 
-    In a forked process it is closed: the folder stays with the parent.
+    In a forked process it is closed: the parent keeps the folder.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Log(Closable):
         self.lock = RLock()
         self.condition = Condition(self.lock)
         self.waiters = 0
-        self.turns: dict[str, int] = {}  # of records that take turns, by topic
+        self.turns: dict[str, int] = {}  # records sent round robin, by topic
         self.group_commit = GroupCommit(
             self.condition,
             self.broker.durability.busy,
@@ -109,16 +110,16 @@ class Log(Closable):
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> TopicInfo:
-        """Make a topic (of num.partitions, unless told); durable when this returns.
+        """Create a topic (with num.partitions by default); durable when this returns.
 
-        `config` has Kafka's names.
+        `config` uses Kafka's names.
         """
         with self._guard:
             self.broker.create_topic(self.context, name, partitions, config).result()
             return self._describe(name)
 
     def topics(self) -> list[str]:
-        """The names of all topics, without the log's own."""
+        """The names of all topics except internal ones."""
         with self._guard:
             topics = self.broker.topics(self.context)
             return [topic.name for topic in topics if not topic.is_internal]
@@ -129,11 +130,11 @@ class Log(Closable):
             return self._describe(name)
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """The same of many topics."""
+        """Partitions, offsets, sizes and settings of several topics."""
         return [self.describe_topic(name) for name in names]
 
     def topic_settings(self, name: str) -> dict[str, Value]:
-        """Every setting of a topic, changed or not."""
+        """All settings of a topic, including defaults."""
         own = self.describe_topic(name).config
         return TOPIC_SETTINGS.resolve({**self.broker.settings.topic_defaults, **own})
 
@@ -158,7 +159,7 @@ class Log(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None takes one back to its default) or add partitions."""
+        """Change settings (None resets one to its default) or add partitions."""
         with self._guard:
             self.broker.topic(self.context, name)
             if config:
@@ -168,7 +169,7 @@ class Log(Closable):
             return self._describe(name)
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic with its records; `TopicInUseError` while a group reads it."""
+        """Delete a topic and its records; `TopicInUseError` while a group is subscribed to it."""
         with self._guard:
             forbid_internal(check_topic_name(name))
             self._idle_logs(name)
@@ -181,15 +182,15 @@ class Log(Closable):
                 consumer.forget_topic(name)
 
     def compact(self, name: str) -> CompactionReport:
-        """Keep only the last value of each key, now, whatever the topic's policy is."""
+        """Compact a topic now, whatever its cleanup.policy is: keep the last value of each key."""
         with self._guard:
             self._idle_logs(name)
             return self.broker.compact_topic(self.context, name).result()
 
     def enforce_retention(self, name: str) -> int:
-        """Drop what retention.ms and retention.bytes no longer keep.
+        """Delete the segments that retention.ms and retention.bytes no longer keep.
 
-        Returns how many offsets went: as many records, or fewer after a compaction.
+        Returns how many offsets were removed: as many records, or fewer after a compaction.
         """
         with self._guard:
             return self.broker.apply_retention(self.context, name).result()
@@ -214,7 +215,7 @@ class Log(Closable):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> Producer:
-        """Something to send records with."""
+        """Open a producer."""
         with self._guard:
             return Producer(self, acks, partitioner, compression)
 
@@ -228,7 +229,7 @@ class Log(Closable):
         max_poll_interval_ms: int = 300_000,
         on_unreadable: OnUnreadable = "raise",
     ) -> Consumer:
-        """Something to read records with, alone or as a member of a group."""
+        """Open a consumer, alone or as a member of a group."""
         with self._guard:
             consumer = Consumer(
                 self,
@@ -256,53 +257,53 @@ class Log(Closable):
             return self.broker.describe_group(self.context, group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Everything that a group has committed."""
+        """All committed offsets of a group."""
         with self._guard:
             found = self.broker.fetch_offsets(self.context, group)
             return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set a group's positions from outside; only while it has no members."""
+        """Set the committed offsets of a group that has no members."""
         with self._guard:
             values = {TopicPartition(*tp): OffsetAndMetadata(at) for tp, at in offsets.items()}
             request = CommitRequest(group_id=group, offsets=values)
             self.broker.commit_offsets(self.context, request, all_or_nothing=True).result()
 
     def delete_group(self, group: str) -> None:
-        """Forget a group without members, and its offsets."""
+        """Delete a group without members, and its offsets."""
         with self._guard:
             self.broker.delete_group(self.context, group).result()
 
-    # -- upkeep and the end --------------------------------------------------------------------
+    # -- maintenance and close -------------------------------------------------------------------
 
     @property
     def problems(self) -> list[str]:
-        """What opening found wrong (torn tails, damage, strays), and what was done about it.
+        """What opening the folder found wrong (torn tails, damage, stray files), and what it did.
 
-        And what the chores could not do since; see `run_maintenance`.
+        And what maintenance could not do since; see `run_maintenance`.
         """
         with self.condition:
             return self.broker.problems
 
     def run_maintenance(self) -> None:
-        """Do the chores that are due. Sends and polls do this too."""
+        """Run the maintenance tasks that are due. Sends and polls do this, too."""
         with self._guard:
             self.tick()
 
     def flush(self) -> None:
-        """Return when everything that was written is on disk."""
+        """Return when everything written so far is on disk."""
         with self._guard:
             for name in self.broker.catalog.names():
                 for log in self.broker.catalog.logs(name):
                     if name in INTERNAL_TOPICS:
-                        # Commits sync it themselves, without letting go of the lock.
+                        # Commits fsync it themselves, without releasing the lock.
                         _check_works(log)
                         log.flush()
                     else:
                         self.group_commit.wait_durable(log, log.log_end_offset)
 
     def close(self) -> None:
-        """Stop cleanly: everything on disk, the folder free for the next owner; idempotent."""
+        """Flush everything and release the folder; idempotent."""
         with contextlib.suppress(ClosedError), self._guard:
             self.is_closed = True
             try:
@@ -316,17 +317,17 @@ class Log(Closable):
     # -- for producers and consumers -----------------------------------------------------------
 
     def _check_is_there(self, log: PartitionLog) -> None:
-        """Raise for a partition that was deleted, or replaced because it was interrupted."""
+        """Raise for a partition that was deleted, or reopened after an interrupt."""
         if self.broker.log_dir.logs.get(log.tp) is log:
             return
         if log.tp.topic not in self.broker.catalog:
             raise TopicNotFoundError(log.tp.topic)
         raise StorageError(
-            f"{log.tp} was made or opened anew meanwhile: whether the record was kept is not known"
+            f"{log.tp} was created again or reopened meanwhile; the record may or may not be stored"
         )
 
     def _idle_logs(self, name: str) -> list[PartitionLog]:
-        """The partitions of a topic, none of them being synced by another thread."""
+        """The partitions of a topic, when no other thread flushes any of them."""
         while True:
             logs = self.broker.catalog.logs(name)
             if not self.group_commit.wait_idle(logs):
@@ -335,21 +336,21 @@ class Log(Closable):
                 raise ClosedError("log")
 
     def tick(self) -> int:
-        """Do the chores that are due; returns the wall clock."""
+        """Run timers and maintenance tasks that are due; returns the wall clock."""
         if self.clock.monotonic_ms() >= self._next_due_ms:
             self.broker.tick()
             self._next_due_ms = self.broker.next_deadline_ms()
         return self.clock.now_ms()
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
-        """Sync what is written; lets go of the lock meanwhile. What the disk refuses stays out."""
+        """Flush these partitions, without the lock meanwhile; errors of the disk are ignored."""
         for tp in partitions:
             with contextlib.suppress(StorageError, TopicNotFoundError):
                 log = self.broker.catalog.log(tp.topic, tp.partition)
                 self.group_commit.wait_durable(log, log.log_end_offset)
 
     def wait(self, timeout_ms: int) -> None:
-        """Let go of the lock until something was appended, or for so long."""
+        """Release the lock until records are appended, or for `timeout_ms`."""
         self.waiters += 1
         try:
             self.condition.wait(timeout_ms / 1000)
@@ -361,7 +362,7 @@ class Log(Closable):
         return self.broker.catalog.logs(topic)
 
     def partition_count_or_zero(self, topic: str) -> int:
-        """How many partitions a topic has; none when it does not exist."""
+        """The number of partitions of a topic; 0 if it does not exist."""
         if not self.broker.has_topic(self.context, topic):
             return 0
         return self.broker.topic(self.context, topic).partitions
@@ -386,12 +387,12 @@ class Log(Closable):
 _OPEN_LOGS: WeakSet[Log] = WeakSet()
 
 
-def _let_go_in_child() -> None:
-    """Two processes would give the same offsets out and write over each other's records."""
+def _abandon_in_child() -> None:
+    """Two processes would assign the same offsets and overwrite each other's records."""
     for log in list(_OPEN_LOGS):
         if not log.is_closed:
             log.is_closed = True
             log.broker.abandon()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_abandon_in_child)

@@ -1,20 +1,20 @@
-"""A consumer of this process as a member of a group, driven step by step.
+"""The membership of an embedded consumer in a group, driven step by step.
 
-It speaks to the same coordinator, in the same words, as a remote member will: join, sync,
-heartbeat, leave. Nothing here waits; `step` goes as far as it can and is called on every poll.
+It sends the same requests as a remote member: join, sync, heartbeat, leave. Nothing here waits;
+`step` proceeds as far as it can and is called on every poll.
 
-    outside ──join──▶ joining ──all are here──▶ syncing ──leader assigned──▶ member
-       ▲                                                                       │
-       └──────────── unknown member, old generation ── rebalance ◀─────────────┘
+    outside ──join──▶ joining ──all joined──▶ syncing ──leader assigned──▶ member
+       ▲                                                                     │
+       └──────────── unknown member, old generation ── rebalance ◀───────────┘
 
-A rebalance needs every member to join again, which members do when they poll. In one process that
-would make one consumer wait for another that the same thread polls later. So a member that waits
-asks the others of this process to join again at once, if that takes nothing from them: if
-everything they handed out is committed. One with uncommitted records keeps its partitions until it
-commits, polls or closes, as any Kafka client does. Whoever has joined again hands out nothing until
-it is a member again: it may be about to lose what it would hand out.
+In a rebalance every member must join again, which members do when they poll. In one process, a
+consumer would wait for another one that the same thread polls later. So a waiting member lets the
+other members of this process join again at once, if they lose nothing by it: if everything they
+returned is committed. A member with uncommitted records keeps its partitions until it commits,
+polls or closes, as any Kafka client does. A member that has joined again returns no records until
+it has its new assignment: it may be about to lose the partitions.
 
-Members ask for an id before they join, so that one which gives up while it waits can say who left.
+Members ask for an id before they join, so that one that gives up while it waits can leave.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 
 CLIENT_ID = "strandlog-embedded"
 COOPERATIVE = "cooperative-sticky"
-MAX_ROUNDS = 10  # of letting all members of this process go on; a rebalance takes three at most
+MAX_ROUNDS = 10  # in which all members of this process proceed; a rebalance takes at most three
 
 
 class Membership:
-    """One consumer's place in a group."""
+    """One consumer's membership in a group."""
 
     def __init__(self, log: Log, wish: GroupSubscription) -> None:
         self.group = wish.group
@@ -83,25 +83,25 @@ class Membership:
         return not self._wants_to_join and self._join is None and self._sync is None
 
     def step(self) -> None:
-        """Go on as far as possible, and let the others of this process do so too."""
+        """Proceed as far as possible, together with the other members of this process."""
         has_moved = self._advance()
         for _ in range(MAX_ROUNDS):
             if self.is_member and not has_moved:
                 return
             others = [each for each in self._log.memberships(self.group) if each is not self]
-            # A list, not a generator: everybody gets a turn in each round.
+            # A list, not a generator: every member gets a turn in each round.
             have_moved = [other.advance_if_settled() for other in others]
             has_moved = self._advance()
             if not has_moved and not any(have_moved):
                 return
 
     def advance_if_settled(self) -> bool:
-        """Go on on behalf of a waiting member, if nothing is taken from this one by it."""
+        """Proceed for the sake of a waiting member, if this one loses nothing by it."""
         may_go_on = not self.is_member or self._wish.is_settled()
         return may_go_on and self._advance()
 
     def _advance(self) -> bool:
-        """Do what can be done without waiting; True if there was something."""
+        """Do what is possible without waiting; True if anything was done."""
         has_moved = False
         if self.is_member:
             self._heartbeat()
@@ -127,17 +127,17 @@ class Membership:
         except RebalanceInProgressError:
             self._wants_to_join = True
         except (UnknownMemberError, IllegalGenerationError):
-            self._forget_place()
+            self._reset()
 
     def _topics_grew(self) -> bool:
-        """Whether a topic has partitions that the last assignment did not know of."""
+        """Whether a topic has more partitions than at the last assignment."""
         return any(
             self._log.partition_count_or_zero(topic) != count
             for topic, count in self._partition_counts.items()
         )
 
-    def _forget_place(self) -> None:
-        """The group went on without this consumer: begin anew, with nothing owned."""
+    def _reset(self) -> None:
+        """The group removed this member: start again, without partitions."""
         self._member_id, self._generation = "", -1
         self._wants_to_join, self._join, self._sync = True, None, None
         self._own([])
@@ -180,7 +180,7 @@ class Membership:
         try:
             result = pending.result()
         except (UnknownMemberError, RebalanceInProgressError):
-            self._forget_place()
+            self._reset()
             return
         except StrandlogError:
             self._wants_to_join = True
@@ -196,12 +196,12 @@ class Membership:
         self._sync = self._log.broker.sync_group(self._log.context, request)
 
     def _assignments(self, result: JoinResult) -> dict[str, bytes]:
-        """As the leader: everybody's partitions."""
+        """As the leader, assign partitions to all members."""
         members = {
             member.member_id: member_subscription(decode_subscription(member.metadata))
             for member in result.members
         }
-        # The leader watches the topics of all: only its wish to join again counts.
+        # The leader watches the topics of all members: only its rejoin starts a rebalance.
         self._partition_counts = self._counts(
             topic for member in members.values() for topic in member.topics
         )
@@ -220,22 +220,22 @@ class Membership:
             self._wants_to_join = True
             return
         except (UnknownMemberError, IllegalGenerationError):
-            self._forget_place()
+            self._reset()
             return
         except StorageError:
-            self._wants_to_join = True  # the group could not be saved: it begins anew
+            self._wants_to_join = True  # the group could not be stored: a new rebalance begins
             raise
         assignment = list(decode_assignment(result.assignment).partitions)
         has_lost = not set(self.assignment) <= set(assignment)
         self._own(assignment)
-        # What a cooperative member lets go of is given to somebody else in a second round.
+        # Partitions that a cooperative member gave up are assigned in a second rebalance.
         self._wants_to_join = has_lost and result.protocol_name == COOPERATIVE
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         return {topic: self._log.partition_count_or_zero(topic) for topic in topics}
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """Keep the group's positions; only what this member owns in the current generation."""
+        """Commit offsets of partitions that this member owns in the current generation."""
         request = CommitRequest(
             group_id=self.group,
             offsets=offsets,
@@ -245,8 +245,8 @@ class Membership:
         self._log.broker.commit_offsets(self._log.context, request, all_or_nothing=True).result()
 
     def leave(self) -> None:
-        """Hand the partitions back at once."""
-        # When the group went on without us, that is what leaving means.
+        """Leave the group, which reassigns the partitions at once."""
+        # If the group has removed this member already, there is nothing to leave.
         with contextlib.suppress(UnknownMemberError):
             if self._member_id:
                 self._log.broker.leave_group(self._log.context, self.group, self._member_id)

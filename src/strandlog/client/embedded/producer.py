@@ -1,16 +1,16 @@
-"""Writes records: one at a time, or many as one batch per partition.
+"""The embedded producer: sends one record at a time, or many as one batch per partition.
 
     acks=0, acks=1   written: survives the death of the process
-    acks="all"       on disk: survives a power cut; threads that wait together share one sync
+    acks="all"       on disk: survives a power cut; threads that wait together share one fsync
                      (with log.durability "page_cache": written)
 
 `send` returns when the record is as safe as `acks` says. `send_batch` is atomic per partition: all
-records of a partition go into one batch, which is kept whole or not at all; every batch is built
-and checked before the first is written. When a send raises `StorageError`, the record may be kept
-or not: sending it again is safe against loss, not against doubles.
+records of a partition go into one batch, which is stored as a whole or not at all; every batch is
+built and checked before the first is written. If a send raises `StorageError`, the record may or
+may not be stored: sending it again cannot lose it, but may store it twice.
 
-Records without key and partition take turns over all partitions of a topic, whichever producer of
-the log they come from.
+Records without key and partition are sent round robin over the partitions of a topic, across all
+producers of the log.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 __all__ = ["Acks", "BatchItem", "Producer"]
 
 BATCH_BYTES = 256 * 1024
-RECORD_OVERHEAD_BYTES = 64  # at most this much goes into a record besides key, value and headers
+RECORD_OVERHEAD_BYTES = 64  # of a record besides key, value and headers, at most
 
 
 _NO_CODEC = Codec.NONE
-# What a named tuple does in Python, in C: a third of the time.
+# Skips the Python-level constructor of the named tuple: a third of the time.
 _new_tuple = tuple.__new__
 
 
@@ -70,7 +70,7 @@ class _Columns(NamedTuple):
 
 
 class Producer(Closable):
-    """Made by `Log.producer`. May be shared by threads."""
+    """Returned by `Log.producer`. Threads may share it."""
 
     is_atomic = True
     batch_bytes = BATCH_BYTES
@@ -103,7 +103,7 @@ class Producer(Closable):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordMetadata:
-        """Append one record; returns where it went."""
+        """Append one record; returns its partition, offset and timestamp."""
         if type(value) is not bytes or key is not None:
             check_bytes(value, key)
         checked = checked_headers(headers) if headers else ()
@@ -139,7 +139,7 @@ class Producer(Closable):
             return self._next_turn(topic, 1) % count
         if partition is not None:
             if not isinstance(partition, int):
-                raise TypeError(f"a partition is an int; this one is {partition!r}")
+                raise TypeError(f"partition must be an int, got {partition!r}")
             if not 0 <= partition < count:
                 raise TopicNotFoundError(topic, partition, count)
             return partition
@@ -161,7 +161,7 @@ class Producer(Closable):
     # -- many records --------------------------------------------------------------------------
 
     def send_batch(self, topic: str, records: Iterable[BatchItem]) -> Sequence[RecordMetadata]:
-        """Append many records, one batch per partition; returns where each went, in order.
+        """Append many records, one batch per partition; returns their metadata, in order.
 
         A record is a value, a (key, value) pair, or a mapping with `value` and optionally `key`,
         `headers`, `partition` and `timestamp`.
@@ -211,7 +211,7 @@ class Producer(Closable):
     def _append_all(
         self, targets: list[PartitionLog], batches: list[bytearray]
     ) -> list[AppendResult]:
-        """Append one batch to each; as safe as `acks` says when this returns."""
+        """Append one batch to each partition and wait as `acks` says."""
         log = self._log
         appended = log.broker.appender.append_all(list(zip(targets, batches, strict=True)))
         if self._waits:
@@ -224,7 +224,7 @@ class Producer(Closable):
     def _sort(
         self, topic: str, items: list[BatchItem], count: int, now_ms: int
     ) -> tuple[list[int] | int, dict[int, _Columns]]:
-        """The partition of each record (one number when all go to one), and columns for each."""
+        """The partition of each record (one number if all go to one), and columns for each."""
         kinds = set(map(type, items))
         if kinds == {bytes} or kinds == {bytes, type(None)}:
             return self._sort_values(topic, items, count)  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ class Producer(Closable):
     def _sort_values(
         self, topic: str, values: list[bytes | None], count: int
     ) -> tuple[list[int] | int, dict[int, _Columns]]:
-        """Records without keys take turns; done by slices, not one by one."""
+        """Distributes records without keys round robin, by slices."""
         if count == 1:
             return 0, {0: _Columns(values, [], [], [])}
         turn = self._next_turn(topic, len(values))
@@ -265,7 +265,7 @@ class Producer(Closable):
             keys = [key for key, _ in pairs]
             values = [value for _, value in pairs]
         except ValueError:
-            raise TypeError("a record given as a tuple is (key, value)") from None
+            raise TypeError("a record given as a tuple must be (key, value)") from None
         kinds = {*map(type, keys), *map(type, values)}
         if not kinds <= {bytes, type(None)}:
             for key, value in pairs:
@@ -299,28 +299,28 @@ class Producer(Closable):
         return batch
 
     def _check_unpacked(self, columns: _Columns) -> None:
-        """Refuse what would pack well and then be too large for any reader to unpack."""
+        """Reject records that compress well but are too large for readers to decompress."""
         limit = self._log.broker.settings.decompressed_max_bytes
         size = RECORD_OVERHEAD_BYTES * len(columns.values)
         for column in (columns.values, columns.keys):
             size += sum(len(part) for part in column if part is not None)
         for headers in columns.headers:
             size += sum(RECORD_OVERHEAD_BYTES + 4 * len(n) + len(v or b"") for n, v in headers)
-        if size > limit:  # perhaps: that was an upper bound
+        if size > limit:  # the estimate is an upper bound: measure
             size = len(_built(columns, 0, Codec.NONE)) - HEADER_SIZE
             if size > limit:
                 raise MessageTooLargeError(size, limit, "decompressed.max.bytes")
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- close ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Return when everything that was sent is on disk."""
+        """Return when everything sent so far is on disk."""
         if self._is_closed:
             raise ClosedError("producer")
         self._log.flush()
 
     def close(self) -> None:
-        """Make everything durable and let go; idempotent."""
+        """Flush and close; idempotent."""
         if not self._is_closed and not self._log.is_closed:
             self.flush()
         self._is_closed = True

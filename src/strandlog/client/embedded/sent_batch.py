@@ -1,7 +1,7 @@
-"""What send_batch returns: one RecordMetadata per record, made when somebody looks.
+"""The result of send_batch: one RecordMetadata per record, created on access.
 
-Most programs never look, so nothing is made for them; and nothing of the program's own list is
-kept: it may be cleared and filled again at once.
+Most programs never look at it. It keeps nothing of the program's own list, which may be reused at
+once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strandlog.storage.partition.log import AppendResult
 
 
 class SentBatch(Sequence[RecordMetadata]):
-    """Where each record of a batch went, in the order in which they were given."""
+    """The metadata of each record, in the order in which they were sent."""
 
     __slots__ = ("_count", "_made", "_now_ms", "_results", "_routes", "_timestamps", "_topic")
 

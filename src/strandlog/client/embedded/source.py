@@ -1,7 +1,7 @@
-"""Records out of a folder that this process owns, as consumers take them.
+"""Reads records for consumers of a data folder that this process owns.
 
-What is written but not yet on disk is synced when a reader comes to it, so a program sees at once
-what it sent, and what a reader has seen is never taken back.
+A read that reaches records which are not on disk flushes them first. So a program sees at once what
+it sent, and records that a reader has seen are never lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strandlog.storage.partition.time_lookup import find_timestamp
 
 
 class EmbeddedSource:
-    """`RecordSource` over a folder that this process owns. Called with the lock held."""
+    """`RecordSource` of the embedded log. The caller holds the lock."""
 
     def __init__(self, broker: Broker, group_commit: GroupCommit) -> None:
         self._broker = broker
@@ -40,10 +40,10 @@ class EmbeddedSource:
         if log.high_watermark < log.log_end_offset and log.high_watermark <= offset:
             self._sync(log)
             if log.high_watermark < offset <= log.log_end_offset:
-                return Fetched([], offset)  # at the end, which the disk does not have yet
+                return Fetched([], offset)  # at the end of what is on disk
         data = read(log, offset, FETCH_BYTES)
         if not data:
-            # The rest of the log, if any, was removed: the next record comes after all of it.
+            # Compaction removed the rest of the log: the next record comes after it.
             return Fetched([], max(offset, log.high_watermark))
         limit_bytes = self._broker.settings.decompressed_max_bytes
         try:
@@ -52,12 +52,13 @@ class EmbeddedSource:
             raise _placed(error, log, offset) from error
 
     def _sync(self, log: PartitionLog) -> None:
-        """What is not on disk is not shown, and a reader is waiting for it.
+        """Flush a partition, because a reader waits for records that are not on disk.
 
-        If the disk refuses, or another thread is at it, there is nothing to show yet; who wrote it
-        is told by the log. After a failure only the upkeep may try again: it writes first.
+        If the disk fails, or another thread flushes the partition, there is nothing to read yet;
+        the writer gets the error. After a failed fsync only maintenance may try again, because it
+        rewrites the tail first.
         """
-        if log.failure is None and not self._group_commit.is_syncing(log):
+        if log.failure is None and not self._group_commit.is_busy(log):
             with contextlib.suppress(StorageError), self._broker.catalog.changing(log):
                 log.flush()
 
@@ -66,7 +67,7 @@ class EmbeddedSource:
 
 
 def _placed(error: CorruptSegmentError, log: PartitionLog, offset: int) -> CorruptSegmentError:
-    """The same error with the file and the position in it, not in what was read."""
+    """The same error with the path and position in the file instead of the read."""
     plan = read_plan(log, offset, FETCH_BYTES)
     found = plan.locate() if plan is not None else None
     if plan is None or found is None:

@@ -21,6 +21,7 @@ from strandlog.testing import FakeClock, SimulatedFiles
 CONTEXT = embedded_context()
 
 DAY_MS = 86_400_000
+EXPIRY_MS = DAY_MS // 6  # maintenance runs every few seconds of it
 
 
 class StartedTasks(InlineRuntime):
@@ -323,7 +324,7 @@ def test_a_batch_that_is_retried_across_a_restart_is_not_written_twice(
 
 
 def test_producers_expire_by_their_last_append_across_restarts_and_jumps_of_the_clock() -> None:
-    yard = Yard(producer_id_expiration_ms=DAY_MS)
+    yard = Yard(producer_id_expiration_ms=EXPIRY_MS)
     yard.topic("t", retention_ms=-1)
     log = yard.broker.catalog.log("t", 0)
     yard.broker.appender.append(log, old_batch(0))
@@ -331,22 +332,22 @@ def test_producers_expire_by_their_last_append_across_restarts_and_jumps_of_the_
         yard.clock.set_wall(yard.clock.now_ms() + jump_ms)
         yard.pass_ms(600_000)
         assert len(log.producers) == 1
-    yard.pass_ms(DAY_MS // 2)
+    yard.pass_ms(EXPIRY_MS // 2)
     yard = yard.restarted()
-    yard.pass_ms(DAY_MS // 4)
+    yard.pass_ms(EXPIRY_MS // 4)
     log = yard.broker.catalog.log("t", 0)
     assert len(log.producers) == 1
-    yard.pass_ms(DAY_MS // 4)
+    yard.pass_ms(EXPIRY_MS // 4)
     assert not len(log.producers), "a restart does not keep producers for ever"
 
 
 def test_a_producer_that_retries_stays_known() -> None:
-    yard = Yard(producer_id_expiration_ms=DAY_MS)
+    yard = Yard(producer_id_expiration_ms=EXPIRY_MS)
     yard.topic("t", retention_ms=-1)
     log = yard.broker.catalog.log("t", 0)
     yard.broker.appender.append(log, old_batch(0))
     for _ in range(4):
-        yard.pass_ms(DAY_MS * 3 // 4)
+        yard.pass_ms(EXPIRY_MS * 3 // 4)
         assert yard.broker.appender.append(log, old_batch(0)).is_duplicate
 
 

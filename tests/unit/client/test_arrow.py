@@ -89,7 +89,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes columns unavailable, so that the way over single records is taken."""
 
     def forget() -> None:
-        for module in ("consumer", "producer"):
+        for module in ("consumer", "embedded.producer"):
             monkeypatch.setattr(f"strandlog.client.{module}.are_available", lambda: False)
 
     return forget

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.support.embedded_harness import Desk, drain, member, numbered
+from tests.support.examples import is_quick
 
 import strandlog
 
@@ -59,11 +60,12 @@ def interrupted_at(line: int) -> Iterator[Interrupter]:
 
 
 def lines_to_try(deed: Callable[[int], bool]) -> int:
-    """Calls `deed` with every line until it was not interrupted; some lines are left out."""
+    """Calls `deed` with one line after the other until it is not interrupted; skips some lines."""
     chance = random.Random(7)
+    every_line = 20 if is_quick() else 300
     line = 0
     while deed(line):
-        line += 1 if line < 300 else chance.randrange(1, 12)
+        line += 1 if line < every_line else chance.randrange(1, 12)
     return line
 
 

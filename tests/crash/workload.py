@@ -25,6 +25,7 @@ from strandlog.storage.cleaning.compaction import compact_now, plan_due_compacti
 from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 EVENTS = TopicPartition("events", 0)
@@ -288,7 +289,7 @@ class Life:
 
     def tidy(self) -> None:
         self.clock.advance(1500)
-        self.log_dir.remover.step(self.clock.now_ms())
+        run_inline(self.log_dir.remover.remove(self.clock.now_ms()))
 
     def _pick(self) -> tuple[str, Callable[[], None]]:
         tp = self.rng.choice(

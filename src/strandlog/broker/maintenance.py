@@ -269,6 +269,6 @@ class Maintenance:
         run_inline(self._remove_files())
 
     def _remove_files(self) -> Work[None]:
-        yield from self._log_dir.remover.removing(self._clock.now_ms())
+        yield from self._log_dir.remover.remove(self._clock.now_ms())
         if self._keeps_reserve:
             self._log_dir.reserve.hold()

@@ -1,9 +1,9 @@
-"""Removes files a while after nobody needs them any more.
+"""Deletes renamed files and directories after `file.delete.delay.ms`.
 
-A removed segment is first renamed to `.deleted` (a deleted partition's folder to `-delete`), so
-that it is gone from the log at once, and really removed `file.delete.delay.ms` later: a reader in
-another process may be about to open it. What still waits at a crash is removed at the next start,
-because its name says so.
+A removed segment is first renamed to `.deleted` (the directory of a deleted partition to
+`-delete`), which takes it out of the log at once. It is deleted `file.delete.delay.ms` later,
+because a reader in another process may be about to open it. A deletion that fails is retried. What
+still waits at a crash is deleted at the next start, by its name.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from __future__ import annotations
 import heapq
 from functools import partial
 
+from strandlog.errors import StorageError
 from strandlog.storage.files import Files
 from strandlog.storage.paths import DELETED_SUFFIX
-from strandlog.storage.work import Work, run_inline
+from strandlog.storage.work import Work
+
+EVERYTHING_MS = 2**62  # as a time: all files are due
+RETRY_MS = 60_000
 
 
 class FileRemover:
-    """What waits to be removed, soonest first."""
+    """The files and directories that wait to be deleted, ordered by time."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -28,7 +32,7 @@ class FileRemover:
         return len(self._waiting)
 
     def retire(self, path: str, due_ms: int) -> None:
-        """Take a file out of the log now and remove it later. A missing one is fine."""
+        """Rename a file now and delete it later. It may be missing."""
         try:
             self._files.rename(path, path + DELETED_SUFFIX)
         except FileNotFoundError:
@@ -36,27 +40,30 @@ class FileRemover:
         heapq.heappush(self._waiting, (due_ms, path + DELETED_SUFFIX))
 
     def remove_later(self, path: str, due_ms: int) -> None:
-        """Remove a folder that has its last name already."""
+        """Delete a directory that was renamed already."""
         heapq.heappush(self._waiting, (due_ms, path))
 
     def next_due_ms(self) -> int | None:
         return self._waiting[0][0] if self._waiting else None
 
-    def step(self, now_ms: int) -> int:
-        """Remove what is due; returns how many."""
-        return run_inline(self.removing(now_ms))
+    def remove(self, now_ms: int) -> Work[int]:
+        """Delete what is due, one file or directory per step; returns how many were deleted.
 
-    def removing(self, now_ms: int) -> Work[int]:
-        """The same in steps, one for each file or folder."""
-        count = 0
+        What cannot be deleted is tried again after a minute; the first error is raised once
+        everything else is done.
+        """
+        count, first_error = 0, None
         while self._waiting and self._waiting[0][0] <= now_ms:
             _, path = heapq.heappop(self._waiting)
             is_file = path.endswith(DELETED_SUFFIX)
-            yield partial(self._files.remove if is_file else self._files.remove_tree, path)
+            try:
+                yield partial(self._files.remove if is_file else self._files.remove_tree, path)
+            except StorageError as error:
+                heapq.heappush(self._waiting, (now_ms + RETRY_MS, path))
+                first_error = first_error or error
+                continue
             count += 1
             self.removed += 1
+        if first_error is not None:
+            raise first_error
         return count
-
-    def remove_all(self) -> int:
-        """Remove everything that waits, due or not."""
-        return self.step(2**63)

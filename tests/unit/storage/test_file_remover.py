@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.log_builders import FOLDER, fill, new_log, offsets, reopen
 
+from strandlog.errors import StorageError
 from strandlog.storage.cleaning.retention import drop_oldest
-from strandlog.storage.file_remover import FileRemover
+from strandlog.storage.file_remover import EVERYTHING_MS, RETRY_MS, FileRemover
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -24,10 +26,10 @@ def test_a_retired_file_has_another_name_at_once_and_is_gone_when_it_is_due() ->
     remover.retire("b.log", 100)
     assert set(files.contents()) == {"a.log.deleted", "b.log.deleted"}
     assert (len(remover), remover.next_due_ms()) == (2, 100)
-    assert remover.step(99) == 0
-    assert remover.step(100) == 1
+    assert run_inline(remover.remove(99)) == 0
+    assert run_inline(remover.remove(100)) == 1
     assert (set(files.contents()), remover.next_due_ms()) == ({"a.log.deleted"}, 200)
-    assert remover.step(10**9) == 1
+    assert run_inline(remover.remove(10**9)) == 1
     assert (files.contents(), remover.next_due_ms(), remover.removed) == ({}, None, 2)
 
 
@@ -37,7 +39,7 @@ def test_a_missing_file_is_fine() -> None:
     remover.retire("a.index", 100)
     assert len(remover) == 0
     remover.remove_later("nowhere", 100)
-    assert remover.step(100) == 1
+    assert run_inline(remover.remove(100)) == 1
 
 
 def test_a_file_that_somebody_removed_is_fine() -> None:
@@ -45,7 +47,7 @@ def test_a_file_that_somebody_removed_is_fine() -> None:
     remover = FileRemover(files)
     remover.retire("a.log", 100)
     files.remove("a.log.deleted")
-    assert remover.step(100) == 1
+    assert run_inline(remover.remove(100)) == 1
 
 
 def test_a_folder_goes_with_all_that_is_in_it() -> None:
@@ -55,8 +57,8 @@ def test_a_folder_goes_with_all_that_is_in_it() -> None:
     files.append_to("stays", b"x")
     remover = FileRemover(files)
     remover.remove_later("t-0.0-delete", 100)
-    assert remover.step(99) == 0
-    assert remover.step(100) == 1
+    assert run_inline(remover.remove(99)) == 0
+    assert run_inline(remover.remove(100)) == 1
     assert set(files.list_dir("")) == {"stays"}
 
 
@@ -65,7 +67,7 @@ def test_a_stop_removes_what_waits_due_or_not() -> None:
     remover = FileRemover(files)
     remover.retire("a.log", 2**62)
     remover.retire("b.log", 5)
-    assert remover.remove_all() == 2
+    assert run_inline(remover.remove(EVERYTHING_MS)) == 2
     assert files.contents() == {}
 
 
@@ -79,10 +81,10 @@ def test_a_segment_that_was_dropped_waits_for_its_delay() -> None:
     assert files.exists(first)
     assert not files.exists(f"{FOLDER}/{0:020d}.log")
     clock.advance(log.settings.file_delete_delay_ms - 1)
-    log_dir.remover.step(clock.now_ms())
+    run_inline(log_dir.remover.remove(clock.now_ms()))
     assert files.exists(first)
     clock.advance(1)
-    log_dir.remover.step(clock.now_ms())
+    run_inline(log_dir.remover.remove(clock.now_ms()))
     assert not any(name.endswith(".deleted") for name in files.list_dir(FOLDER))
 
 
@@ -97,3 +99,28 @@ def test_what_waits_at_a_crash_goes_at_the_next_start() -> None:
     _, log = reopen(again)
     assert offsets(log) == left
     assert not any(name.endswith(".deleted") for name in again.list_dir(FOLDER))
+
+
+def test_a_file_that_could_not_be_deleted_is_deleted_later() -> None:
+    class Stubborn(SimulatedFiles):
+        is_stuck = True
+
+        def remove(self, path: str) -> None:
+            if self.is_stuck and path == "a.log.deleted":
+                raise StorageError(f"could not remove {path}: busy")
+            super().remove(path)
+
+    files = Stubborn()
+    for name in ("a.log", "b.log"):
+        files.append_to(name, b"x")
+    remover = FileRemover(files)
+    remover.retire("a.log", 100)
+    remover.retire("b.log", 200)
+    with pytest.raises(StorageError, match="busy"):
+        run_inline(remover.remove(300))
+    assert set(files.contents()) == {"a.log.deleted"}, "it keeps no other from being deleted"
+    files.is_stuck = False
+    due_ms = remover.next_due_ms()
+    assert due_ms == 300 + RETRY_MS
+    assert run_inline(remover.remove(due_ms)) == 1
+    assert files.contents() == {}

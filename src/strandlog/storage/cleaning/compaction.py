@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from strandlog.errors import CorruptRecordError, CorruptSegmentError, DataError, StorageError
+from strandlog.errors import CorruptSegmentError, DataError, StorageError
 from strandlog.model import Record
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
@@ -99,14 +99,15 @@ class CompactionPlan:
 
     def _build_map(self) -> tuple[OffsetMap, int]:
         """Pass 1: the last offset of each key in the dirty part, and where the map was full."""
-        dirty_bytes = sum(s.size_bytes for s in self.segments)
+        dirty = [s for s in self.segments if s.end_offset > self.first_dirty_offset]
+        dirty_bytes = sum(segment.size_bytes for segment in dirty)
         needed_bytes = dirty_bytes // SMALLEST_RECORD_BYTES * SLOT_SIZE
         last_offsets = OffsetMap(min(self.map_bytes, needed_bytes))
-        for segment in self.segments:
+        for segment in dirty:
             for header, batch in self._batches(segment, self.first_dirty_offset):
                 if header.is_control or self._is_aborted(header):
                     continue
-                for record in self._records(segment, batch, self.first_dirty_offset) or ():
+                for record in self._records(batch, self.first_dirty_offset) or ():
                     if record.key is not None and not last_offsets.put(record.key, record.offset):
                         return last_offsets, record.offset
         return last_offsets, self.end_offset
@@ -144,15 +145,8 @@ class CompactionPlan:
             header.producer_id, header.base_offset
         )
 
-    def _records(self, segment: Segment, batch: BatchView, from_offset: int) -> list[Record] | None:
-        """The records of an intact batch; None when they cannot be decoded."""
-        try:
-            batch.check()
-        except CorruptRecordError as error:
-            before = batch.header.base_offset - 1
-            raise CorruptSegmentError(
-                segment.log_path, batch.position, str(error), before
-            ) from error
+    def _records(self, batch: BatchView, from_offset: int) -> list[Record] | None:
+        """The records of a batch that the scanner verified; None if they cannot be decoded."""
         try:
             limit_bytes = self.log.context.decompressed_max_bytes
             return batch.records(*self.log.tp, from_offset, limit_bytes)
@@ -175,7 +169,7 @@ class CompactionPlan:
         for segment in originals:
             self.report.bytes_before += segment.size_bytes
             for header, batch in self._batches(segment, 0):
-                kept = self._filtered(segment, header, batch, last_offsets, map_end)
+                kept = self._filtered(header, batch, last_offsets, map_end)
                 if kept is not None:
                     max_timestamp = BatchView(kept).header.max_timestamp
                     indexes.note(target.size, len(kept), header.last_offset, max_timestamp)
@@ -199,7 +193,6 @@ class CompactionPlan:
 
     def _filtered(
         self,
-        segment: Segment,
         header: BatchHeader,
         batch: BatchView,
         last_offsets: OffsetMap,
@@ -209,7 +202,7 @@ class CompactionPlan:
         if header.is_control or not header.record_count:
             stays = header.is_control or header.last_offset in self.producer_offsets
             return batch.data() if stays else None
-        records = self._records(segment, batch, 0)
+        records = self._records(batch, 0)
         if records is None:
             return batch.data()
         is_clean = header.next_offset <= map_end

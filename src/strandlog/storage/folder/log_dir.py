@@ -33,7 +33,7 @@ from strandlog.errors import AlreadyOpenError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage import paths
-from strandlog.storage.file_remover import FileRemover
+from strandlog.storage.file_remover import EVERYTHING_MS, FileRemover
 from strandlog.storage.files import DIRECTORY, Files, Lock
 from strandlog.storage.folder.checkpoint import OffsetCheckpoint, write_offsets
 from strandlog.storage.folder.disk_reserve import DiskReserve
@@ -430,7 +430,8 @@ class LogDir:
                 except StorageError as failure:
                     log.abandon()
                     error = error or failure
-            self.remover.remove_all()
+            with contextlib.suppress(StorageError):  # the next start deletes what is left
+                run_inline(self.remover.remove(EVERYTHING_MS))
             self.write_checkpoints()
             if not failures and error is None:
                 marker = join(self.path, paths.CLEAN_SHUTDOWN)

@@ -21,6 +21,7 @@ from tests.support.log_builders import (
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import Headers
+from strandlog.record import batch as batch_module
 from strandlog.record.batch_header import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -34,8 +35,10 @@ from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.cleaning.compaction import compact_now, plan_compaction, plan_due_compaction
 from strandlog.storage.cleaning.policy import need_for_compaction
 from strandlog.storage.cleaning.retention import drop_oldest
+from strandlog.storage.files import Buffer, MappedFile
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.time_lookup import find_timestamp
+from strandlog.storage.segment import scan
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import ALL_LOST
@@ -379,3 +382,55 @@ def test_what_a_crash_leaves_of_a_compaction_is_dropped() -> None:
     _, log = reopen(disk, settings=COMPACT)
     assert offsets(log) == list(range(30))
     assert not any(name.endswith(".cleaned") for name in disk.list_dir(FOLDER))
+
+
+class MapCounter(SimulatedFiles):
+    """Notes which files are mapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mapped: list[str] = []
+
+    def map(self, path: str) -> MappedFile:
+        self.mapped.append(path)
+        return super().map(path)
+
+
+def test_a_second_compaction_does_not_read_clean_segments_for_its_map() -> None:
+    files = MapCounter()
+    log = compacted_log(files)
+    for number in range(40):
+        put(log, (b"k%d" % (number % 10), b"v%d" % number))
+    clean_end = compact_now(log).next_dirty_offset
+    for number in range(20):
+        put(log, (b"new%d" % number, b"v"))
+    log.roll()
+    log.flush()
+    plan = plan_compaction(log, clean_end, log.last_stable_offset)
+    assert plan is not None
+    clean = {s.log_path for s in plan.segments if s.end_offset <= clean_end}
+    files.mapped.clear()
+    last_offsets, _ = plan._build_map()
+    assert clean
+    assert not clean & set(files.mapped)
+    assert len(last_offsets) == 20
+
+
+def test_a_compaction_verifies_each_batch_once_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = compacted_log()
+    for number in range(10):
+        put(log, (b"k%d" % number, b"v"))
+    log.roll()
+    log.flush()
+    plan = plan_compaction(log, 0, log.last_stable_offset)
+    assert plan is not None
+    checked: list[int] = []
+
+    def counted(data: Buffer) -> int:
+        checked.append(len(data))
+        return crc32c(data)
+
+    monkeypatch.setattr(scan, "crc32c", counted)
+    monkeypatch.setattr(batch_module, "crc32c", counted)
+    plan.execute()
+    assert len(checked) <= 2 * 10

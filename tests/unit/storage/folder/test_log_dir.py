@@ -31,6 +31,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TopicPartition
 from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.file_remover import EVERYTHING_MS
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.identity import base64_id, parent_of, parse_properties, uuid_of
 from strandlog.storage.folder.log_dir import LogDir
@@ -324,10 +325,10 @@ def test_a_deleted_partition_is_gone_at_once_and_its_files_after_the_delay() -> 
     log_dir.delete_partition(TP, 1000)
     log_dir.sync_names()
     assert list(log_dir.partition_folders()) == []
-    assert log_dir.remover.step(clock.now_ms()) == 0
+    assert run_inline(log_dir.remover.remove(clock.now_ms())) == 0
     assert any("-delete/" in path for path in files.contents())
     clock.advance(1000)
-    assert log_dir.remover.step(clock.now_ms()) == 1
+    assert run_inline(log_dir.remover.remove(clock.now_ms())) == 1
     assert not any("events-0" in path for path in files.contents())
 
 
@@ -364,7 +365,7 @@ def test_a_topic_with_the_longest_name_can_be_deleted() -> None:
         log_dir.logs[tp].flush()
         log_dir.delete_partition(tp, 0)
     assert list(log_dir.partition_folders()) == []
-    assert log_dir.remover.remove_all() == 2
+    assert run_inline(log_dir.remover.remove(EVERYTHING_MS)) == 2
     assert not any("xxx" in path for path in files.contents())
 
 

@@ -25,8 +25,10 @@ from tests.support.log_builders import (
 from strandlog.errors import DiskFullError, StorageError
 from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.cleaning.retention import enforce_retention
+from strandlog.storage.file_remover import EVERYTHING_MS
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.recovery_point import write_recovery_point
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles, Step
 from strandlog.testing.disk.crash_outcome import ALL_LOST
 
@@ -159,7 +161,7 @@ def test_a_plan_may_outlive_its_partition() -> None:
     fill(log, 3)
     plan = log.flush_plan()
     log_dir.delete_partition(TP, 0)
-    log_dir.remover.remove_all()
+    run_inline(log_dir.remover.remove(EVERYTHING_MS))
     assert plan is not None
     plan.execute()
     log.flush_completed(plan)

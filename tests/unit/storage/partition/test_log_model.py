@@ -36,6 +36,7 @@ from strandlog.storage.partition.read import read
 from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.storage.segment import offset_index, time_index
 from strandlog.storage.segment.segment import ActiveSegment, Segment
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 RETENTION_MS = 40_000
@@ -160,7 +161,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 500, 5000]))
     def let_time_pass(self, ms: int) -> None:
         self.clock.advance(ms)
-        self.log_dir.remover.step(self.clock.now_ms())
+        run_inline(self.log_dir.remover.remove(self.clock.now_ms()))
 
     # -- removing ------------------------------------------------------------------------------
 

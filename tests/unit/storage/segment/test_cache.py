@@ -10,12 +10,14 @@ from tests.support.log_builders import START_MS, TP, fill, new_log, offsets, sma
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header
+from strandlog.storage.file_remover import EVERYTHING_MS
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
 from strandlog.storage.segment.cache import SegmentCache
 from strandlog.storage.segment.segment import Segment
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 
@@ -83,7 +85,7 @@ def test_a_slice_outlives_its_map(tmp_path: Path) -> None:
     before = bytes(data)
     log.truncate_to(0)
     log_dir.cache.close()
-    assert log_dir.remover.remove_all() > 0
+    assert run_inline(log_dir.remover.remove(EVERYTHING_MS)) > 0
     assert data == before
     assert read_header(data).base_offset == 0
     log_dir.close()

@@ -10,6 +10,7 @@ A guest writes nothing: an index that is missing or wrong is made anew in memory
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -35,7 +36,7 @@ from strandlog.storage.segment.manifest import Loss, losses, read_manifest
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.segment.offset_index import IndexEntry, search, search_position
 from strandlog.storage.segment.offset_index import search as search_offset
-from strandlog.storage.segment.read_plan import EMPTY, ReadPlan
+from strandlog.storage.segment.read_plan import EMPTY, ReadPlan, indexed_header
 from strandlog.storage.segment.scan import (
     NEVER,
     Batch,
@@ -46,6 +47,8 @@ from strandlog.storage.segment.scan import (
     scan_strict,
 )
 from strandlog.storage.segment.segment import Segment, stem_of
+from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
+from strandlog.storage.segment.time_index import entry_before
 
 
 class Stretch(NamedTuple):
@@ -109,6 +112,8 @@ class PartitionView:
         self._segments: list[Segment] = []
         self._end_offset = 0
         self._losses: list[Loss] | None = None  # looked for at the first gap after a look
+        self._last_index = ("", b"")  # stem and entries of the last segment, as far as loaded
+        self._index_is_fresh = False
         self._walked = ("", 0, 0)  # how far the last segment was walked: stem, position, offset
         self.log_start_hint = 0
         self.look_again()
@@ -131,6 +136,8 @@ class PartitionView:
             stem = stem_of(self.folder, base)
             size = names[paths.segment_stem(base) + paths.LOG_SUFFIX]
             old = known.get(stem)
+            if old is not None and size < old.size_bytes:
+                self._last_index = ("", b"")  # the writer cut the log, and the index with it
             if old is None or old.size_bytes != size:
                 self._cache.drop(stem)
                 old = Segment(stem, base, size)
@@ -139,6 +146,7 @@ class PartitionView:
             segment.end_offset = later.base_offset
         self._segments = segments
         self._losses = None
+        self._index_is_fresh = False
         self._end_offset = self._find_end()
 
     def _find_end(self) -> int:
@@ -205,26 +213,41 @@ class PartitionView:
                 break
             wanted = max(offset, segment.base_offset)
             source, entry = self._source_and_entry(segment, wanted, is_last=is_last)
-            plan = ReadPlan(
-                source,
-                segment.log_path,
-                segment.base_offset,
-                entry,
-                segment.size_bytes,
-                wanted,
-                max_bytes,
-                end_offset=NEVER if is_last else segment.end_offset,
-            )
-            try:
-                data = plan.execute()
-            except CorruptSegmentError as damage:
-                if is_last and damage.resume_offset is None:
-                    damage.resume_offset = self._end_offset
-                raise
+            data = self._execute(segment, source, entry, wanted, max_bytes, is_last=is_last)
             if data:
                 self._check_gap(offset, read_header(data).base_offset)
                 return data
         return EMPTY
+
+    def _execute(
+        self,
+        segment: Segment,
+        source: ByteSource,
+        entry: IndexEntry | None,
+        offset: int,
+        max_bytes: int,
+        *,
+        is_last: bool,
+    ) -> Buffer:
+        plan = ReadPlan(
+            source,
+            segment.log_path,
+            segment.base_offset,
+            entry,
+            segment.size_bytes,
+            offset,
+            max_bytes,
+            end_offset=NEVER if is_last else segment.end_offset,
+        )
+        try:
+            data = plan.execute()
+        except CorruptSegmentError as damage:
+            if is_last and damage.resume_offset is None:
+                damage.resume_offset = self._end_offset
+            raise
+        if is_last and plan.index_is_wrong:
+            self._last_index = ("", b"")
+        return data
 
     def _check_gap(self, offset: int, next_offset: int) -> None:
         """A gap is normal after compaction. It is damage where the manifest claims a segment that
@@ -259,8 +282,23 @@ class PartitionView:
         """The offset index."""
         if not is_last:
             return self._maps(segment).index
+        stem, entries = self._last_index
+        if stem != segment.stem:
+            entries = b""
+        elif self._index_is_fresh:
+            return entries
+        entries = self._grown(segment.stem + paths.INDEX_SUFFIX, entries)
+        self._last_index, self._index_is_fresh = (segment.stem, entries), True
+        return entries
+
+    def _grown(self, path: str, entries: bytes) -> bytes:
+        """The entries of an index file of which some are known: only the rest is read."""
         try:
-            entries = self._files.read(segment.stem + paths.INDEX_SUFFIX)
+            size = self._files.size(path)
+            if size < len(entries):
+                entries = b""  # the writer made it anew
+            if size > len(entries):
+                entries += self._files.read_at(path, len(entries), size - len(entries))
         except FileNotFoundError:
             return b""
         return entries[: len(entries) - len(entries) % OFFSET_ENTRY.size]
@@ -326,8 +364,8 @@ class PartitionView:
             return
         position = 0
         if from_offset > segment.base_offset:
-            _, entry = self._source_and_entry(segment, from_offset, is_last=is_last)
-            if entry is not None:
+            source, entry = self._source_and_entry(segment, from_offset, is_last=is_last)
+            if entry is not None and indexed_header(source, entry, segment.size_bytes):
                 position = entry.position
         if is_last:
             yield from self._whole_batches(segment, position, segment.base_offset)
@@ -352,12 +390,14 @@ class PartitionView:
             yield item
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after a time. Walks the headers of every segment."""
+        """The first record at or after a time. Scans the headers of segments that may have it."""
         self.look_again()
         return self._retrying(lambda: self._find_timestamp(timestamp_ms))
 
     def _find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         for segment in self._segments:
+            if segment is not self._segments[-1] and self._is_older(segment, timestamp_ms):
+                continue
             for position, header in self._batches(segment, 0):
                 if header.base_offset >= self._end_offset:
                     return None
@@ -368,6 +408,30 @@ class PartitionView:
                 if found is not None:
                     return found
         return None
+
+    def _is_older(self, segment: Segment, timestamp_ms: int) -> bool:
+        """Whether all records of a sealed segment are older, by the last entry of its time index.
+        An entry that the log contradicts says nothing."""
+        if segment.largest is None:
+            maps = self._maps(segment)  # sets it if the index has to be rebuilt
+            count = len(maps.time_index) // TIME_ENTRY.size
+            entry = entry_before(maps.time_index, segment.base_offset, count)
+            if segment.largest is None and entry is not None:
+                plan = ReadPlan(
+                    maps.source,
+                    segment.log_path,
+                    segment.base_offset,
+                    maps.lookup(segment, entry.offset),
+                    segment.size_bytes,
+                    entry.offset,
+                    0,
+                    end_offset=segment.end_offset,
+                )
+                with contextlib.suppress(CorruptSegmentError):
+                    found = plan.locate()
+                    if found and (found.header.max_timestamp, found.header.last_offset) == entry:
+                        segment.largest = entry
+        return segment.largest is not None and segment.largest.timestamp < timestamp_ms
 
     def _find_in(self, batch: BatchView, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time in one batch. One that cannot be decoded may hold it:

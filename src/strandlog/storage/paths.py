@@ -1,26 +1,33 @@
-"""File and folder names, and what they stand for. The layout is Kafka's.
+"""File and directory names of Kafka's layout, and how to parse them.
 
-<data>/meta.properties                     who this folder belongs to (LogDir)
-<data>/.lock                               held by the owner while it runs
+<data>/meta.properties                     cluster id and layout version
+<data>/.lock                               locked by the owner while it runs
 <data>/.kafka_cleanshutdown                present after a clean stop
-<data>/.reserve                            space that is freed when the disk is full (DiskReserve)
-<data>/log-start-offset-checkpoint         one line per partition; so are
-<data>/cleaner-offset-checkpoint           the others that end in -checkpoint
+<data>/.reserve                            space that is freed when the disk is full
+<data>/topics.json                         the topics and their settings
+<data>/producer-ids.json                   the producer ids that are reserved
+<data>/log-start-offset-checkpoint         one line per partition; likewise
+<data>/cleaner-offset-checkpoint           the three others that end in -checkpoint
+<data>/recovery-point-offset-checkpoint
+<data>/replication-offset-checkpoint
+                                           (properties, JSON and checkpoints have a copy in
+                                           a file that ends in .previous)
 <data>/<topic>-<partition>/                one partition
     <20 digits>.log                        record batches; the digits are the base offset
-    <20 digits>.index                      offset -> position        (can be rebuilt)
-    <20 digits>.timeindex                  timestamp -> offset       (can be rebuilt)
-    <20 digits>.snapshot                   producer state before that offset (can be rebuilt)
+    <20 digits>.index                      offset -> position                    (rebuildable)
+    <20 digits>.timeindex                  timestamp -> offset                   (rebuildable)
+    <20 digits>.txnindex                   aborted transactions                  (rebuildable)
+    <20 digits>.snapshot                   producer state before that offset     (rebuildable)
     partition.metadata                     the topic id
-    recovery-point                         up to where the log is known to be on disk
-    segments                               the sealed segments, so that a lost one is missed
-    <20 digits>.log.cleaned                a compaction under way: dropped at the next start
-    <20 digits>.log.swap                   a compaction that is done: finished at the next start
-    <20 digits>.log.deleted                waits for file.delete.delay.ms, then goes
-    <20 digits>[-<position>].log.damaged   bytes that were set aside by recovery
-<data>/<topic>-<partition>.<32 hex>-delete     a deleted partition that waits likewise
-<data>/<topic>-<partition>.<32 hex>-stray      a partition that no topic knows, set aside
-                                           (both cut to what a file system takes as a name)
+    recovery-point                         how far the log is known to be on disk
+    segments                               the sealed segments, so that a lost one is noticed
+    <20 digits>.log.cleaned                an unfinished compaction: dropped at the next start
+    <20 digits>.log.swap                   a finished compaction: swapped in at the next start
+    <20 digits>.log.deleted                deleted after file.delete.delay.ms
+    <20 digits>[-<position>].log.damaged   bytes that recovery set aside
+<data>/<topic>-<partition>.<32 hex>-delete     a deleted partition, deleted after the same delay
+<data>/<topic>-<partition>.<32 hex>-stray      a partition without a topic, set aside
+                                           (both shortened to what a file system accepts)
 """
 
 from __future__ import annotations
@@ -65,7 +72,8 @@ def segment_stem(base_offset: int) -> str:
 
 
 def join(folder: str, name: str) -> str:
-    """A path inside `folder`; os.path.join without its questions, for it is called often."""
+    """Joins path parts; both are known to be relative and clean, so this skips os.path.join's
+    checks."""
     return f"{folder}/{name}"
 
 

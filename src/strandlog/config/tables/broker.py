@@ -297,7 +297,11 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum decompressed size of a batch; larger ones are rejected.",
+        help=(
+            "Maximum decompressed size of a batch wherever its records are decoded: by record "
+            "checks, reads, time lookups and compaction. Appends that check headers only do not "
+            "decompress."
+        ),
     )
     batch_max_records: int = setting(
         kind="int",

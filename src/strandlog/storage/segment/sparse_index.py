@@ -1,9 +1,9 @@
-"""What the two index files of a segment share: fixed-size, ascending entries that can be rebuilt.
+"""Base of the offset and time index: fixed-size ascending entries, flushed lazily.
 
-One writer appends entries in memory; they reach the file in groups (`save`). Only a short tail
-stays in memory, so an idle partition costs next to nothing; a lookup further back maps the file for
-a moment. Nothing here is synced while the segment grows: a crash loses the last entries, the log
-tells them again. Searches work on any bytes-like of entries.
+One writer appends entries in memory; they reach the file in groups (`save`). The newest 1024
+entries stay in memory, at most 20 KiB for both indexes of a partition; a lookup further back maps
+the file for a moment. Nothing is fsynced while the segment grows: a crash loses the last entries,
+and recovery derives them from the log. Searches work on any buffer of entries.
 """
 
 from __future__ import annotations

@@ -96,6 +96,13 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
     """All `count` records of an unpacked payload."""
+    if 0 < count <= 2 * MIN_RUN and frame.base_timestamp <= _MAX_PLAIN_BASE:
+        # Small batches of plain records are read at once; the pieces check everything else.
+        plain: list[Record] = []
+        is_all = _read_plain(payload, 0, count, frame, plain) == len(payload)
+        last_offset = frame.base_offset + frame.last_offset_delta
+        if is_all and len(plain) == count and plain[-1].offset <= last_offset:
+            return plain
     pieces = record_pieces(payload, count, frame, max(count, 1))
     records = next(pieces, [])
     left = MAX_BATCH_HEADERS // PIECE_HEADERS

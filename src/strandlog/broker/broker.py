@@ -44,7 +44,7 @@ from strandlog.broker.produce import RecordAppender
 from strandlog.broker.runtime import FlushJob, InlineRuntime, Runtime
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_admin import TopicAdmin
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -143,7 +143,7 @@ class Broker(RecordRequests, TransactionRequests):
     def _open(self, new_uuid: Callable[[], UUID]) -> None:
         """Open every partition and load the groups."""
         settings, clock, runtime = self.settings, self.clock, self._runtime
-        self.catalog = Catalog(self.log_dir, settings, new_uuid)
+        self.catalog = TopicCatalog(self.log_dir, settings, new_uuid)
         self.delayed_fetches = DelayedFetches(self.timers, runtime)
         self.durability = Durability(clock, settings, self.delayed_fetches, runtime)
         max_wait_ms = settings.visibility_max_wait_ms

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError, DataError
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView
@@ -77,7 +77,7 @@ class CompactedTable:
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: TopicCatalog,
         spec: TableSpec,
         on_append: Callable[[PartitionLog], None],
         problems: list[str],
@@ -96,7 +96,7 @@ class CompactedTable:
         if not self.exists:
             spec = self._spec
             config = {"cleanup.policy": "compact", **spec.config}
-            yield from self._catalog.creating(spec.name, spec.partitions, config)
+            yield from self._catalog.create(spec.name, spec.partitions, config)
 
     def log_for(self, owner: str) -> PartitionLog:
         """The partition with the records of this owner; creates the topic if needed."""
@@ -157,7 +157,7 @@ class CompactedTable:
             yield from _replay_open(log, self._problems)
 
     def _ensure_now(self) -> None:
-        if self._catalog.is_unfinished(self._spec.name):
+        if self._catalog.is_in_progress(self._spec.name):
             raise CoordinatorLoadingError(f"{self._spec.name} is being created; try again")
         run_inline(self.ensure())
 
@@ -180,7 +180,7 @@ class CompactedTable:
     ) -> None:
         producer_id, epoch = producer or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         end_offset = log.log_end_offset
-        with self._catalog.changing(log):
+        with self._catalog.guard(log):
             try:
                 limit_bytes = min(BATCH_BYTES, log.settings.max_message_bytes)
                 for piece in _split(records, limit_bytes):

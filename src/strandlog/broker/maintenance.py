@@ -28,7 +28,7 @@ from typing import NamedTuple
 from strandlog.broker.durability import Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import CorruptSegmentError, DataError, StrandlogError
@@ -62,7 +62,7 @@ class Maintenance:
     def __init__(
         self,
         log_dir: LogDir,
-        catalog: Catalog,
+        catalog: TopicCatalog,
         durability: Durability,
         settings: BrokerSettings,
         clock: Clock,
@@ -150,7 +150,7 @@ class Maintenance:
                 raise
             self.note(error)
         except BaseException:
-            self._catalog.distrust(log)
+            self._catalog.reopen_before_use(log)
             raise
 
     def _for_each(self, work: Callable[[PartitionLog], Work[None]]) -> Work[None]:

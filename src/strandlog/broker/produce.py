@@ -23,7 +23,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import BULK_PARTITIONS, Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import forbid_internal
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
 from strandlog.clock import Clock
@@ -114,7 +114,7 @@ class RecordAppender:
     def __init__(
         self,
         log_dir: LogDir,
-        catalog: Catalog,
+        catalog: TopicCatalog,
         transactions: TransactionCoordinator,
         durability: Durability,
         settings: BrokerSettings,
@@ -283,7 +283,7 @@ class RecordAppender:
         return self._append(log, data)
 
     def _append(self, log: PartitionLog, data: Buffer) -> AppendResult:
-        try:  # as `Catalog.changing` does, but without a generator per append
+        try:  # as `TopicCatalog.changing` does, but without a generator per append
             result = log.append(data)
         except StorageError as error:
             self._write_failed(error)
@@ -291,7 +291,7 @@ class RecordAppender:
         except StrandlogError:
             raise
         except BaseException:
-            self._catalog.distrust(log)
+            self._catalog.reopen_before_use(log)
             raise
         if self.write_failure is not None:
             self.write_failure = None

@@ -12,7 +12,7 @@ from strandlog.broker.durability import Durability
 from strandlog.broker.fetch import DelayedFetches
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.maintenance import RETENTION, Maintenance
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.dynamic_settings import Layer
 from strandlog.broker.topics.topic import Topic, check_topic_name, forbid_internal
 from strandlog.config.tables.broker import BrokerSettings
@@ -37,7 +37,7 @@ class TopicAdmin:
     def __init__(
         self,
         log_dir: LogDir,
-        catalog: Catalog,
+        catalog: TopicCatalog,
         groups: GroupCoordinator,
         durability: Durability,
         delayed_fetches: DelayedFetches,
@@ -60,7 +60,7 @@ class TopicAdmin:
         if name not in self._catalog:
             # A crash or a full disk may have kept `delete` from it.
             yield from self._groups.delete_topic_offsets(name)
-        return (yield from self._catalog.creating(name, partitions, config))
+        return (yield from self._catalog.create(name, partitions, config))
 
     def create_missing(self, names: Sequence[str]) -> Work[dict[str, StrandlogError]]:
         """Create the topics that do not exist; returns the errors."""
@@ -82,7 +82,7 @@ class TopicAdmin:
         if not self._settings.delete_topic_enable:
             raise TopicDeletionDisabledError
         with self._log_dir.reserve.spending():
-            yield from self._catalog.deleting(name)
+            yield from self._catalog.delete(name)
             try:
                 yield from self._groups.delete_topic_offsets(name)
             except StrandlogError as error:  # the topic is gone; `create` tries again
@@ -97,7 +97,7 @@ class TopicAdmin:
     def add_partitions(self, name: str, count: int) -> Work[Topic]:
         """Raise the number of partitions to `count`."""
         forbid_internal(name)  # the partition of a group follows from their number
-        return (yield from self._catalog.adding_partitions(name, count))
+        return (yield from self._catalog.add_partitions(name, count))
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
         """Change settings of a topic."""
@@ -116,7 +116,7 @@ class TopicAdmin:
             yield yield_control
             if log.failure is not None:
                 raise StorageError(str(log.failure))
-            with self._catalog.changing(log):
+            with self._catalog.guard(log):
                 report = compact_now(log, self._settings.log_cleaner_dedupe_buffer_size)
             self._log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
             total.records_removed += report.records_removed
@@ -131,7 +131,7 @@ class TopicAdmin:
         for log in list(self._catalog.logs(name)):
             yield yield_control
             before = log.log_start_offset
-            with self._catalog.changing(log):
+            with self._catalog.guard(log):
                 enforce_retention(log)
             removed += log.log_start_offset - before
         return removed

@@ -15,7 +15,7 @@ from strandlog.broker.compacted_table import (
     latest_values,
     owner_partition,
 )
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.config.tables.broker import broker_settings
 from strandlog.model import TopicPartition
 from strandlog.protocol.group_records import decode_key
@@ -73,7 +73,7 @@ def test_all_records_of_a_group_go_to_one_partition(bench_type: type[Bench]) -> 
 def test_records_are_spread_over_the_partitions_by_owner() -> None:
     ids = count(1)
     log_dir = LogDir("data", SimulatedFiles(), FakeClock(), lambda: UUID(int=next(ids)))
-    catalog = Catalog(log_dir, broker_settings(), lambda: UUID(int=next(ids)))
+    catalog = TopicCatalog(log_dir, broker_settings(), lambda: UUID(int=next(ids)))
     written: list[int] = []
     table = CompactedTable(
         catalog,

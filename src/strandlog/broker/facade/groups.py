@@ -24,7 +24,7 @@ from strandlog.broker.groups.requests import (
     SyncRequest,
     SyncResult,
 )
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.errors import StorageError, StrandlogError, UnstableOffsetError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class GroupRequests:
     """What clients ask about groups."""
 
-    catalog: Catalog
+    catalog: TopicCatalog
     durability: Durability
     group_coordinator: GroupCoordinator
     offsets_table: CompactedTable

@@ -20,7 +20,7 @@ from strandlog.broker.fetch import (
 from strandlog.broker.lookups import check_leader_epoch, end_of_epoch, offset_at
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult, RecordAppender
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.visibility import Visibility
 from strandlog.clock import Clock
 from strandlog.errors import StrandlogError
@@ -34,7 +34,7 @@ MAX_COUNTED_POSITIONS = 10_000  # of one client
 class RecordRequests:
     """What clients ask about records."""
 
-    catalog: Catalog
+    catalog: TopicCatalog
     clock: Clock
     metrics: Metrics
     durability: Durability

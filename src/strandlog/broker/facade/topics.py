@@ -14,7 +14,7 @@ from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.topic_admin import TopicAdmin
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
 from strandlog.broker.topics.topic import Topic, check_topic_name, forbid_internal
 from strandlog.broker.visibility import Visibility
@@ -58,7 +58,7 @@ def _state_of(log: PartitionLog) -> PartitionState:
 class TopicRequests:
     """What clients ask about topics."""
 
-    catalog: Catalog
+    catalog: TopicCatalog
     topic_admin: TopicAdmin
     _runtime: Runtime
     visibility: Visibility
@@ -79,7 +79,7 @@ class TopicRequests:
         """A topic by name or id; a name that no topic can have is an InvalidTopicError."""
         if isinstance(topic, UUID):
             return self.catalog.topic_with_id(topic)
-        return self.catalog.topic_asked_for(topic)
+        return self.catalog.existing_or_valid(topic)
 
     def check_new_topic(
         self,

@@ -1,24 +1,23 @@
-"""Topics, how many partitions they have and how they are set, kept in `topics.json`; and the
-settings of the broker that clients changed while it ran (`dynamic_settings.py`).
+"""Creates, alters, deletes and looks up topics; `topics.json` decides which exist.
 
-The file says which topics exist. Folders follow it, unless they hold records that the file does not
-account for: then it is damaged, missing or older than they are (catalog_recovery.py).
+The file also has the broker settings that clients changed at run time (`dynamic_settings.py`).
+Partition directories follow the file, unless they hold records that it does not account for: then
+the file is damaged, missing or older than they are (`catalog_recovery.py`).
 
-    create   folders first, made durable; then the file: that is the moment the topic exists
-    delete   the file first, with the topic marked as deleting: that is the moment it is gone; then
-             the folders are renamed away, and the mark goes
+    create   directories first, made durable; then the file. The topic exists from then on
+    delete   the file first, with the topic marked as deleting. The topic is gone from then on; then
+             the directories are renamed, and the mark is removed
 
-So a crash leaves at most folders of a topic that does not exist yet (set aside as strays) or no
-longer (removed, for the mark says so). A folder that should be there and is not is made again,
-empty, and reported; its offsets do not begin at 0 again.
+So a crash leaves at most directories of a topic that does not exist yet (set aside as strays) or no
+longer (removed, because of the mark). A directory that is missing is created again, empty, and
+reported; its offsets do not start at 0 again.
 
-A change that the disk refuses has not happened: memory changes after the file, and what was begun
-is undone. Folders of a deleted topic that the disk does not let go stay marked; they are tried
-again when a topic of that name is made, and at the next start.
+A change that the disk rejects has not happened: memory changes after the file, and what was begun
+is undone. Directories of a deleted topic that cannot be renamed stay marked; the rename is tried
+again when a topic of that name is created, and at the next start.
 
-A partition that was interrupted in the middle of a change (Ctrl-C, running out of memory) may no
-longer know what is in its files. It is not trusted any more: the next one who asks for it gets it
-opened anew from the disk, as after a crash.
+A partition that was interrupted in the middle of a change (Ctrl-C, out of memory) may no longer
+match its files. The next use opens it again from the disk, as after a crash.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import join
 from strandlog.storage.work import Parallel, Work, run_inline
 
-__all__ = ["CATALOG_FILE", "Catalog", "Topic", "topic_from_document"]
+__all__ = ["CATALOG_FILE", "TopicCatalog", "Topic", "topic_from_document"]
 
 CATALOG_FILE = "topics.json"
 CATALOG_VERSION = 1
 
 
-class Catalog:
+class TopicCatalog:
     """All topics of one folder, and their open partitions."""
 
     def __init__(
@@ -75,10 +74,10 @@ class Catalog:
         self._path = join(log_dir.path, CATALOG_FILE)
         self._topics: dict[str, Topic] = {}
         self._names_by_id: dict[str, str] = {}
-        self._doomed: dict[str, Topic] = {}  # deleted, with folders that are still there
+        self._deleting: dict[str, Topic] = {}  # deleted, with folders that are still there
         self._logs: dict[str, list[PartitionLog]] = {}
-        self._suspects: set[PartitionLog] = set()
-        self._unfinished: set[str] = set()  # being made, or growing
+        self._to_reopen: set[PartitionLog] = set()
+        self._in_progress: set[str] = set()  # being made, or growing
         self._load()
 
     # -- looking up ----------------------------------------------------------------------------
@@ -89,9 +88,9 @@ class Catalog:
     def __contains__(self, name: object) -> bool:
         return name in self._topics
 
-    def is_unfinished(self, name: str) -> bool:
-        """Whether somebody is about to make the topic, or to let it grow."""
-        return name in self._unfinished
+    def is_in_progress(self, name: str) -> bool:
+        """Whether the topic is being created, or gets more partitions."""
+        return name in self._in_progress
 
     def topic(self, name: str) -> Topic:
         topic = self._topics.get(name)
@@ -99,15 +98,15 @@ class Catalog:
             raise TopicNotFoundError(name)
         return topic
 
-    def topic_asked_for(self, name: str) -> Topic:
-        """The topic, for somebody who waits for one that is not there yet: under a name that is
-        not legal there will never be one (InvalidTopicError)."""
+    def existing_or_valid(self, name: str) -> Topic:
+        """The topic; an InvalidTopicError if no topic can have that name, so that a client does not
+        wait for it to be created."""
         if name not in self._topics:
             check_topic_name(name)
         return self.topic(name)
 
     def topic_with_id(self, topic_id: UUID | None) -> Topic:
-        """The topic that has this id; one that was deleted and made again has another."""
+        """The topic with this id; a topic that is created again has another id."""
         name = None if topic_id is None else self._names_by_id.get(base64_id(topic_id))
         if name is None:
             raise UnknownTopicIdError(f"no topic has the id {topic_id}; ask for it by its name")
@@ -115,8 +114,8 @@ class Catalog:
 
     def logs(self, name: str) -> list[PartitionLog]:
         """The open partitions of a topic, by number."""
-        if self._suspects:
-            self._reopen_suspects()
+        if self._to_reopen:
+            self._reopen()
         logs = self._logs.get(name)
         if logs is None:
             raise TopicNotFoundError(name)
@@ -143,66 +142,60 @@ class Catalog:
         return found
 
     @contextlib.contextmanager
-    def changing(self, log: PartitionLog) -> Iterator[None]:
-        """Around a change of a partition: whatever is no error of ours leaves it in doubt."""
+    def guard(self, log: PartitionLog) -> Iterator[None]:
+        """Around a change of a partition: after any other exception it is opened again."""
         try:
             yield
         except StrandlogError:
             raise
         except BaseException:
-            self.distrust(log)
+            self.reopen_before_use(log)
             raise
 
-    def distrust(self, log: PartitionLog) -> None:
-        """It was interrupted: open it anew before it is used again."""
-        self._suspects.add(log)
+    def reopen_before_use(self, log: PartitionLog) -> None:
+        """The partition was interrupted in a change: open it again before its next use."""
+        self._to_reopen.add(log)
 
-    def _reopen_suspects(self) -> None:
-        while self._suspects:
-            log = next(iter(self._suspects))
+    def _reopen(self) -> None:
+        while self._to_reopen:
+            log = next(iter(self._to_reopen))
             if self._log_dir.logs.get(log.tp) is log and log.tp.topic in self._topics:
                 topic = self._topics[log.tp.topic]
                 log.abandon()
                 self._log_dir.open_partition(log.tp, topic.settings, was_created=True)
                 self._collect_logs(topic)
-            self._suspects.discard(log)
+            self._to_reopen.discard(log)
 
     # -- changing ------------------------------------------------------------------------------
 
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
-    ) -> Topic:
-        """Make a topic; durable when this returns."""
-        return run_inline(self.creating(name, partitions, config))
-
-    def creating(
-        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Work[Topic]:
-        """The same in steps."""
+        """Create a topic; durable when the work is done."""
         topic = self.check_new(name, partitions, config)
-        if name in self._doomed:
-            yield from self._finishing_delete(self._doomed[name])
+        if name in self._deleting:
+            yield from self._finish_delete(self._deleting[name])
         topic = replace(topic, topic_id=base64_id(self._new_uuid()))
-        yield from self._making(topic, 0)
+        yield from self._make(topic, 0)
         return topic
 
     def check_new(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
-        """The topic that `creating` would create, without an id; raises what it would raise."""
+        """The topic that `create` would create, without an id; raises what `create` would raise."""
         check_topic_name(name)
-        if name in self._topics or name in self._unfinished:
+        if name in self._topics or name in self._in_progress:
             raise TopicExistsError(name)
         count = self._settings.num_partitions if partitions is None else partitions
         check_partition_count(count, self._settings.max_partitions_per_topic)
         self._check_room_for(count)
         parsed = TOPIC_SETTINGS.parse(config or {})
-        return Topic(name, "", count, parsed, self.effective(parsed))
+        return Topic(name, "", count, parsed, self.effective_settings(parsed))
 
-    def _making(self, topic: Topic, first: int) -> Work[None]:
-        """Make the folders of a topic from partition `first` on, then the topic as it is now."""
+    def _make(self, topic: Topic, first: int) -> Work[None]:
+        """Create the directories from partition `first` on, then save the topic."""
         made: list[PartitionLog] = []
-        self._unfinished.add(topic.name)
+        self._in_progress.add(topic.name)
         try:
             partitions = [TopicPartition(topic.name, n) for n in range(first, topic.partitions)]
             yield partial(self._log_dir.forget_marks, partitions)
@@ -215,14 +208,14 @@ class Catalog:
             self._remove_folders(topic, first)
             raise
         finally:
-            self._unfinished.discard(topic.name)
+            self._in_progress.discard(topic.name)
         self._collect_logs(topic)
 
     def _make_folder(self, topic: Topic, tp: TopicPartition, made: list[PartitionLog]) -> None:
         made.append(self._log_dir.make_partition(tp, topic.topic_id, topic.settings))
 
     def _remove_folders(self, topic: Topic, first: int) -> None:
-        """Undo the making, as far as the disk lets us; what stays is a stray."""
+        """Undo `_make`, as far as the disk allows; what stays is a stray."""
         for partition in range(first, topic.partitions):
             with contextlib.suppress(StorageError, FileNotFoundError):
                 self._log_dir.delete_partition(TopicPartition(topic.name, partition), 0)
@@ -234,7 +227,7 @@ class Catalog:
         ]
 
     def _check_room_for(self, more: int) -> None:
-        """Each partition takes memory, files and time at the next start."""
+        """Each partition costs memory, files and time at the next start."""
         limit, there = self._settings.max_partitions_per_broker, len(self._log_dir.logs)
         if there + more > limit:
             raise InvalidPartitionsError(
@@ -242,27 +235,23 @@ class Catalog:
                 "(max.partitions.per.broker)"
             )
 
-    def add_partitions(self, name: str, count: int) -> Topic:
-        """Let a topic have `count` partitions; it can only grow."""
-        return run_inline(self.adding_partitions(name, count))
-
-    def adding_partitions(self, name: str, count: int) -> Work[Topic]:
-        """The same in steps."""
+    def add_partitions(self, name: str, count: int) -> Work[Topic]:
+        """Raise the number of partitions to `count`."""
         topic = self.topic(name)
         check_partition_count(count, self._settings.max_partitions_per_topic)
         if count <= topic.partitions:
             raise InvalidPartitionsError(
-                f"topic {name!r} has {topic.partitions} partitions; it can only grow"
+                f"topic {name!r} has {topic.partitions} partitions; the number can only grow"
             )
         self._check_room_for(count - topic.partitions)
         grown = replace(topic, partitions=count)
-        if name in self._unfinished:
-            raise InvalidPartitionsError(f"topic {name!r} is growing already; ask again")
-        yield from self._making(grown, topic.partitions)
+        if name in self._in_progress:
+            raise InvalidPartitionsError(f"topic {name!r} gets more partitions already; try again")
+        yield from self._make(grown, topic.partitions)
         return grown
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Topic:
-        """Change settings; None takes one back to its default."""
+        """Change settings; None resets one to its default."""
         topic = self.topic(name)
         config = dict(topic.config)
         for setting, raw in changes.items():
@@ -270,7 +259,7 @@ class Catalog:
                 config.pop(TOPIC_SETTINGS[setting].name, None)
             else:
                 config[setting] = TOPIC_SETTINGS[setting].parse(raw)
-        altered = replace(topic, config=config, settings=self.effective(config))
+        altered = replace(topic, config=config, settings=self.effective_settings(config))
         with self._log_dir.reserve.spending():  # a lower retention frees space
             self._save({**self._topics, name: altered})
         for log in self._logs[name]:
@@ -283,45 +272,38 @@ class Catalog:
         before = self.dynamic.layers
         self.dynamic.apply(self.dynamic.with_changes(layer, changes))
         topics = {
-            name: replace(topic, settings=self.effective(topic.config))
+            name: replace(topic, settings=self.effective_settings(topic.config))
             for name, topic in self._topics.items()
         }
         try:
-            self._write(topics, self._doomed)
+            self._write(topics, self._deleting)
         except StorageError:
             self.dynamic.apply(before)
             with contextlib.suppress(StorageError):  # as in `_save`
-                self._write(self._topics, self._doomed)
+                self._write(self._topics, self._deleting)
             raise
         self._topics = topics
         for name, topic in topics.items():
             for log in self._logs[name]:
                 log.settings = topic.settings
 
-    def effective(self, config: Mapping[str, Value]) -> LogSettings:
-        """What counts for a topic: its own values, else the broker's, else the built-in ones."""
+    def effective_settings(self, config: Mapping[str, Value]) -> LogSettings:
+        """The settings of a topic: its own values, else the broker's, else the defaults."""
         return log_settings({**self._settings.topic_defaults, **config})
 
-    def delete(self, name: str) -> None:
-        """Remove a topic; it is gone when this returns, its files go a while later."""
-        run_inline(self.deleting(name))
-
-    def deleting(self, name: str) -> Work[None]:
-        """The same in steps; it is gone after the first."""
-        doomed = replace(self.topic(name), is_deleting=True)
+    def delete(self, name: str) -> Work[None]:
+        """Delete a topic; it is gone after the first step, its files are removed later."""
+        deleting = replace(self.topic(name), is_deleting=True)
         others = {other: topic for other, topic in self._topics.items() if other != name}
-        self._save(others, {**self._doomed, name: doomed})
+        self._save(others, {**self._deleting, name: deleting})
         del self._logs[name]
         try:
-            yield from self._finishing_delete(doomed)
+            yield from self._finish_delete(deleting)
         except StorageError as error:
             problem = f"files of the deleted topic {name!r} stay: {error}"
             self._log_dir.report("files of deleted topics stay", problem)
 
-    def _finish_delete(self, topic: Topic) -> None:
-        run_inline(self._finishing_delete(topic))
-
-    def _finishing_delete(self, topic: Topic) -> Work[None]:
+    def _finish_delete(self, topic: Topic) -> Work[None]:
         for tp in [tp for tp in self._log_dir.logs if tp.topic == topic.name]:
             self._log_dir.take_out(tp)
         renamed: list[tuple[TopicPartition, str]] = []
@@ -331,7 +313,7 @@ class Catalog:
             for tp, path in renamed:
                 self._log_dir.take_out(tp)  # also what was not open
                 self._log_dir.remove_later(path, topic.settings.file_delete_delay_ms)
-        others = {name: other for name, other in self._doomed.items() if name != topic.name}
+        others = {name: other for name, other in self._deleting.items() if name != topic.name}
         self._save(self._topics, others)
 
     def _rename_folders(self, topic: Topic, renamed: list[tuple[TopicPartition, str]]) -> None:
@@ -344,22 +326,22 @@ class Catalog:
             renamed.append((tp, self._log_dir.rename_away(tp)))
         self._log_dir.sync_names()
 
-    def _save(self, topics: dict[str, Topic], doomed: dict[str, Topic] | None = None) -> None:
+    def _save(self, topics: dict[str, Topic], deleting: dict[str, Topic] | None = None) -> None:
         """Make this the state, on disk first."""
-        doomed = self._doomed if doomed is None else doomed
+        deleting = self._deleting if deleting is None else deleting
         try:
-            self._write(topics, doomed)
+            self._write(topics, deleting)
         except StorageError:
-            # It may have come to count nevertheless: say once more what was before.
+            # The file may have been replaced nevertheless: write the old state again.
             with contextlib.suppress(StorageError):
-                self._write(self._topics, self._doomed)
+                self._write(self._topics, self._deleting)
             raise
-        self._topics, self._doomed = topics, doomed
+        self._topics, self._deleting = topics, deleting
         self._names_by_id = {topic.topic_id: name for name, topic in topics.items()}
 
-    def _write(self, topics: dict[str, Topic], doomed: dict[str, Topic]) -> None:
+    def _write(self, topics: dict[str, Topic], deleting: dict[str, Topic]) -> None:
         documents = {
-            name: each.as_document() for name, each in sorted({**doomed, **topics}.items())
+            name: each.as_document() for name, each in sorted({**deleting, **topics}.items())
         }
         document = {"version": CATALOG_VERSION, "topics": documents}
         if dynamic := self.dynamic.as_document():
@@ -377,18 +359,18 @@ class Catalog:
         self._log_dir.problems += self.dynamic.load((document or {}).get("broker", {}))
         for name, described in (document or {"topics": {}})["topics"].items():
             topic = topic_from_document(name, described, self._settings.topic_defaults)
-            (self._doomed if topic.is_deleting else self._topics)[name] = topic
-        for topic in list(self._doomed.values()):
-            self._finish_delete(topic)
+            (self._deleting if topic.is_deleting else self._topics)[name] = topic
+        for topic in list(self._deleting.values()):
+            run_inline(self._finish_delete(topic))
         compared = Reconciliation(
-            self._log_dir, self._settings, self.effective, self._new_uuid
+            self._log_dir, self._settings, self.effective_settings, self._new_uuid
         ).run(self._topics, is_lost=document is None)
         if document is None and compared.topics and not problems:
             problems.append(f"{self._path} is missing, and so is its copy")
         problems += compared.problems
         self._log_dir.problems += problems
         if document is None or problems:
-            # A new folder gets its file at once, so one that is missing later was lost.
+            # A new folder gets its file at once, so a file that is missing later was lost.
             self._save(compared.topics)
         self._names_by_id = {topic.topic_id: name for name, topic in self._topics.items()}
         self._open_partitions(compared)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from strandlog.broker.durability import Durability
 from strandlog.broker.groups.coordinator import GroupCoordinator
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import OFFSETS_TOPIC
 from strandlog.clock import Clock
 from strandlog.errors import TopicNotFoundError
@@ -34,7 +34,7 @@ class MarkerWriter:
     def __init__(
         self,
         log_dir: LogDir,
-        catalog: Catalog,
+        catalog: TopicCatalog,
         groups: GroupCoordinator,
         durability: Durability,
         clock: Clock,
@@ -53,7 +53,7 @@ class MarkerWriter:
         except TopicNotFoundError:
             return None
         data = control_batch(kind, producer.producer_id, producer.epoch, self._clock.now_ms())
-        with self._catalog.changing(log):
+        with self._catalog.guard(log):
             log.append(data, is_control=True)
             self._durability.written(log)
         if tp.topic == OFFSETS_TOPIC:

@@ -34,7 +34,7 @@ class GroupCommit:
         check_open: Callable[[PartitionLog], None],
         changing: Callable[[PartitionLog], AbstractContextManager[None]],
     ) -> None:
-        """`check_open` raises for a deleted partition; `changing` is `Catalog.changing`."""
+        """`check_open` raises for a deleted partition; `changing` is `TopicCatalog.changing`."""
         self._condition = condition
         self._busy = busy
         self._check_open = check_open

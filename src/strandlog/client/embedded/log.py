@@ -92,7 +92,7 @@ class Log(Closable):
             self.condition,
             self.broker.durability.busy,
             self._check_is_there,
-            self.broker.catalog.changing,
+            self.broker.catalog.guard,
         )
         self.source = EmbeddedSource(self.broker, self.group_commit)
         self.is_closed = False
@@ -201,7 +201,7 @@ class Log(Closable):
             self._idle_logs(name)
             log = self.broker.catalog.log(name, partition)
             _check_works(log)
-            with self.broker.catalog.changing(log):
+            with self.broker.catalog.guard(log):
                 log.flush()
                 log.raise_log_start(before_offset)
                 enforce_retention(log)

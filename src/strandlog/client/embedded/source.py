@@ -59,7 +59,7 @@ class EmbeddedSource:
         rewrites the tail first.
         """
         if log.failure is None and not self._group_commit.is_busy(log):
-            with contextlib.suppress(StorageError), self._broker.catalog.changing(log):
+            with contextlib.suppress(StorageError), self._broker.catalog.guard(log):
                 log.flush()
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:

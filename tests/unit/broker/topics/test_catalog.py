@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from strandlog.broker.topics.catalog import Catalog
+from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.topic import log_settings
 from strandlog.errors import (
@@ -22,6 +22,7 @@ from strandlog.errors import (
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_single
 from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, PowerCut, SimulatedFiles
 from strandlog.testing.disk.faults import Operation
 
@@ -38,7 +39,7 @@ class Shelf:
         self.clock = FakeClock()
         self._ids = itertools.count(len(self.disk.contents()) * 1_000 + 1)
         self.log_dir = LogDir("data", self.disk, self.clock, self._new_uuid)
-        self.catalog = Catalog(self.log_dir, settings or broker_settings(), self._new_uuid)
+        self.catalog = TopicCatalog(self.log_dir, settings or broker_settings(), self._new_uuid)
 
     def _new_uuid(self) -> UUID:
         return UUID(int=next(self._ids))
@@ -69,8 +70,10 @@ def shelf() -> Shelf:
 
 
 def test_topics_with_their_settings_are_there_after_a_restart(shelf: Shelf) -> None:
-    shelf.catalog.create("a", 3, {"retention.ms": "7d", "cleanup.policy": "compact,delete"})
-    shelf.catalog.create("b")
+    run_inline(
+        shelf.catalog.create("a", 3, {"retention.ms": "7d", "cleanup.policy": "compact,delete"})
+    )
+    run_inline(shelf.catalog.create("b"))
     shelf.append("a", partition=2)
     before = [shelf.catalog.topic(name) for name in shelf.catalog.names()]
     for again in (shelf.killed(), shelf.reopened()):
@@ -83,7 +86,7 @@ def test_topics_with_their_settings_are_there_after_a_restart(shelf: Shelf) -> N
 def test_names_that_contain_each_other_keep_their_own_partitions(shelf: Shelf) -> None:
     counts = {"a": 2, "a-1": 3, "a-1-0": 1, "a_b": 4, "a.b": 1, "a-0": 2, "0": 2}
     for name, count in counts.items():
-        shelf.catalog.create(name, count)
+        run_inline(shelf.catalog.create(name, count))
         shelf.append(name, name.encode())
     for again in (shelf.killed(), shelf.reopened()):
         assert {name: len(ends) for name, ends in again.ends().items()} == counts
@@ -91,22 +94,22 @@ def test_names_that_contain_each_other_keep_their_own_partitions(shelf: Shelf) -
 
 
 def test_a_topic_is_made_once(shelf: Shelf) -> None:
-    shelf.catalog.create("t", 2)
+    run_inline(shelf.catalog.create("t", 2))
     shelf.append("t")
     with pytest.raises(TopicExistsError, match="topic 't' already exists; use it, or"):
-        shelf.catalog.create("t", 1)
+        run_inline(shelf.catalog.create("t", 1))
     assert shelf.ends() == {"t": [1, 0]}
 
 
 def test_unknown_topics_and_partitions(shelf: Shelf) -> None:
-    shelf.catalog.create("t", 2)
+    run_inline(shelf.catalog.create("t", 2))
     for call in (
         lambda: shelf.catalog.topic("u"),
         lambda: shelf.catalog.logs("u"),
         lambda: shelf.catalog.log("u", 0),
         lambda: shelf.catalog.alter("u", {}),
-        lambda: shelf.catalog.add_partitions("u", 5),
-        lambda: shelf.catalog.delete("u"),
+        lambda: run_inline(shelf.catalog.add_partitions("u", 5)),
+        lambda: run_inline(shelf.catalog.delete("u")),
     ):
         with pytest.raises(TopicNotFoundError, match="topic 'u' does not exist; create it first"):
             call()
@@ -116,19 +119,21 @@ def test_unknown_topics_and_partitions(shelf: Shelf) -> None:
 
 
 def test_a_topic_grows_and_never_shrinks(shelf: Shelf) -> None:
-    shelf.catalog.create("t", 2)
+    run_inline(shelf.catalog.create("t", 2))
     shelf.append("t", partition=1)
-    assert shelf.catalog.add_partitions("t", 4).partitions == 4
+    assert run_inline(shelf.catalog.add_partitions("t", 4)).partitions == 4
     assert shelf.killed().ends() == {"t": [0, 1, 0, 0]}
     for count in (4, 1):
-        with pytest.raises(InvalidPartitionsError, match="has 4 partitions; it can only grow"):
-            shelf.catalog.add_partitions("t", count)
+        with pytest.raises(
+            InvalidPartitionsError, match="has 4 partitions; the number can only grow"
+        ):
+            run_inline(shelf.catalog.add_partitions("t", count))
     with pytest.raises(InvalidPartitionsError, match="between 1 and 10000"):
-        shelf.catalog.add_partitions("t", 10_001)
+        run_inline(shelf.catalog.add_partitions("t", 10_001))
 
 
 def test_settings_are_changed_and_taken_back(shelf: Shelf) -> None:
-    shelf.catalog.create("t", config={"retention.ms": 5})
+    run_inline(shelf.catalog.create("t", config={"retention.ms": 5}))
     shelf.catalog.alter("t", {"retention.ms": None, "segment.bytes": "1MiB"})
     assert shelf.catalog.topic("t").config == {"segment.bytes": 1 << 20}
     assert shelf.catalog.log("t", 0).settings.segment_bytes == 1 << 20
@@ -142,36 +147,36 @@ def test_settings_are_changed_and_taken_back(shelf: Shelf) -> None:
 
 
 def test_a_topic_made_anew_is_another_one(shelf: Shelf) -> None:
-    old = shelf.catalog.create("t", 3)
+    old = run_inline(shelf.catalog.create("t", 3))
     shelf.append("t")
-    shelf.catalog.delete("t")
+    run_inline(shelf.catalog.delete("t"))
     assert shelf.catalog.names() == [] and "t" not in shelf.catalog
-    new = shelf.catalog.create("t", 1)
+    new = run_inline(shelf.catalog.create("t", 1))
     assert new.topic_id != old.topic_id
     assert shelf.ends() == shelf.killed().ends() == shelf.reopened().ends() == {"t": [0]}
 
 
 def test_the_longest_name_can_be_made_and_deleted(shelf: Shelf) -> None:
     name = "x" * 249
-    shelf.catalog.create(name, 11)
-    shelf.catalog.delete(name)
+    run_inline(shelf.catalog.create(name, 11))
+    run_inline(shelf.catalog.delete(name))
     assert shelf.catalog.names() == shelf.reopened().catalog.names() == []
 
 
 def changes(shelf: Shelf) -> dict[str, Callable[[], object]]:
     return {
-        "create": lambda: shelf.catalog.create("new", 2),
-        "grow": lambda: shelf.catalog.add_partitions("t", 3),
+        "create": lambda: run_inline(shelf.catalog.create("new", 2)),
+        "grow": lambda: run_inline(shelf.catalog.add_partitions("t", 3)),
         "alter": lambda: shelf.catalog.alter("t", {"retention.ms": 1}),
-        "delete": lambda: shelf.catalog.delete("t"),
+        "delete": lambda: run_inline(shelf.catalog.delete("t")),
     }
 
 
 def prepared(disk: SimulatedFiles | None = None) -> Shelf:
     shelf = Shelf(disk)
-    shelf.catalog.create("t", 2)
+    run_inline(shelf.catalog.create("t", 2))
     shelf.append("t", b"kept")
-    shelf.catalog.create("other")
+    run_inline(shelf.catalog.create("other"))
     shelf.append("other", b"kept, too")
     return shelf
 
@@ -226,31 +231,31 @@ def test_a_change_that_the_disk_refuses_has_not_happened(name: str, operation: O
 
 
 def test_a_topic_whose_deletion_failed_is_not_deleted_by_a_later_change(shelf: Shelf) -> None:
-    shelf.catalog.create("t")
+    run_inline(shelf.catalog.create("t"))
     shelf.disk.fail_on("append", "topics.json")
     with pytest.raises(StorageError):
-        shelf.catalog.delete("t")
+        run_inline(shelf.catalog.delete("t"))
     shelf.append("t", b"written after the failure")
-    shelf.catalog.create("another")
+    run_inline(shelf.catalog.create("another"))
     assert shelf.killed().ends() == {"t": [1], "another": [0]}
 
 
 def test_folders_that_do_not_go_are_tried_again(shelf: Shelf) -> None:
-    shelf.catalog.create("t", 2)
+    run_inline(shelf.catalog.create("t", 2))
     shelf.append("t", b"old")
     shelf.disk.fail_on("rename", "data/t-", count=2)
-    shelf.catalog.delete("t")
+    run_inline(shelf.catalog.delete("t"))
     assert shelf.catalog.names() == []
     assert "files of the deleted topic 't' stay" in shelf.log_dir.problems[0]
     assert shelf.killed().catalog.names() == []
     with pytest.raises(StorageError):
-        shelf.catalog.create("t")
-    shelf.catalog.create("t")
+        run_inline(shelf.catalog.create("t"))
+    run_inline(shelf.catalog.create("t"))
     assert shelf.ends() == shelf.killed().ends() == {"t": [0]}
 
 
 def test_a_folder_that_is_gone_is_made_anew_and_reported(shelf: Shelf) -> None:
-    shelf.catalog.create("t", 2)
+    run_inline(shelf.catalog.create("t", 2))
     shelf.append("t")
     shelf.log_dir.close()
     shelf.disk.remove_tree("data/t-0")
@@ -262,7 +267,7 @@ def test_a_folder_that_is_gone_is_made_anew_and_reported(shelf: Shelf) -> None:
 
 
 def test_a_folder_that_no_topic_knows_is_set_aside(shelf: Shelf) -> None:
-    shelf.catalog.create("t", 1)
+    run_inline(shelf.catalog.create("t", 1))
     shelf.log_dir.close()
     shelf.disk.make_dir("data/t-7")
     shelf.disk.append_to("data/t-7/precious", b"x")
@@ -272,7 +277,7 @@ def test_a_folder_that_no_topic_knows_is_set_aside(shelf: Shelf) -> None:
 
 
 def test_a_folder_with_a_wrong_id_gets_the_right_one(shelf: Shelf) -> None:
-    topic = shelf.catalog.create("t")
+    topic = run_inline(shelf.catalog.create("t"))
     shelf.append("t")
     shelf.log_dir.write_partition_metadata(TopicPartition("t", 0), "someone-else")
     again = shelf.reopened()
@@ -282,7 +287,7 @@ def test_a_folder_with_a_wrong_id_gets_the_right_one(shelf: Shelf) -> None:
 
 
 def test_a_damaged_catalog_has_a_copy_that_says_the_same(shelf: Shelf) -> None:
-    shelf.catalog.create("t")
+    run_inline(shelf.catalog.create("t"))
     shelf.catalog.alter("t", {"retention.ms": 5})
     shelf.log_dir.close()
     shelf.disk.flip_bit(TOPICS_FILE, 80)
@@ -296,7 +301,7 @@ def test_a_damaged_catalog_has_a_copy_that_says_the_same(shelf: Shelf) -> None:
 
 def test_a_topic_takes_its_own_value_then_the_brokers_then_the_built_in_one() -> None:
     shelf = Shelf(settings=broker_settings({"log.retention.ms": 1000, "log.segment.bytes": 4096}))
-    shelf.catalog.create("t", 1, {"retention.ms": 2000})
+    run_inline(shelf.catalog.create("t", 1, {"retention.ms": 2000}))
     found = shelf.catalog.log("t", 0).settings
     built_in = log_settings()
     assert (found.retention_ms, found.segment_bytes) == (2000, 4096)
@@ -307,7 +312,7 @@ def test_a_topic_takes_its_own_value_then_the_brokers_then_the_built_in_one() ->
 
 def test_defaults_of_the_broker_are_not_written_into_topics() -> None:
     shelf = Shelf(settings=broker_settings({"log.retention.ms": 1000}))
-    shelf.catalog.create("t", 1)
+    run_inline(shelf.catalog.create("t", 1))
     again = shelf.reopened()  # with a broker that says nothing
     assert again.catalog.topic("t").config == {}
     assert again.catalog.log("t", 0).settings == log_settings()
@@ -317,17 +322,17 @@ def test_defaults_of_the_broker_are_not_written_into_topics() -> None:
 
 
 def test_a_topic_that_is_being_made_is_not_made_twice(shelf: Shelf) -> None:
-    steps = shelf.catalog.creating("t", 2)
+    steps = shelf.catalog.create("t", 2)
     forget_marks = next(steps)
-    assert shelf.catalog.is_unfinished("t")
+    assert shelf.catalog.is_in_progress("t")
     assert "t" not in shelf.catalog
     with pytest.raises(TopicExistsError):
-        shelf.catalog.create("t", 1)
-    shelf.catalog.create("other", 1)
+        run_inline(shelf.catalog.create("t", 1))
+    run_inline(shelf.catalog.create("other", 1))
     forget_marks()
     for part in steps:
         part()
-    assert not shelf.catalog.is_unfinished("t")
+    assert not shelf.catalog.is_in_progress("t")
     assert shelf.ends() == {"other": [0], "t": [0, 0]}
     assert shelf.reopened().ends() == {"other": [0], "t": [0, 0]}
 
@@ -336,13 +341,13 @@ def test_checkpoints_written_while_a_topic_is_made_again_do_not_hide_its_records
     shelf: Shelf,
 ) -> None:
     """The old topic's log start came back as that of the new one."""
-    shelf.catalog.create("t", 1)
+    run_inline(shelf.catalog.create("t", 1))
     for _ in range(5):
         shelf.append("t")
     shelf.catalog.log("t", 0).raise_log_start(4)
     shelf.log_dir.write_checkpoints()
-    shelf.catalog.delete("t")
-    for part in shelf.catalog.creating("t", 1):
+    run_inline(shelf.catalog.delete("t"))
+    for part in shelf.catalog.create("t", 1):
         write = next(shelf.log_dir.writing_log_starts(), None)  # with what is known before it
         part()
         if write is not None:
@@ -354,22 +359,22 @@ def test_checkpoints_written_while_a_topic_is_made_again_do_not_hide_its_records
 
 
 def test_making_a_topic_that_fails_leaves_nothing_behind(shelf: Shelf) -> None:
-    steps = shelf.catalog.creating("t", 2)
+    steps = shelf.catalog.create("t", 2)
     for _ in range(3):
         next(steps)()
     with pytest.raises(StorageError):
         steps.throw(StorageError("the last sync failed"))
     assert "t" not in shelf.catalog
-    assert not shelf.catalog.is_unfinished("t")
+    assert not shelf.catalog.is_in_progress("t")
     assert not shelf.log_dir.logs
-    shelf.catalog.create("t", 1)
+    run_inline(shelf.catalog.create("t", 1))
     assert shelf.reopened().ends() == {"t": [0]}
 
 
 def test_a_deleted_topic_is_gone_before_its_folders_are(shelf: Shelf) -> None:
-    shelf.catalog.create("t", 2)
+    run_inline(shelf.catalog.create("t", 2))
     shelf.append("t")
-    steps = shelf.catalog.deleting("t")
+    steps = shelf.catalog.delete("t")
     rename = next(steps)
     assert "t" not in shelf.catalog
     assert not shelf.log_dir.logs

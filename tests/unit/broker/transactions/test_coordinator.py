@@ -594,7 +594,7 @@ def test_a_partition_is_opened_anew_while_its_marker_is_on_its_way(
     asked = bench.end(producer)
     bench.sync(TABLE)
     before = bench.log(T0)
-    bench.broker.catalog.distrust(before)
+    bench.broker.catalog.reopen_before_use(before)
     assert bench.log(T0) is not before
     bench.advance(2 * RETRY_MS)
     assert asked.is_done
@@ -609,7 +609,7 @@ def test_the_table_is_opened_anew_while_a_change_is_on_its_way(
     name = ("tx", "ty")[partition]
     table = bench.broker.transactions_table.log_for(name)
     asked = bench.init(name)
-    bench.broker.catalog.distrust(table)
+    bench.broker.catalog.reopen_before_use(table)
     assert bench.broker.transactions_table.log_for(name) is not table
     bench.advance(3 * RETRY_MS)
     assert asked.is_done

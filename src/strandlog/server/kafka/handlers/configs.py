@@ -125,7 +125,7 @@ def _resource_rows(door: KafkaDoor, request: Request, resource: Any) -> list[dic
     kind, name = resource.resource_type, resource.resource_name
     dynamic = door.broker.catalog.dynamic
     if kind == RESOURCE_TOPIC:
-        return topic_rows(door.broker.catalog.topic_asked_for(name), dynamic)
+        return topic_rows(door.broker.catalog.existing_or_valid(name), dynamic)
     if kind == RESOURCE_BROKER and name in RESOURCE_LAYERS:
         rows = [(row, _layers(row, dynamic, row.name)) for row in BROKER_SETTINGS]
         rows += _listener_layers(door, request)
@@ -320,7 +320,7 @@ def _alterable(door: KafkaDoor, resource: Any) -> Alterable:
     kind, name = resource.resource_type, resource.resource_name
     catalog = door.broker.catalog
     if kind == RESOURCE_TOPIC:
-        topic = catalog.topic_asked_for(name)
+        topic = catalog.existing_or_valid(name)
         defaults = door.broker.settings.topic_defaults
 
         def current(setting: str) -> Value:

@@ -148,7 +148,7 @@ def _wanted_topic(
         elif name in refused:
             raise refused[name]
         else:
-            topic = door.broker.catalog.topic_asked_for(name)
+            topic = door.broker.catalog.existing_or_valid(name)
         return _topic(topic, request.version)
     except StrandlogError as error:
         if name is None and request.version < TOPIC_IDS_FROM:
@@ -219,7 +219,7 @@ def describe_topic_partitions(door: KafkaDoor, request: Request) -> Work[None]:
             next_cursor = {"topic_name": name, "partition_index": first}
             break
         try:
-            topic = catalog.topic_asked_for(name)
+            topic = catalog.existing_or_valid(name)
         except StrandlogError as error:
             topics.append({"error_code": error.kafka_code, "name": name})
             continue

@@ -176,7 +176,7 @@ def _would_be(door: KafkaDoor, name: str, count: int, config: dict[str, object])
         raise TopicExistsError(name)
     check_partition_count(count, settings.max_partitions_per_topic)
     parsed = TOPIC_SETTINGS.parse(config)
-    return Topic(name, "", count, parsed, door.broker.catalog.effective(parsed))
+    return Topic(name, "", count, parsed, door.broker.catalog.effective_settings(parsed))
 
 
 @kafka_api(

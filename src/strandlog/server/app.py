@@ -39,7 +39,7 @@ from strandlog.errors import ServerCrashError, StorageError
 from strandlog.server.background import ServerRuntime
 from strandlog.server.core import ServerCore
 from strandlog.server.kafka.api import warm_up
-from strandlog.server.kafka.listener import KafkaDoor
+from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet
 from strandlog.server.loop_monitor import Heartbeat
 from strandlog.storage.files import DiskFiles, Files
@@ -114,7 +114,7 @@ class Server:
         )
         self._log_problems()
         self.core = ServerCore(self.broker, self._runtime)
-        self.door = KafkaDoor(self.core, options.listeners[0])
+        self.kafka = KafkaListener(self.broker, self._runtime, options.listeners[0])
         self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="strandlog-sync")
         self._sync_wanted = asyncio.Event()
         self._heartbeat = Heartbeat(self.broker.metrics)
@@ -129,7 +129,7 @@ class Server:
     async def start(self) -> str:
         """Start listening; returns the ready line."""
         kafka, *others = self._options.listeners
-        await self._listeners.open(kafka, lambda _: self.door)
+        await self._listeners.open(kafka, lambda _: self.kafka)
         self._loop.set_exception_handler(self._heard_of)
         self._syncer = asyncio.create_task(self._sync_for_ever(), name="syncing")
         self._syncer.add_done_callback(self._syncer_ended)
@@ -138,7 +138,7 @@ class Server:
         self._set_alarm()
         for config in others:
             await self._listeners.open(config, self._make_listener)
-        self.door.listener_settings = {
+        self.kafka.dispatcher.listener_settings = {
             **self._listeners.settings(),
             "log.dirs": self.broker.log_dir.path,
         }
@@ -256,7 +256,7 @@ class Server:
 
     def _look_for_idle(self) -> None:
         max_idle_ms = self._options.settings.connections_max_idle_ms
-        self.door.close_idle(max_idle_ms)
+        self.kafka.close_idle(max_idle_ms)
         nap_seconds = max_idle_ms / 1000 / IDLE_LOOKS
         self._idle_look = self._loop.call_later(nap_seconds, self._look_for_idle)
 
@@ -283,12 +283,12 @@ class Server:
     async def stop(self) -> None:
         """Answer what is under way, finish what is being synced, close the folder."""
         self.broker.stop_maintenance()
-        self.door.stop_accepting()
+        self.kafka.stop_accepting()
         for timer in (self._idle_look, self._alarm):
             if timer is not None:
                 timer.cancel()
         await self._drain()
-        self.door.close_all()
+        self.kafka.close_all()
         self._runtime.abandon()
         await self._runtime.settle()
         if self._syncer is not None:
@@ -309,15 +309,15 @@ class Server:
     async def _drain(self) -> None:
         """Let requests that wait for the disk be answered, and replies be taken."""
         stopping = asyncio.ensure_future(self._listeners.stop())
-        self.door.drain()
+        self.kafka.drain()
         self.broker.complete_delayed_fetches()
         deadline = stopwatch() + self._options.drain_ms / 1000
         while self._has_work() and stopwatch() < deadline and not self.crashed.done():
             self._on_work()
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
-        for connection in self.door.connections():
+        for connection in self.kafka.connections():
             connection.close()
-        while self.door.connections() and stopwatch() < deadline:
+        while self.kafka.connections() and stopwatch() < deadline:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
         await stopping
 

@@ -78,7 +78,7 @@ def test_silent_clients_are_hung_up_on_and_waiting_ones_are_not(tmp_path: Path) 
     async def run() -> None:
         options = ServerOptions(str(tmp_path / "data"), settings=broker_settings(settings))
         server = Server(options)
-        server.door.clock = clock = FakeClock()
+        server.kafka.clock = clock = FakeClock()
         port = int((await server.start()).split()[1].rpartition(":")[2])
         clients = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(3)]
         try:

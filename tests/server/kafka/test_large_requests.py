@@ -24,7 +24,7 @@ from strandlog.protocol.kafka.schemas import element_of, is_entity, request_sche
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
 from strandlog.server.kafka.api import KafkaApi
-from strandlog.server.kafka.handlers import declared_apis, records
+from strandlog.server.kafka.handlers import declared_apis, fetch
 from strandlog.server.memory import DecodingGate
 
 POLICY_VIOLATION, GROUP_METADATA_TOO_LARGE = 44, 10
@@ -212,7 +212,7 @@ def test_one_fetch_waits_per_connection(tmp_path: Path) -> None:
 def test_a_fetch_is_answered_in_the_end_however_long_it_would_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "LONGEST_POLL_MS", 50)
+    monkeypatch.setattr(fetch, "LONGEST_POLL_MS", 50)
 
     async def act(_server: Server, port: int) -> None:
         def client() -> None:
@@ -235,7 +235,7 @@ def test_large_requests_of_many_connections_are_decoded_a_few_at_a_time(tmp_path
         body = {"topics": rows, "allow_auto_topic_creation": False}
         request = request_header(3, 12, 1) + request_encoder(3, 12)(body)
         most = 3 * len(request)
-        server.door.decoding = gate = DecodingGate(most)
+        server.kafka.decoding = gate = DecodingGate(most)
         seen: list[int] = []
         enter = gate.enter
 
@@ -259,7 +259,7 @@ def test_large_requests_of_many_connections_are_decoded_a_few_at_a_time(tmp_path
         await asyncio.to_thread(client)
         assert max(seen) <= most
         assert len(seen) >= 8
-        await eventually_in_loop(lambda: not server.door.connections(), "all are closed")
+        await eventually_in_loop(lambda: not server.kafka.connections(), "all are closed")
         assert gate.total == 0
 
     _in_server(tmp_path, act)

@@ -91,7 +91,7 @@ class RecordRequests:
         for part in request.partitions:
             try:
                 log = self.catalog.resolve(part.topic, part.partition)
-                if part.leader_epoch > 0:  # -1: not known; 0: the only one there is
+                if not -1 <= part.leader_epoch <= 0:  # -1: not known; 0: the only one there is
                     check_leader_epoch(part.leader_epoch)
             except StrandlogError as error:
                 targets.append(error)

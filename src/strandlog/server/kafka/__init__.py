@@ -1,1 +1,1 @@
-"""The Kafka door: one socket per client, requests in, replies out, in order."""
+"""Serves Kafka clients: listener, connections, dispatch, handlers."""

@@ -110,6 +110,8 @@ class KafkaApi:
         }
 
 
+NODE_ID = 0  # of the only broker
+
 KAFKA_APIS: dict[int, KafkaApi] = {}
 SUPPORTED_VERSIONS: dict[int, range] = {}  # the same by key, for the header of each request
 

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from strandlog.broker.context import RequestContext
+from strandlog.broker.deferred import Deferred
+from strandlog.config.setting import Value
 from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.decoder import ANY_NUMBER, decode_request, decode_request_steps
 from strandlog.protocol.kafka.encoder import encode_response_steps, response_encoder
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
 from strandlog.server.kafka.connection import Buffer, Connection, PendingReply
 from strandlog.storage.work import Work, yield_control
+
+if TYPE_CHECKING:
+    from strandlog.server.kafka.dispatch import Dispatcher
 
 LARGE_FRAME_BYTES = 16 * 1024
 NO_FRAME = memoryview(b"")
@@ -30,23 +36,43 @@ MAX_SETTINGS = 1000  # of one topic or broker in one request
 
 
 class Request:
-    """What a handler gets: who asks, what, and where the answer goes."""
+    """One request, as its handler sees it."""
 
-    __slots__ = ("connection", "frame", "header", "max_elements", "slot")
+    __slots__ = ("_dispatcher", "connection", "frame", "header", "pending")
 
     def __init__(
         self,
         header: RequestHeader,
         frame: memoryview,
-        slot: PendingReply,
+        pending: PendingReply,
         connection: Connection,
-        max_elements: int,
+        dispatcher: Dispatcher,
     ) -> None:
-        self.max_elements = max_elements
+        self._dispatcher = dispatcher
         self.header = header
         self.frame = frame
-        self.slot = slot
+        self.pending = pending  # its reply
         self.connection = connection
+
+    @property
+    def context(self) -> RequestContext:
+        """The principal, client and listener that the request comes from."""
+        return self.connection.context
+
+    @property
+    def max_elements(self) -> int:
+        """How many items its arrays may have together."""
+        return self._dispatcher.max_elements
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """The address of the broker for this client."""
+        return self._dispatcher.advertised(self.connection)
+
+    @property
+    def listener_settings(self) -> Mapping[str, Value]:
+        """Where the broker listens and keeps its data, by setting."""
+        return self._dispatcher.listener_settings
 
     def is_abandoned(self) -> bool:
         """Whether the client is gone; any thread may ask."""
@@ -57,7 +83,7 @@ class Request:
         return self.header.version
 
     def body(self, max_items: int = ANY_NUMBER) -> Any:
-        """The request, parsed; `DataError` when it cannot be, or has more items than that."""
+        """Decode the request; `DataError` if it is invalid or has more than `max_items` items."""
         header = self.header
         limit = min(max_items, self.max_elements)
         body = decode_request(
@@ -67,7 +93,7 @@ class Request:
         return body
 
     def reading(self, max_items: int = ANY_NUMBER) -> Work[Any]:
-        """The same in steps, for requests that may be large."""
+        """`body` in steps, for requests that may be large."""
         if len(self.frame) < LARGE_FRAME_BYTES:
             return self.body(max_items)
         header = self.header
@@ -80,39 +106,78 @@ class Request:
         return body
 
     def _release(self) -> None:
-        """A parsed request needs its bytes no more, though it may wait long for its answer."""
+        """Release the bytes of a decoded request, which may wait long for its response."""
         self.frame = NO_FRAME
-        self.slot.release_frame()
+        self.pending.release_frame()
 
     def reply(self, body: Mapping[str, Any]) -> None:
-        """Answer with a dictionary of fields."""
+        """Send a response, given as a dictionary of fields."""
         header = self.header
         self.reply_buffers([response_encoder(header.api_key, header.version)(body)])
 
     def replying(self, body: Mapping[str, Any]) -> Work[None]:
-        """The same in steps, for answers that may be large."""
+        """`reply` in steps, for responses that may be large."""
         header = self.header
         encoded = yield from breathing(encode_response_steps(header.api_key, header.version, body))
         self.reply_buffers([encoded])
 
     def reply_buffers(self, buffers: Sequence[Buffer]) -> None:
-        """Answer with bytes that are ready."""
+        """Send an encoded response."""
         header = self.header
         head = response_header(header.api_key, header.version, header.correlation_id)
         if sum(map(len, buffers)) > REPLY_MAX_BYTES:
-            # Its length would read as a negative number at the other end.
+            # The client would read its length as a negative number.
             logger.error(
-                "the reply to a %s request of %s is over 2 GB; hanging up",
-                self.slot.api,
+                "the response to a %s request from %s is over 2 GB; closing the connection",
+                self.pending.api,
                 self.connection.peer_host,
             )
-            self.slot.fail()
+            self.pending.fail()
             return
-        self.slot.fill([head, *buffers])
+        self.pending.fill([head, *buffers])
+
+    # -- work that takes longer ------------------------------------------------------------------
+
+    def in_slices(self, work: Work[None]) -> None:
+        """Run work in the event loop, with pauses for other connections when it takes long."""
+        self._dispatcher.run_in_slices(self, work)
+
+    def reply_in_slices(self, body: Mapping[str, Any]) -> None:
+        """Send a response that may be large."""
+        self.in_slices(self.replying(body))
+
+    def in_decoder(self, work: Work[T], then: Callable[[T], None]) -> None:
+        """Run work whose slow steps decode large batches, then `then`."""
+        self._dispatcher.run_in_decoder(self, work, then)
+
+    def when_done(
+        self,
+        result: Deferred[T],
+        then: Callable[[T], None],
+        failed: Callable[[StrandlogError], None] | None = None,
+        *,
+        in_line: bool = False,
+    ) -> None:
+        """Call `then` with the result of the broker, or `failed` with its error. An error without
+        `failed`, and any other exception, closes the connection. With `in_line` the connection
+        begins no other request until then."""
+        if in_line:
+            self.connection.hold_line()
+
+        def done(finished: Deferred[T]) -> None:
+            if in_line:
+                self.connection.release_line()  # the next request begins after this call
+            error = finished.error
+            if failed is not None and isinstance(error, StrandlogError):
+                failed(error)
+            else:
+                then(finished.result())
+
+        result.on_done(lambda finished: self._dispatcher.guard(self, lambda: done(finished)))
 
 
 def breathing(steps: Generator[None, None, T]) -> Work[T]:
-    """A generator of pure computation as steps without slow parts."""
+    """Turn a generator of pure computation into work without slow steps."""
     while True:
         try:
             next(steps)

@@ -9,11 +9,13 @@ quorum is node 0; it has no metadata log, so every offset of that log is -1 (unk
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from typing import Any
+from typing import Any, Literal
 
-from strandlog.broker.compacted_table import CompactedTable
+from strandlog.broker.broker import Broker
+from strandlog.broker.facade.topics import PartitionState
 from strandlog.errors import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
@@ -29,18 +31,22 @@ from strandlog.server.kafka.api import (
     CLUSTER,
     DESCRIBE,
     GROUP,
+    NODE_ID,
     TRANSACTIONAL_ID,
     declared_apis,
     kafka_api,
 )
 from strandlog.server.kafka.handlers.metadata import ALL_OPERATIONS_ON_CLUSTER, NOT_ASKED_FOR
-from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.request import Request, asked_once
-from strandlog.storage.partition.log import LEADER_EPOCH, PartitionLog
+from strandlog.storage.partition.log import LEADER_EPOCH
 from strandlog.storage.work import Work, yield_control
 
 logger = logging.getLogger(__name__)
 COORDINATOR_GROUP, COORDINATOR_TRANSACTION = 0, 1
+COORDINATOR_KINDS: dict[int, Literal["group", "transaction"]] = {
+    COORDINATOR_GROUP: "group",
+    COORDINATOR_TRANSACTION: "transaction",
+}
 COORDINATOR_NOT_AVAILABLE = 15
 SOFTWARE_NAMED_FROM = 3
 ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS = 1, 2
@@ -60,8 +66,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
         "`transaction.version` is not offered."
     ),
 )
-def api_versions(door: KafkaDoor, request: Request) -> None:
-    del door
+def api_versions(broker: Broker, request: Request) -> None:
+    del broker
     body = request.body()
     if request.version >= SOFTWARE_NAMED_FROM and not (
         _SOFTWARE.fullmatch(body.client_software_name)
@@ -80,42 +86,34 @@ def api_versions(door: KafkaDoor, request: Request) -> None:
     summary="Returns this broker, which coordinates every group and transaction.",
     notes="The permission depends on the key type.",
 )
-def find_coordinator(door: KafkaDoor, request: Request) -> Work[None]:
+def find_coordinator(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
-    host, port = door.advertised(request.connection)
+    host, port = request.advertised
     key_type = getattr(body, "key_type", COORDINATOR_GROUP)
     keys = getattr(body, "coordinator_keys", None)
 
-    def reply(is_there: bool, code: int = COORDINATOR_NOT_AVAILABLE) -> None:
-        answer: dict[str, Any] = {"node_id": NODE_ID, "host": host, "port": port, "error_code": 0}
-        if not is_there:
-            answer = {"node_id": -1, "host": "", "port": -1, "error_code": code}
+    def reply(code: int) -> None:
+        row: dict[str, Any] = {"node_id": NODE_ID, "host": host, "port": port, "error_code": 0}
+        if code:
+            row = {"node_id": -1, "host": "", "port": -1, "error_code": code}
         if keys is None:
-            request.reply(answer)
+            request.reply(row)
         else:
-            rows = [{**answer, "key": key} for key in dict.fromkeys(keys)]
-            door.in_slices(request, request.replying({"coordinators": rows}))
+            rows = [{**row, "key": key} for key in dict.fromkeys(keys)]
+            request.reply_in_slices({"coordinators": rows})
 
-    tables = {
-        COORDINATOR_GROUP: door.broker.offsets_table,
-        COORDINATOR_TRANSACTION: door.broker.transactions_table,
-    }
-    table = tables.get(key_type)
-    if table is None:
-        reply(False, InvalidRequestError.kafka_code)  # no use in asking again
-    elif table.exists:
-        reply(True)
-    else:  # whoever asks is about to use it; later, making it would hold everybody up
-        door.in_steps(request, _making_table(table), reply)
+    def failed(error: StrandlogError) -> None:
+        logger.warning("cannot create the topic of a coordinator: %s", error)
+        reply(COORDINATOR_NOT_AVAILABLE)
 
-
-def _making_table(table: CompactedTable) -> Work[bool]:
-    try:
-        yield from table.ensure()
-    except StrandlogError as error:
-        logger.warning("a table of coordinators cannot be made: %s", error)
-        return False
-    return True
+    kind = COORDINATOR_KINDS.get(key_type)
+    if kind is None:
+        reply(InvalidRequestError.kafka_code)
+    else:
+        # The client is about to use the coordinator, so its topic is created now.
+        key = "" if keys else getattr(body, "key", "")
+        found = broker.find_coordinator(request.context, kind, key)
+        request.when_done(found, lambda _: reply(0), failed, in_line=True)
 
 
 @kafka_api(
@@ -124,7 +122,7 @@ def _making_table(table: CompactedTable) -> Work[bool]:
     requires=[],
     summary="Returns the cluster id and the only broker.",
 )
-def describe_cluster(door: KafkaDoor, request: Request) -> None:
+def describe_cluster(broker: Broker, request: Request) -> None:
     body = request.body()
     asked = getattr(body, "endpoint_type", ENDPOINT_BROKERS)
     if asked != ENDPOINT_BROKERS:
@@ -137,10 +135,10 @@ def describe_cluster(door: KafkaDoor, request: Request) -> None:
             }
         )
         return
-    host, port = door.advertised(request.connection)
+    host, port = request.advertised
     request.reply(
         {
-            "cluster_id": door.broker.log_dir.cluster_id,
+            "cluster_id": broker.cluster_id,
             "controller_id": NODE_ID,
             "brokers": [{"broker_id": NODE_ID, "host": host, "port": port, "rack": None}],
             "cluster_authorized_operations": ALL_OPERATIONS_ON_CLUSTER
@@ -160,39 +158,40 @@ def describe_cluster(door: KafkaDoor, request: Request) -> None:
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Returns bytes per partition, and the size and free space of the disk.",
 )
-def describe_log_dirs(door: KafkaDoor, request: Request) -> Work[None]:
-    """How large each partition is, and how much room the disk has."""
+def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topics
-    catalog, log_dir = door.broker.catalog, door.broker.log_dir
-    numbers_of: dict[str, Any] = dict.fromkeys(catalog.names())
+    context = request.context
+    numbers_of: dict[str, Any] = dict.fromkeys(broker.topic_names(context))
     if wanted is not None:
         asked = yield from asked_once(
-            (row for row in wanted if row.topic in catalog),
+            (row for row in wanted if broker.has_topic(context, row.topic)),
             lambda row: row.partitions,
             name_of=lambda row: str(row.topic),
         )
         numbers_of = dict(asked.topics)
     topics = []
     for name, numbers in numbers_of.items():
+        yield yield_control
         rows = []
-        for number, log in enumerate(catalog.logs(name) if name in catalog else ()):
-            if numbers is None or number in numbers:
-                rows.append(_size_row(number, log))
-                yield yield_control
+        count = broker.topic(context, name).partitions if broker.has_topic(context, name) else 0
+        for number in range(count) if numbers is None else sorted(numbers):
+            with contextlib.suppress(StrandlogError):  # it may be deleted meanwhile
+                rows.append(_size_row(broker.partition_state(context, name, number)))
+            yield yield_control
         topics.append({"name": name, "partitions": rows})
-    result: dict[str, Any] = {"log_dir": log_dir.path, "topics": topics}
+    result: dict[str, Any] = {"log_dir": broker.path, "topics": topics}
     try:
-        result["total_bytes"] = log_dir.files.total_bytes(log_dir.path)
-        result["usable_bytes"] = log_dir.files.free_bytes(log_dir.path)
+        disk = broker.disk_usage()
+        result["total_bytes"], result["usable_bytes"] = disk.total_bytes, disk.free_bytes
     except StrandlogError as error:
         result["error_code"] = error.kafka_code
     yield from request.replying({"results": [result]})
 
 
-def _size_row(number: int, log: PartitionLog) -> dict[str, Any]:
+def _size_row(state: PartitionState) -> dict[str, Any]:
     return {
-        "partition_index": number,
-        "partition_size": log.segments.size_bytes,
+        "partition_index": state.partition,
+        "partition_size": state.size_bytes,
         "offset_lag": 0,
         "is_future_key": False,
     }
@@ -204,8 +203,8 @@ def _size_row(number: int, log: PartitionLog) -> dict[str, Any]:
     requires=[ALTER.on(CLUSTER)],
     summary="Moves to the data folder succeed, others fail: there is one folder.",
 )
-def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Work[None]:
-    catalog, folder = door.broker.catalog, door.broker.log_dir.path
+def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
+    folder = broker.path
     outcomes: dict[str, dict[int, dict[str, int]]] = {}
     for wanted in (yield from request.reading()).dirs:
         for topic in wanted.topics:
@@ -214,7 +213,7 @@ def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Work[None]:
             for number in topic.partitions:
                 code = 0
                 try:
-                    catalog.log(topic.name, number)
+                    broker.partition_state(request.context, topic.name, number)
                     if wanted.path != folder:
                         raise LogDirNotFoundError(f"the only data folder is {folder}")
                 except StrandlogError as error:
@@ -236,19 +235,19 @@ def alter_replica_log_dirs(door: KafkaDoor, request: Request) -> Work[None]:
     requires=[ALTER.on(CLUSTER)],
     summary="Answers ELECTION_NOT_NEEDED for every partition.",
 )
-def elect_leaders(door: KafkaDoor, request: Request) -> Work[None]:
+def elect_leaders(broker: Broker, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topic_partitions
     results = []
-    # Asked about everything, Kafka lists only what it did: nothing.
+    # For all partitions, Kafka lists only the elections that it held: none.
     for topic in wanted or ():
         rows = []
         for number in topic.partitions:
-            refused: StrandlogError = ElectionNotNeededError(f"node {NODE_ID} leads already")
+            failure: StrandlogError = ElectionNotNeededError(f"node {NODE_ID} leads already")
             try:
-                door.broker.catalog.log(topic.topic, number)
+                broker.partition_state(request.context, topic.topic, number)
             except StrandlogError as error:
-                refused = error
-            rows.append({"partition_id": number, **_told(refused)})
+                failure = error
+            rows.append({"partition_id": number, **_error_fields(failure)})
             yield yield_control
         results.append({"topic": topic.topic, "partition_result": rows})
     yield from request.replying({"replica_election_results": results})
@@ -260,17 +259,17 @@ def elect_leaders(door: KafkaDoor, request: Request) -> Work[None]:
     requires=[ALTER.on(CLUSTER)],
     summary="Moves to node 0 succeed, others fail.",
 )
-def alter_partition_reassignments(door: KafkaDoor, request: Request) -> Work[None]:
+def alter_partition_reassignments(broker: Broker, request: Request) -> Work[None]:
     responses = []
     for topic in (yield from request.reading()).topics:
         rows = []
         for part in topic.partitions:
             row: dict[str, Any] = {"partition_index": part.partition_index, "error_message": None}
             try:
-                door.broker.catalog.log(topic.name, part.partition_index)
+                broker.partition_state(request.context, topic.name, part.partition_index)
                 _check_move(part.replicas)
             except StrandlogError as error:
-                row |= _told(error)
+                row |= _error_fields(error)
             rows.append(row)
             yield yield_control
         responses.append({"name": topic.name, "partitions": rows})
@@ -292,8 +291,8 @@ def _check_move(replicas: list[int] | None) -> None:
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Returns an empty list: nothing is being moved.",
 )
-def list_partition_reassignments(door: KafkaDoor, request: Request) -> Work[None]:
-    del door
+def list_partition_reassignments(broker: Broker, request: Request) -> Work[None]:
+    del broker
     yield from request.reading()
     request.reply({"error_message": None, "topics": []})
 
@@ -307,7 +306,8 @@ def list_partition_reassignments(door: KafkaDoor, request: Request) -> Work[None
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Describes a quorum of one node; offsets of the metadata log are unknown.",
 )
-def describe_quorum(door: KafkaDoor, request: Request) -> Work[None]:
+def describe_quorum(broker: Broker, request: Request) -> Work[None]:
+    del broker
     body = yield from request.reading()
     asked = yield from asked_once(
         body.topics,
@@ -322,7 +322,7 @@ def describe_quorum(door: KafkaDoor, request: Request) -> Work[None]:
             partitions.append(_quorum_row(name, number))
             yield yield_control
         topics.append({"topic_name": name, "partitions": partitions})
-    host, port = door.advertised(request.connection)
+    host, port = request.advertised
     node = {
         "node_id": NODE_ID,
         "listeners": [{"name": "PLAINTEXT", "host": host, "port": port}],
@@ -333,7 +333,7 @@ def describe_quorum(door: KafkaDoor, request: Request) -> Work[None]:
 def _quorum_row(name: str, number: int) -> dict[str, Any]:
     row: dict[str, Any] = {"partition_index": number, "error_message": None}
     if (name, number) != (METADATA_TOPIC, METADATA_PARTITION):
-        return row | _told(TopicNotFoundError(name))
+        return row | _error_fields(TopicNotFoundError(name))
     voter = {
         "replica_id": NODE_ID,
         "replica_directory_id": None,
@@ -347,5 +347,5 @@ def _quorum_row(name: str, number: int) -> dict[str, Any]:
     }
 
 
-def _told(error: StrandlogError) -> dict[str, Any]:
+def _error_fields(error: StrandlogError) -> dict[str, Any]:
     return {"error_code": error.kafka_code, "error_message": str(error)}

@@ -1,5 +1,4 @@
-"""Settings of topics, of the broker and of groups: DescribeConfigs, AlterConfigs,
-IncrementalAlterConfigs, ListConfigResources.
+"""Handlers for DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 
 A value comes from the first of these that has one, and `synonyms` lists all that do:
 
@@ -15,7 +14,7 @@ stands for the address that it connected to, a loopback host is of use only over
 Topics and the dynamic settings of the broker can be changed while it runs: resource "0" is this
 node, resource "" the default of all nodes. AlterConfigs, the older API, replaces everything that
 was set; IncrementalAlterConfigs sets, removes (`DELETE`), or adds to and takes from a list
-(`APPEND`, `SUBTRACT`). Each resource stands for itself: all of its changes happen or none.
+(`APPEND`, `SUBTRACT`). For each resource all of its changes happen or none.
 """
 
 from __future__ import annotations
@@ -25,9 +24,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from strandlog.broker.topics.catalog import Topic
+from strandlog.broker.broker import Broker
+from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.topics.dynamic_settings import DynamicSettings
 from strandlog.broker.topics.dynamic_settings import Layer as DynamicLayer
+from strandlog.broker.topics.topic import Topic
 from strandlog.config.setting import MAX_INT, Setting, SettingTable, Value
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.groups import GROUP_SETTINGS
@@ -48,10 +49,10 @@ from strandlog.server.kafka.api import (
     CLUSTER,
     DESCRIBE_CONFIGS,
     GROUP,
+    NODE_ID,
     TOPIC,
     kafka_api,
 )
-from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.request import MAX_SETTINGS, Request
 from strandlog.storage.work import Work, yield_control
 
@@ -89,7 +90,7 @@ Layer = tuple[str, Value, int]  # the name that a value was given under, the val
         "have the port that is open; they are empty for a listener that is not."
     ),
 )
-def describe_configs(door: KafkaDoor, request: Request) -> Work[None]:
+def describe_configs(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     encode = array_encoder(api.DESCRIBE_CONFIGS.key, request.version, "results", "configs")
     results = []
@@ -99,7 +100,7 @@ def describe_configs(door: KafkaDoor, request: Request) -> Work[None]:
         keys = set(resource.configuration_keys or ())
         answer = _answer(resource)
         try:
-            rows = _resource_rows(door, request, resource)
+            rows = _resource_rows(broker, request, resource)
             configs = [row for row in rows if not keys or row["name"] in keys]  # none are all
             if not body.include_synonyms:
                 configs = [{**row, "synonyms": ()} for row in configs]
@@ -121,14 +122,14 @@ def _answer(resource: Any) -> dict[str, Any]:
     }
 
 
-def _resource_rows(door: KafkaDoor, request: Request, resource: Any) -> list[dict[str, Any]]:
+def _resource_rows(broker: Broker, request: Request, resource: Any) -> list[dict[str, Any]]:
     kind, name = resource.resource_type, resource.resource_name
-    dynamic = door.broker.catalog.dynamic
+    dynamic = broker.dynamic_settings
     if kind == RESOURCE_TOPIC:
-        return topic_rows(door.broker.catalog.existing_or_valid(name), dynamic)
+        return topic_rows(broker.topic(request.context, name), dynamic)
     if kind == RESOURCE_BROKER and name in RESOURCE_LAYERS:
         rows = [(row, _layers(row, dynamic, row.name)) for row in BROKER_SETTINGS]
-        rows += _listener_layers(door, request)
+        rows += _listener_layers(request)
         rows += [(row, [(row.name, row.default, SOURCE_DEFAULT)]) for row in NODE_ROWS]
         return [_row(row, layers, read_only=not row.dynamic) for row, layers in rows]
     if kind == RESOURCE_GROUP and name:
@@ -145,12 +146,12 @@ def _no_such_resource(kind: int, name: str) -> InvalidRequestError:
 
 
 def topic_rows(topic: Topic, dynamic: DynamicSettings) -> list[dict[str, Any]]:
-    """Every setting of a topic, as DescribeConfigs and CreateTopics give it."""
+    """Every setting of a topic, as DescribeConfigs and CreateTopics return it."""
     return [_described(row, topic, dynamic) for row in TOPIC_SETTINGS]
 
 
 def _layers(row: Setting, dynamic: DynamicSettings, name: str) -> list[Layer]:
-    """Every layer where a broker's setting has a value, the strongest first."""
+    """Every layer in which a broker setting has a value, highest precedence first."""
     found: list[Layer] = [
         (name, values[name], SOURCES[layer])
         for layer, values in dynamic.layers.items()
@@ -162,11 +163,10 @@ def _layers(row: Setting, dynamic: DynamicSettings, name: str) -> list[Layer]:
     return [*found, (name, row.default, SOURCE_DEFAULT)]
 
 
-def _listener_layers(door: KafkaDoor, request: Request) -> list[tuple[Setting, list[Layer]]]:
-    """Where the broker listens and keeps its data, with the values in effect rather than those
-    that it was given: port 0 becomes the port that it got."""
-    host, port = door.advertised(request.connection)
-    actual = {"advertised.listeners": f"PLAINTEXT://{host}:{port}", **door.listener_settings}
+def _listener_layers(request: Request) -> list[tuple[Setting, list[Layer]]]:
+    """Where the broker listens and keeps its data, with the values in effect."""
+    host, port = request.advertised
+    actual = {"advertised.listeners": f"PLAINTEXT://{host}:{port}", **request.listener_settings}
     found = []
     for name, value in actual.items():
         row = SERVER_SETTINGS[name]
@@ -213,8 +213,8 @@ def _integer_type(row: Setting) -> int:
     requires=[DESCRIBE_CONFIGS.on(CLUSTER)],
     summary="Lists the resources that DescribeConfigs describes.",
 )
-def list_config_resources(door: KafkaDoor, request: Request) -> Work[None]:
-    """What DescribeConfigs can be asked about."""
+def list_config_resources(broker: Broker, request: Request) -> Work[None]:
+    """The resources that DescribeConfigs describes."""
     body = yield from request.reading()
     wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 is about those alone
     known = {RESOURCE_TOPIC, RESOURCE_BROKER, CLIENT_METRICS, RESOURCE_LOGGER, RESOURCE_GROUP}
@@ -223,7 +223,7 @@ def list_config_resources(door: KafkaDoor, request: Request) -> Work[None]:
         return
     rows: list[dict[str, Any]] = []
     if not wanted or RESOURCE_TOPIC in wanted:
-        for name in door.broker.catalog.names():
+        for name in broker.topic_names(request.context):
             rows.append({"resource_type": RESOURCE_TOPIC, "resource_name": name})
             yield yield_control
     if not wanted or RESOURCE_BROKER in wanted:
@@ -244,8 +244,8 @@ def list_config_resources(door: KafkaDoor, request: Request) -> Work[None]:
         "name for every broker."
     ),
 )
-def alter_configs(door: KafkaDoor, request: Request) -> Work[None]:
-    return _alter(door, request, _replacement)
+def alter_configs(broker: Broker, request: Request) -> Work[None]:
+    return _alter(broker, request, _replacement)
 
 
 @kafka_api(
@@ -255,11 +255,11 @@ def alter_configs(door: KafkaDoor, request: Request) -> Work[None]:
     summary="Sets, removes or extends single settings of a topic or the broker.",
     notes="Resources and permissions as in AlterConfigs.",
 )
-def incremental_alter_configs(door: KafkaDoor, request: Request) -> Work[None]:
-    return _alter(door, request, _increments)
+def incremental_alter_configs(broker: Broker, request: Request) -> Work[None]:
+    return _alter(broker, request, _increments)
 
 
-# What a resource has now, the rows of the request → what changes.
+# Takes what a resource has now and the rows of the request; returns the changes.
 ChangesOf = Callable[["Alterable", Any], Changes]
 
 
@@ -267,45 +267,54 @@ class Alterable(NamedTuple):
     """A resource that can be changed."""
 
     table: SettingTable
-    given: Mapping[str, Value]  # what was set on this very resource
+    given: Mapping[str, Value]  # what is set on this very resource
     current: Callable[[str], Value]  # the value in effect, for APPEND and SUBTRACT
     check: Callable[[Changes], object]
-    change: Callable[[Changes], object]
+    change: Callable[[Changes], Deferred[Any]]
 
 
-def _alter(door: KafkaDoor, request: Request, changes_of: ChangesOf) -> Work[None]:
+def _alter(broker: Broker, request: Request, changes_of: ChangesOf) -> Work[None]:
     body = yield from request.reading()
-    # In turn with all that changes topics: one that is growing is written down as it was before.
-    altering = _altering(door, body, changes_of)
-    door.in_steps(
-        request,
-        altering,
-        lambda rows: door.in_slices(request, request.replying({"responses": rows})),
-    )
-
-
-def _altering(door: KafkaDoor, body: Any, changes_of: ChangesOf) -> Work[list[dict[str, Any]]]:
     times = Counter((row.resource_type, row.resource_name) for row in body.resources)
-    limit = door.broker.settings.max_topic_changes_per_request
+    limit = broker.settings.max_topic_changes_per_request
     rows: list[dict[str, Any]] = []
+    results: list[Deferred[Any]] = []
     for resource in body.resources:
         yield yield_control
         answer = _answer(resource)
+        result: Deferred[Any] = Deferred.done(None)
         try:
             if len(rows) >= limit:
                 raise TooManyChangesError(limit)
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidRequestError("a request names each resource once")
             _check_rows(resource)
-            alterable = _alterable(door, resource)
+            alterable = _alterable(broker, request, resource)
             changes = changes_of(alterable, resource)
             alterable.check(changes)
             if not body.validate_only:
-                alterable.change(changes)
+                result = alterable.change(changes)
         except StrandlogError as error:
             answer |= {"error_code": error.kafka_code, "error_message": str(error)}
         rows.append(answer)
-    return rows
+        results.append(result)
+    request.when_done(
+        gather(results),
+        lambda _: request.in_slices(_reply_altered(request, rows, results)),
+        in_line=True,
+    )
+
+
+def _reply_altered(
+    request: Request, rows: list[dict[str, Any]], results: list[Deferred[Any]]
+) -> Work[None]:
+    for row, result in zip(rows, results, strict=True):
+        if isinstance(error := result.error, StrandlogError):
+            row |= {"error_code": error.kafka_code, "error_message": str(error)}
+        else:
+            result.result()  # a bug closes the connection
+        yield yield_control
+    yield from request.replying({"responses": rows})
 
 
 def _check_rows(resource: Any) -> None:
@@ -316,12 +325,12 @@ def _check_rows(resource: Any) -> None:
         raise InvalidRequestError(f"{twice[0]!r} is given more than once")
 
 
-def _alterable(door: KafkaDoor, resource: Any) -> Alterable:
+def _alterable(broker: Broker, request: Request, resource: Any) -> Alterable:
     kind, name = resource.resource_type, resource.resource_name
-    catalog = door.broker.catalog
+    context = request.context
     if kind == RESOURCE_TOPIC:
-        topic = catalog.existing_or_valid(name)
-        defaults = door.broker.settings.topic_defaults
+        topic = broker.topic(context, name)
+        defaults = broker.settings.topic_defaults
 
         def current(setting: str) -> Value:
             default = defaults.get(setting, TOPIC_SETTINGS[setting].default)
@@ -330,20 +339,21 @@ def _alterable(door: KafkaDoor, resource: Any) -> Alterable:
         def check(changes: Changes) -> None:
             TOPIC_SETTINGS.parse({each: v for each, v in changes.items() if v is not None})
 
-        return Alterable(TOPIC_SETTINGS, topic.config, current, check, partial(catalog.alter, name))
+        change = partial(broker.alter_topic, context, name)
+        return Alterable(TOPIC_SETTINGS, topic.config, current, check, change)
     if kind == RESOURCE_BROKER and name in RESOURCE_LAYERS:
         for row in resource.configs:
             if row.name in SERVER_SETTINGS:
                 raise InvalidSettingError(
                     row.name, row.value, "the broker reads it when it starts; set it there"
                 )
-        layer, dynamic = RESOURCE_LAYERS[name], catalog.dynamic
+        layer, dynamic = RESOURCE_LAYERS[name], broker.dynamic_settings
         return Alterable(
             BROKER_SETTINGS,
             dynamic.layers[layer],
             partial(dynamic.value_below, layer),
             partial(dynamic.with_changes, layer),
-            partial(catalog.alter_broker, layer),
+            partial(broker.alter_broker_settings, context, layer),
         )
     raise _no_such_resource(kind, name)
 
@@ -370,11 +380,11 @@ def _changed(alterable: Alterable, row: Any) -> object | None:
     if row.config_operation == DELETE:
         return None
     if row.value is None:
-        raise InvalidRequestError(f"a value is needed for {row.name!r}; DELETE takes it back")
+        raise InvalidRequestError(f"{row.name!r} needs a value; DELETE resets it")
     if row.config_operation == SET:
         return str(row.value)
     if row.config_operation not in (APPEND, SUBTRACT):
-        raise InvalidRequestError(f"operation {row.config_operation} does not exist")
+        raise InvalidRequestError(f"unknown operation {row.config_operation}")
     current = alterable.current(row.name)
     if not isinstance(current, tuple):
         raise InvalidSettingError(row.name, row.value, "only lists can be added to")

@@ -1,25 +1,26 @@
-"""Where groups stand: OffsetCommit, OffsetFetch, OffsetDelete.
+"""Handlers for OffsetCommit, OffsetFetch and OffsetDelete.
 
-From version 10 on topics are named by their ids; a commit for an id that no topic has is refused
-(UNKNOWN_TOPIC_ID), so a consumer of a deleted topic cannot move the offsets of its namesake.
+From version 10 on topics are named by their ids. A commit for an unknown id fails with
+UNKNOWN_TOPIC_ID, so a consumer of a deleted topic cannot commit for a new topic of the same name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
+from uuid import UUID
 
+from strandlog.broker.broker import Broker
+from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.errors import (
     GroupMetadataTooLargeError,
-    StorageError,
     StrandlogError,
-    UnstableOffsetError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import DELETE, DESCRIBE, GROUP, READ, TOPIC, kafka_api
-from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request
 from strandlog.storage.folder.identity import uuid_of
 from strandlog.storage.work import Work, yield_control
@@ -27,18 +28,25 @@ from strandlog.storage.work import Work, yield_control
 MANY_GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
 COMMITTED_TOGETHER = 500
-FETCHED_MAX_ROWS = 100_000  # then further groups of the same OffsetFetch are refused
+NO_TOPIC_ID = UUID(int=0)
+NO_OFFSET = OffsetAndMetadata(-1, -1, "")
+FETCHED_MAX_ROWS = 100_000  # then further groups of the same OffsetFetch get an error
+
+
+Found = Mapping[TopicPartition, OffsetAndMetadata | StrandlogError | None]
 
 
 def _named(topic: Any) -> dict[str, Any]:
-    """A topic as it was named, for the answer."""
+    """The topic as the request names it."""
     return {"name": getattr(topic, "name", ""), "topic_id": getattr(topic, "topic_id", None)}
 
 
-def _name_of(door: KafkaDoor, topic: Any) -> str:
-    """The name of a topic that may have been named by its id."""
+def _name_of(broker: Broker, request: Request, topic: Any) -> str:
+    """The name of a topic that may be given by its id."""
     name: str | None = getattr(topic, "name", None)
-    return door.broker.catalog.topic_with_id(topic.topic_id).name if name is None else name
+    if name is not None:
+        return name
+    return broker.topic(request.context, topic.topic_id or NO_TOPIC_ID).name
 
 
 # -- commit --------------------------------------------------------------------------------------
@@ -51,39 +59,53 @@ def _name_of(door: KafkaDoor, topic: Any) -> str:
     summary="Commits the offsets of a group, each with a metadata string.",
     notes="`offset.metadata.max.bytes` limits the metadata. Topic ids from version 10.",
 )
-def offset_commit(door: KafkaDoor, request: Request) -> Work[None]:
-    body = yield from request.reading(door.broker.settings.group_request_max_items)
+def offset_commit(broker: Broker, request: Request) -> Work[None]:
+    body = yield from request.reading(broker.settings.group_request_max_items)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     rows: list[tuple[Any, list[dict[str, Any]]]] = []
-    places: dict[TopicPartition, list[dict[str, Any]]] = {}
+    rows_of: dict[TopicPartition, list[dict[str, Any]]] = {}
     for topic in body.topics:
-        answers = [{"partition_index": part.partition_index} for part in topic.partitions]
-        rows.append((topic, answers))
-        for part, row in zip(topic.partitions, answers, strict=True):
+        found = [{"partition_index": part.partition_index} for part in topic.partitions]
+        rows.append((topic, found))
+        for part, row in zip(topic.partitions, found, strict=True):
             yield yield_control
             try:
-                tp = TopicPartition(_name_of(door, topic), part.partition_index)
-                door.broker.catalog.log(*tp)
+                tp = TopicPartition(_name_of(broker, request, topic), part.partition_index)
             except StrandlogError as error:
                 row["error_code"] = error.kafka_code
                 continue
-            places.setdefault(tp, []).append(row)
+            rows_of.setdefault(tp, []).append(row)
             epoch = getattr(part, "committed_leader_epoch", -1)
             offsets[tp] = OffsetAndMetadata(
                 part.committed_offset, epoch, part.committed_metadata or ""
             )
+    commits = []
     for piece in pieces(offsets):
-        _commit(door, body, piece, places)
+        commits.append(_commit(broker, request, body, piece))
         yield yield_control
 
-    def reply(failure: StorageError | None) -> None:
-        for _, answers in rows:
-            for row in answers:
-                row["error_code"] = failure.kafka_code if failure else row.get("error_code", 0)
-        listed = [{**_named(topic), "partitions": answers} for topic, answers in rows]
-        door.in_slices(request, request.replying({"topics": listed}))
+    def reply(_: None) -> None:
+        codes = _codes(commits, offsets)
+        for tp, found in rows_of.items():
+            for row in found:
+                row["error_code"] = codes.get(tp, 0)
+        listed = [{**_named(topic), "partitions": found} for topic, found in rows]
+        request.reply_in_slices({"topics": listed})
 
-    door.core.when_group_is_durable(body.group_id, reply)
+    request.when_done(gather(commits), reply)
+
+
+def _codes(
+    commits: list[Deferred[dict[TopicPartition, StrandlogError]]],
+    offsets: dict[TopicPartition, OffsetAndMetadata],
+) -> dict[TopicPartition, int]:
+    """The error codes of a commit; a failed disk fails all of it."""
+    codes: dict[TopicPartition, int] = {}
+    for commit in commits:
+        if isinstance(error := commit.error, StrandlogError):
+            return dict.fromkeys(offsets, error.kafka_code)
+        codes |= {tp: each.kafka_code for tp, each in commit.result().items()}
+    return codes
 
 
 def pieces(
@@ -96,12 +118,9 @@ def pieces(
 
 
 def _commit(
-    door: KafkaDoor,
-    body: Any,
-    offsets: dict[TopicPartition, OffsetAndMetadata],
-    places: dict[TopicPartition, list[dict[str, Any]]],
-) -> None:
-    """Commit what may be; write the codes of what may not into its rows."""
+    broker: Broker, request: Request, body: Any, offsets: dict[TopicPartition, OffsetAndMetadata]
+) -> Deferred[dict[TopicPartition, StrandlogError]]:
+    """Commit some offsets; the result has the errors of those that are not committed."""
     commit = CommitRequest(
         group_id=body.group_id,
         offsets=offsets,
@@ -109,13 +128,7 @@ def _commit(
         generation=body.generation_id_or_member_epoch,
         group_instance_id=getattr(body, "group_instance_id", None),
     )
-    try:
-        refused = door.broker.group_coordinator.try_commit_offsets(commit)
-    except StrandlogError as error:
-        refused = dict.fromkeys(offsets, error)
-    for tp, reason in refused.items():
-        for row in places[tp]:
-            row["error_code"] = reason.kafka_code
+    return broker.commit_offsets(request.context, commit)
 
 
 # -- fetch ---------------------------------------------------------------------------------------
@@ -128,19 +141,15 @@ def _commit(
     summary="Returns the committed offsets of a group, or of several groups from version 8.",
     notes="Topic ids from version 10.",
 )
-def offset_fetch(door: KafkaDoor, request: Request) -> Work[None]:
-    body = yield from request.reading(door.broker.settings.group_request_max_items)
-    by_id = request.version >= TOPIC_IDS_FROM
-    must_be_stable = getattr(body, "require_stable", False)
+def offset_fetch(broker: Broker, request: Request) -> Work[None]:
+    body = yield from request.reading(broker.settings.group_request_max_items)
+    require_stable = getattr(body, "require_stable", False)
 
     def fetched(group: str, topics: Any) -> dict[str, Any]:
-        found = _fetched(door, group, topics, by_id)
-        if must_be_stable:
-            _hide_unstable(door, group, found["topics"])
-        return found
+        return _fetched(broker, request, group, topics, require_stable=require_stable)
 
     if request.version >= MANY_GROUPS_FROM:
-        # Each group once: all offsets of one group, asked for many times, would be a huge reply.
+        # Each group once: all offsets of one group, many times, would be a huge response.
         rows: list[dict[str, Any]] = []
         left_rows = FETCHED_MAX_ROWS
         for group in {group.group_id: group for group in body.groups}.values():
@@ -156,76 +165,61 @@ def offset_fetch(door: KafkaDoor, request: Request) -> Work[None]:
         yield from request.replying(fetched(body.group_id, body.topics))
 
 
-def _fetched(door: KafkaDoor, group: str, topics: Any, by_id: bool) -> dict[str, Any]:
+def _fetched(
+    broker: Broker, request: Request, group: str, topics: Any, *, require_stable: bool
+) -> dict[str, Any]:
+    fetch = partial(broker.fetch_offsets, request.context, group, require_stable=require_stable)
     try:
         listed = (
-            _all_offsets(door, group, by_id)
+            _all_offsets(broker, request, fetch())
             if topics is None
-            else [_offsets_in(door, group, topic) for topic in topics]
+            else [_offsets_in(broker, request, topic, fetch) for topic in topics]
         )
     except StrandlogError as error:
         return {"group_id": group, "error_code": error.kafka_code, "topics": []}
     return {"group_id": group, "error_code": 0, "topics": listed}
 
 
-def _hide_unstable(door: KafkaDoor, group: str, topics: list[dict[str, Any]]) -> None:
-    """An offset that an open transaction is about to move is asked for again later."""
-    for topic in topics:
-        name = topic["name"] or _name_by_id(door, topic["topic_id"])
-        for row in topic["partitions"]:
-            tp = TopicPartition(name, row["partition_index"])
-            if door.broker.group_coordinator.has_pending_commit(group, tp):
-                row.update(_offset_row(tp.partition, None, UnstableOffsetError.kafka_code))
-
-
-def _name_by_id(door: KafkaDoor, topic_id: Any) -> str:
-    try:
-        return door.broker.catalog.topic_with_id(topic_id).name
-    except StrandlogError:
-        return ""
-
-
-def _all_offsets(door: KafkaDoor, group: str, by_id: bool) -> list[dict[str, Any]]:
-    catalog = door.broker.catalog
+def _all_offsets(broker: Broker, request: Request, found: Found) -> list[dict[str, Any]]:
+    context, by_id = request.context, request.version >= TOPIC_IDS_FROM
     rows: dict[str, list[dict[str, Any]]] = {}
-    for tp, value in door.broker.group_coordinator.fetch_offsets(group).items():
-        if not by_id or tp.topic in catalog:
+    for tp, value in found.items():
+        if not by_id or broker.has_topic(context, tp.topic):
             rows.setdefault(tp.topic, []).append(_offset_row(tp.partition, value))
     return [
         {
             "name": name,
-            "topic_id": uuid_of(catalog.topic(name).topic_id) if by_id else None,
+            "topic_id": uuid_of(broker.topic(context, name).topic_id) if by_id else None,
             "partitions": partitions,
         }
         for name, partitions in rows.items()
     ]
 
 
-def _offsets_in(door: KafkaDoor, group: str, topic: Any) -> dict[str, Any]:
-    code = 0
-    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    name = ""
+def _offsets_in(
+    broker: Broker, request: Request, topic: Any, fetch: Callable[[list[TopicPartition]], Found]
+) -> dict[str, Any]:
     try:
-        name = _name_of(door, topic)
+        name = _name_of(broker, request, topic)
     except StrandlogError as error:
-        code = error.kafka_code
+        rows = [_offset_row(number, error) for number in topic.partition_indexes]
     else:
-        wanted = [TopicPartition(name, number) for number in topic.partition_indexes]
-        found = door.broker.group_coordinator.fetch_offsets(group, wanted)
-    rows = [
-        _offset_row(number, found.get(TopicPartition(name, number)), code)
-        for number in topic.partition_indexes
-    ]
+        found = fetch([TopicPartition(name, number) for number in topic.partition_indexes])
+        rows = [
+            _offset_row(number, found.get(TopicPartition(name, number)))
+            for number in topic.partition_indexes
+        ]
     return {**_named(topic), "partitions": rows}
 
 
-def _offset_row(number: int, value: OffsetAndMetadata | None, code: int = 0) -> dict[str, Any]:
+def _offset_row(number: int, value: OffsetAndMetadata | StrandlogError | None) -> dict[str, Any]:
+    found = value if isinstance(value, OffsetAndMetadata) else NO_OFFSET
     return {
         "partition_index": number,
-        "committed_offset": -1 if value is None else value.offset,
-        "committed_leader_epoch": -1 if value is None else value.leader_epoch,
-        "metadata": "" if value is None else value.metadata,
-        "error_code": code,
+        "committed_offset": found.offset,
+        "committed_leader_epoch": found.leader_epoch,
+        "metadata": found.metadata,
+        "error_code": value.kafka_code if isinstance(value, StrandlogError) else 0,
     }
 
 
@@ -238,8 +232,8 @@ def _offset_row(number: int, value: OffsetAndMetadata | None, code: int = 0) -> 
     requires=[DELETE.on(GROUP), READ.on(TOPIC)],
     summary="Deletes committed offsets of a group, except in topics that it is subscribed to.",
 )
-def offset_delete(door: KafkaDoor, request: Request) -> Work[None]:
-    body = yield from request.reading(door.broker.settings.group_request_max_items)
+def offset_delete(broker: Broker, request: Request) -> Work[None]:
+    body = yield from request.reading(broker.settings.group_request_max_items)
     codes: dict[tuple[str, int], int] = {}
     wanted: list[TopicPartition] = []
     for topic in body.topics:
@@ -247,29 +241,27 @@ def offset_delete(door: KafkaDoor, request: Request) -> Work[None]:
             tp = TopicPartition(topic.name, part.partition_index)
             yield yield_control
             try:
-                door.broker.catalog.log(*tp)
+                broker.partition_state(request.context, *tp)
                 wanted.append(tp)
             except StrandlogError as error:
                 codes[tp] = error.kafka_code
-    try:
-        refused = door.broker.group_coordinator.delete_offsets(body.group_id, wanted)
-    except StrandlogError as error:
-        request.reply({"error_code": error.kafka_code, "topics": []})
-        return
-    codes |= {tp: error.kafka_code for tp, error in refused.items()}
 
-    def reply(failure: StorageError | None) -> None:
+    def reply(errors: dict[TopicPartition, StrandlogError]) -> None:
+        found = codes | {tp: error.kafka_code for tp, error in errors.items()}
         topics = [
             {
                 "name": topic.name,
                 "partitions": [
-                    {"partition_index": number, "error_code": codes.get((topic.name, number), 0)}
+                    {"partition_index": number, "error_code": found.get((topic.name, number), 0)}
                     for number in (part.partition_index for part in topic.partitions)
                 ],
             }
             for topic in body.topics
         ]
-        code = failure.kafka_code if failure else 0
-        door.in_slices(request, request.replying({"error_code": code, "topics": topics}))
+        request.reply_in_slices({"error_code": 0, "topics": topics})
 
-    door.core.when_group_is_durable(body.group_id, reply)
+    request.when_done(
+        broker.delete_offsets(request.context, body.group_id, wanted),
+        reply,
+        lambda error: request.reply({"error_code": error.kafka_code, "topics": []}),
+    )

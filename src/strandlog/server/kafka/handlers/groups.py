@@ -1,10 +1,12 @@
-"""Members and groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, Describe-, List- and
+"""Handlers for JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups and
 DeleteGroups."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from strandlog.broker.broker import Broker
+from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import (
     JoinRequest,
     JoinResult,
@@ -16,12 +18,10 @@ from strandlog.errors import (
     GroupMetadataTooLargeError,
     GroupNotFoundError,
     MemberIdRequiredError,
-    StorageError,
     StrandlogError,
 )
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import CLUSTER, DELETE, DESCRIBE, GROUP, READ, kafka_api
-from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request
 from strandlog.storage.work import Work, yield_control
 
@@ -30,15 +30,17 @@ SKIP_ASSIGNMENT_FROM = 9
 NULL_PROTOCOL_FROM = 7
 LEAVE_MANY_FROM = 3
 DESCRIBE_MISSING_FROM = 6
-ALL_OPERATIONS_ON_GROUP = 0b1_0100_1000  # read, delete, describe: nobody asks who it is
+ALL_OPERATIONS_ON_GROUP = (
+    0b1_0100_1000  # READ, DELETE, DESCRIBE: without an authorizer a client may do everything
+)
 
 
-DESCRIBED_MAX_BYTES = 16 * 1024 * 1024  # of members in one DescribeGroups reply
+DESCRIBED_MAX_BYTES = 16 * 1024 * 1024  # of members in one DescribeGroups response
 MEMBER_ROW_BYTES = 100
 
 
-def _reading(door: KafkaDoor, request: Request) -> Work[Any]:
-    return request.reading(door.broker.settings.group_request_max_items)
+def _reading(broker: Broker, request: Request) -> Work[Any]:
+    return request.reading(broker.settings.group_request_max_items)
 
 
 @kafka_api(
@@ -48,10 +50,10 @@ def _reading(door: KafkaDoor, request: Request) -> Work[Any]:
     summary="Joins a classic group as a dynamic or static member.",
     notes="From version 4 the first response gives a new member its id.",
 )
-def join_group(door: KafkaDoor, request: Request) -> Work[None]:
-    body = yield from _reading(door, request)
+def join_group(broker: Broker, request: Request) -> Work[None]:
+    body = yield from _reading(broker, request)
 
-    def refuse(error: StrandlogError) -> None:
+    def failed(error: StrandlogError) -> None:
         request.reply(
             {
                 "error_code": error.kafka_code,
@@ -64,17 +66,9 @@ def join_group(door: KafkaDoor, request: Request) -> Work[None]:
             }
         )
 
-    try:
-        pending = door.broker.group_coordinator.join(_join_request(request, body))
-    except StrandlogError as error:
-        refuse(error)
-        return
-    request.slot.leave_gate()  # it may wait long; what groups keep is bounded
-    door.answer_when_done(
-        pending,
-        lambda result: door.in_slices(request, request.replying(_joined(result))),
-        refuse,
-    )
+    joining = broker.join_group(request.context, _join_request(request, body))
+    request.pending.leave_gate()  # it may wait long; the coordinator bounds what it keeps
+    request.when_done(joining, lambda result: request.reply_in_slices(_joined(result)), failed)
 
 
 def _member_id_for(error: StrandlogError, asked_with: str) -> str:
@@ -128,8 +122,8 @@ def _joined(result: JoinResult) -> dict[str, Any]:
     requires=[READ.on(GROUP)],
     summary="Returns a member's assignment.",
 )
-def sync_group(door: KafkaDoor, request: Request) -> Work[None]:
-    body = yield from _reading(door, request)
+def sync_group(broker: Broker, request: Request) -> Work[None]:
+    body = yield from _reading(broker, request)
     sync = SyncRequest(
         group_id=body.group_id,
         generation=body.generation_id,
@@ -140,7 +134,7 @@ def sync_group(door: KafkaDoor, request: Request) -> Work[None]:
         assignments={a.member_id: bytes(a.assignment) for a in body.assignments},
     )
 
-    def refuse(error: StrandlogError) -> None:
+    def failed(error: StrandlogError) -> None:
         request.reply({"error_code": error.kafka_code, "assignment": b""})
 
     def reply(result: SyncResult) -> None:
@@ -153,13 +147,9 @@ def sync_group(door: KafkaDoor, request: Request) -> Work[None]:
             }
         )
 
-    try:
-        pending = door.broker.group_coordinator.sync(sync)
-    except StrandlogError as error:
-        refuse(error)
-        return
-    request.slot.leave_gate()
-    door.answer_when_done(pending, reply, refuse)
+    syncing = broker.sync_group(request.context, sync)
+    request.pending.leave_gate()
+    request.when_done(syncing, reply, failed)
 
 
 @kafka_api(
@@ -168,11 +158,12 @@ def sync_group(door: KafkaDoor, request: Request) -> Work[None]:
     requires=[READ.on(GROUP)],
     summary="Keeps a member in its group and reports rebalances.",
 )
-def heartbeat(door: KafkaDoor, request: Request) -> None:
+def heartbeat(broker: Broker, request: Request) -> None:
     body = request.body()
     code = 0
     try:
-        door.broker.group_coordinator.heartbeat(
+        broker.heartbeat(
+            request.context,
             body.group_id,
             body.generation_id,
             body.member_id,
@@ -189,23 +180,25 @@ def heartbeat(door: KafkaDoor, request: Request) -> None:
     requires=[READ.on(GROUP)],
     summary="Removes a member from its group, or several members from version 3.",
 )
-def leave_group(door: KafkaDoor, request: Request) -> Work[None]:
-    body = yield from _reading(door, request)
+def leave_group(broker: Broker, request: Request) -> Work[None]:
+    body = yield from _reading(broker, request)
     if request.version < LEAVE_MANY_FROM:
-        request.reply({"error_code": _leave(door, body.group_id, body.member_id, None)})
+        request.reply({"error_code": _leave(broker, request, body.group_id, body.member_id, None)})
         return
     rows = []
     members = dict.fromkeys((each.member_id, each.group_instance_id) for each in body.members)
     for member_id, instance_id in members:
-        code = _leave(door, body.group_id, member_id, instance_id)
+        code = _leave(broker, request, body.group_id, member_id, instance_id)
         rows.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": code})
         yield yield_control
     yield from request.replying({"error_code": 0, "members": rows})
 
 
-def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None) -> int:
+def _leave(
+    broker: Broker, request: Request, group: str, member_id: str, instance_id: str | None
+) -> int:
     try:
-        door.broker.group_coordinator.leave(group, member_id, instance_id)
+        broker.leave_group(request.context, group, member_id, instance_id)
     except StrandlogError as error:
         return error.kafka_code
     return 0
@@ -217,14 +210,14 @@ def _leave(door: KafkaDoor, group: str, member_id: str, instance_id: str | None)
     requires=[DESCRIBE.on(GROUP)],
     summary="Returns the state, members and assignments of groups.",
 )
-def describe_groups(door: KafkaDoor, request: Request) -> Work[None]:
-    """Each group once, however often it is named. What does not fit into the reply is refused by
-    name: the client asks for it alone."""
-    body = yield from _reading(door, request)
+def describe_groups(broker: Broker, request: Request) -> Work[None]:
+    """Each group is described once. One that does not fit into the response gets an error: the
+    client can describe it alone."""
+    body = yield from _reading(broker, request)
     left_bytes = DESCRIBED_MAX_BYTES
     rows = []
     for name in dict.fromkeys(body.groups):
-        row = _described(door, name, request.version, left_bytes)
+        row = _described(broker, request, name, left_bytes)
         left_bytes -= sum(map(_member_row_bytes, row.get("members", ())))
         if getattr(body, "include_authorized_operations", False):
             row["authorized_operations"] = ALL_OPERATIONS_ON_GROUP
@@ -237,14 +230,14 @@ def _member_row_bytes(row: dict[str, Any]) -> int:
     return MEMBER_ROW_BYTES + len(row["member_metadata"]) + len(row["member_assignment"])
 
 
-def _described(door: KafkaDoor, name: str, version: int, left_bytes: int) -> dict[str, Any]:
+def _described(broker: Broker, request: Request, name: str, left_bytes: int) -> dict[str, Any]:
     try:
-        group = door.broker.group_coordinator.describe(name)
+        group = broker.describe_group(request.context, name)
         if group.size_bytes > left_bytes and left_bytes < DESCRIBED_MAX_BYTES:
-            raise GroupMetadataTooLargeError(f"group {name!r} does not fit into the reply")
+            raise GroupMetadataTooLargeError(f"group {name!r} does not fit into the response")
     except GroupNotFoundError as error:
-        # Old clients know a group that is not there as a dead one.
-        code = error.kafka_code if version >= DESCRIBE_MISSING_FROM else 0
+        # Older versions return a missing group as a dead one.
+        code = error.kafka_code if request.version >= DESCRIBE_MISSING_FROM else 0
         return {
             "error_code": code,
             "error_message": str(error),
@@ -280,13 +273,13 @@ def _described(door: KafkaDoor, name: str, version: int, left_bytes: int) -> dic
     requires=[(DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP))],
     summary="Lists groups, filtered by state and type.",
 )
-def list_groups(door: KafkaDoor, request: Request) -> Work[None]:
+def list_groups(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     states = {state.lower() for state in getattr(body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
     groups = []
     try:
-        listings = door.broker.group_coordinator.list_groups()
+        listings = broker.groups(request.context)
     except StrandlogError as error:
         request.reply({"error_code": error.kafka_code, "groups": []})
         return
@@ -310,23 +303,21 @@ def list_groups(door: KafkaDoor, request: Request) -> Work[None]:
     requires=[DELETE.on(GROUP)],
     summary="Deletes empty groups and their offsets.",
 )
-def delete_groups(door: KafkaDoor, request: Request) -> Work[None]:
-    body = yield from _reading(door, request)
-    rows = []
+def delete_groups(broker: Broker, request: Request) -> Work[None]:
+    body = yield from _reading(broker, request)
+    deletions: dict[str, Deferred[None]] = {}
     for name in dict.fromkeys(body.groups_names):
-        code = 0
-        try:
-            door.broker.group_coordinator.delete(name)
-        except StrandlogError as error:
-            code = error.kafka_code
-        rows.append({"group_id": name, "error_code": code})
+        deletions[name] = broker.delete_group(request.context, name)
         yield yield_control
-    gone = [row for row in rows if not row["error_code"]]
 
-    def told(failure: StorageError | None) -> None:
-        if failure is not None:
-            for row in gone:
-                row["error_code"] = failure.kafka_code
-        door.in_slices(request, request.replying({"results": rows}))
+    def reply(_: None) -> None:
+        rows = []
+        for name, deletion in deletions.items():
+            error = deletion.error
+            if not isinstance(error, StrandlogError):
+                deletion.result()  # a bug closes the connection
+            code = error.kafka_code if isinstance(error, StrandlogError) else 0
+            rows.append({"group_id": name, "error_code": code})
+        request.reply_in_slices({"results": rows})
 
-    door.core.when_groups_are_durable((row["group_id"] for row in gone), told)
+    request.when_done(gather(list(deletions.values())), reply)

@@ -1,11 +1,13 @@
-"""Handlers for OffsetForLeaderEpoch.
+"""Handlers for ListOffsets and OffsetForLeaderEpoch.
+
+Both wait until readers see everything that was written before the request, with acks=1 as well.
 
 One node has led every partition since its first record, so the only leader epoch is 0 (KIP-320). It
 ends at the high watermark. For the epoch in the request:
 
     -1              unknown: -1, -1
     below 0         what came before the first epoch ends at the log start offset
-    0               0, high watermark, once all that was written before the request is durable
+    0               0, high watermark
     above 0         unknown: -1, -1
 
 A request with another current leader epoch fails first: FENCED_LEADER_EPOCH for an older one,
@@ -14,20 +16,110 @@ UNKNOWN_LEADER_EPOCH for a newer one.
 
 from __future__ import annotations
 
-import contextlib
-from functools import partial
 from typing import Any
 
-from strandlog.errors import FencedLeaderEpochError, StrandlogError, UnknownLeaderEpochError
+from strandlog.broker.broker import Broker
+from strandlog.broker.context import RequestContext
+from strandlog.errors import InvalidRequestError, StrandlogError, UnsupportedVersionError
+from strandlog.model import IsolationLevel
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC, kafka_api
-from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Asked, Request, answered, asked_once
-from strandlog.storage.partition.log import LEADER_EPOCH, PartitionLog
 from strandlog.storage.work import Work, yield_control
 
-NO_EPOCH = -1
-NO_OFFSET = -1
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+# Special timestamps, and the first version of ListOffsets that knows them.
+SPECIAL_TIMESTAMPS = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # later records do not change them
+
+
+@kafka_api(
+    api.LIST_OFFSETS,
+    versions=(1, 11),
+    requires=[DESCRIBE.on(TOPIC)],
+    summary="Finds offsets: by time (exact to the record), earliest, latest, largest timestamp.",
+    notes="The special timestamps of tiered storage are answered as by a broker without it.",
+)
+def list_offsets(broker: Broker, request: Request) -> Work[None]:
+    body = yield from request.reading()
+    asked = yield from asked_once(
+        body.topics, lambda topic: topic.partitions, lambda part: int(part.partition_index)
+    )
+    ends = {
+        name: {number: part for number, part in rows.items() if part.timestamp not in AT_THE_START}
+        for name, rows in asked.topics.items()
+    }
+    partitions = yield from existing_partitions(broker, request.context, ends)
+    is_committed = getattr(body, "isolation_level", 0) == IsolationLevel.READ_COMMITTED
+    isolation = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+
+    def look_up(_: None) -> None:
+        work = _offset_rows(broker, request, asked, isolation)
+        request.in_decoder(work, lambda topics: request.reply_in_slices({"topics": topics}))
+
+    request.when_done(broker.make_visible(request.context, partitions), look_up)
+
+
+def existing_partitions(
+    broker: Broker, context: RequestContext, asked: dict[str, dict[int, Any]]
+) -> Work[list[tuple[str, int]]]:
+    """Those of the named partitions that exist."""
+    found = []
+    for name, rows in asked.items():
+        try:
+            count = broker.topic(context, name).partitions
+        except StrandlogError:
+            count = 0
+        for number in rows:
+            if 0 <= number < count:
+                found.append((name, number))
+            yield yield_control
+    return found
+
+
+def _offset_rows(
+    broker: Broker, request: Request, asked: Asked, isolation: IsolationLevel
+) -> Work[list[dict[str, Any]]]:
+    """The rows of the response; a lookup by time may have to decode a large batch."""
+    topics = []
+    for name, rows in asked.topics.items():
+        partitions = []
+        for number, part in rows.items():
+            yield yield_control
+            try:
+                if (name, number) in asked.repeated:
+                    raise InvalidRequestError(f"{name}-{number} is named more than once")
+                _check_timestamp(part.timestamp, request.version)
+                epoch = getattr(part, "current_leader_epoch", -1)
+                timestamp, offset = yield from broker.list_offset(
+                    request.context, name, number, part.timestamp, isolation, epoch
+                )
+                found = {
+                    "error_code": 0,
+                    "timestamp": timestamp,
+                    "offset": offset,
+                    "leader_epoch": 0 if offset >= 0 else -1,
+                }
+            except StrandlogError as error:
+                found = {"error_code": error.kafka_code, "timestamp": -1, "offset": -1}
+            partitions.append({"partition_index": number, **found})
+        topics.append({"name": name, "partitions": partitions})
+    return topics
+
+
+def _check_timestamp(timestamp: int, version: int) -> None:
+    if timestamp < 0 and version < SPECIAL_TIMESTAMPS.get(timestamp, version + 1):
+        raise UnsupportedVersionError(
+            f"version {version} of ListOffsets has no special timestamp {timestamp}"
+        )
 
 
 @kafka_api(
@@ -36,7 +128,7 @@ NO_OFFSET = -1
     requires=[(CLUSTER_ACTION.on(CLUSTER), DESCRIBE.on(TOPIC))],
     summary="Returns the end offset of a leader epoch; the only epoch is 0.",
 )
-def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> Work[None]:
+def offset_for_leader_epoch(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(
         body.topics,
@@ -44,45 +136,19 @@ def offset_for_leader_epoch(door: KafkaDoor, request: Request) -> Work[None]:
         lambda part: int(part.partition),
         lambda topic: str(topic.topic),
     )
-    logs = yield from existing_logs(door, asked)
-    answer = partial(_ends_of_epochs, door, request, asked)
-    door.when_visible(request, logs, lambda: door.in_slices(request, answer()))
+    partitions = yield from existing_partitions(broker, request.context, asked.topics)
+    request.when_done(
+        broker.make_visible(request.context, partitions),
+        lambda _: request.in_slices(_epoch_ends(broker, request, asked)),
+    )
 
 
-def _ends_of_epochs(door: KafkaDoor, request: Request, asked: Asked) -> Work[None]:
+def _epoch_ends(broker: Broker, request: Request, asked: Asked) -> Work[None]:
     def answer(topic: str, number: int, part: Any) -> dict[str, Any]:
-        log = door.broker.catalog.log(topic, number)
-        check_leader_epoch(part.current_leader_epoch)
-        epoch, end_offset = _end_of_epoch(log, part.leader_epoch)
+        epoch, end_offset = broker.epoch_end_offset(
+            request.context, topic, number, part.leader_epoch, part.current_leader_epoch
+        )
         return {"leader_epoch": epoch, "end_offset": end_offset}
 
     topics = yield from answered(asked, answer, "partition", "topic")
     yield from request.replying({"topics": topics})
-
-
-def check_leader_epoch(believed: int) -> None:
-    """Raise when a client believes in another leader than there is."""
-    if believed in (NO_EPOCH, LEADER_EPOCH):
-        return
-    if believed < LEADER_EPOCH:
-        raise FencedLeaderEpochError(f"leader epoch {believed} is over; ask for Metadata again")
-    raise UnknownLeaderEpochError(f"leader epoch {believed} has not begun; ask for Metadata again")
-
-
-def _end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
-    if epoch == LEADER_EPOCH:
-        return epoch, log.high_watermark
-    if epoch == NO_EPOCH or epoch > LEADER_EPOCH:
-        return NO_EPOCH, NO_OFFSET
-    return epoch, log.log_start_offset
-
-
-def existing_logs(door: KafkaDoor, asked: Asked) -> Work[list[PartitionLog]]:
-    """The partitions that exist; the others are left out."""
-    found = []
-    for topic, rows in asked.topics.items():
-        for number in rows:
-            with contextlib.suppress(StrandlogError):
-                found.append(door.broker.catalog.log(topic, number))
-            yield yield_control
-    return found

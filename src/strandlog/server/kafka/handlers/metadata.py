@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from strandlog.broker.topics.catalog import Topic
-from strandlog.broker.topics.topic import INTERNAL_TOPICS
+from strandlog.broker.broker import Broker
+from strandlog.broker.topics.topic import INTERNAL_TOPICS, Topic
 from strandlog.errors import InvalidRequestError, LeaderNotAvailableError, StrandlogError
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
@@ -21,15 +21,15 @@ from strandlog.server.kafka.api import (
     CLUSTER,
     CREATE,
     DESCRIBE,
+    NODE_ID,
     TOPIC,
     kafka_api,
 )
-from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
 from strandlog.server.kafka.request import Request
 from strandlog.storage.folder.identity import uuid_of
 from strandlog.storage.work import Work, yield_control
 
-# Bits of what a client may do: everything that Kafka knows, as long as nobody asks who it is.
+# Bit masks of Kafka's operations: without an authorizer a client may do everything.
 ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
 ALL_OPERATIONS_ON_CLUSTER = 0b1_1111_1010_0000
 NOT_ASKED_FOR = -2147483648
@@ -48,84 +48,72 @@ TOPIC_IDS_FROM = 12
         "topic ids are stable. Topic ids from version 12."
     ),
 )
-def metadata(door: KafkaDoor, request: Request) -> Work[None]:
+def metadata(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
-    # Each once: a short request could ask for a large topic many thousand times.
+    # Each once: a short request could name a large topic many thousand times.
     wanted = None if body.topics is None else dict.fromkeys(body.topics)
-    missing = yield from _names_to_make(door, body, wanted)
-    limit = door.broker.settings.auto_create_topics_max_per_request
+    missing = yield from _topics_to_create(broker, request, body, wanted)
+    limit = broker.settings.auto_create_topics_max_per_request
     over_limit = LeaderNotAvailableError(
         f"one request creates at most {limit} topics (auto.create.topics.max.per.request)"
     )
     refused: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], over_limit)
-    if missing:
-        making = _making(door, missing[:limit])
-        door.in_steps(
-            request,
-            making,
-            lambda failed: door.in_slices(
-                request, _describe(door, request, body, wanted, refused | failed)
-            ),
-        )
-    else:
-        yield from _describe(door, request, body, wanted, {})
+    if not missing:
+        yield from _describe(broker, request, body, wanted, {})
+        return
+    request.when_done(
+        broker.create_missing_topics(request.context, missing[:limit]),
+        lambda failed: request.in_slices(
+            _describe(broker, request, body, wanted, refused | failed)
+        ),
+        in_line=True,
+    )
 
 
-def _names_to_make(door: KafkaDoor, body: Any, wanted: dict[Any, None] | None) -> Work[list[str]]:
-    """Topics that are asked for, are not there, and may be made for the asking."""
+def _topics_to_create(
+    broker: Broker, request: Request, body: Any, wanted: dict[Any, None] | None
+) -> Work[list[str]]:
+    """Topics that the request names, that do not exist and that may be created on demand."""
     may_create = getattr(body, "allow_auto_topic_creation", True)
     missing: dict[str, None] = {}
-    if may_create and wanted and door.broker.settings.auto_create_topics_enable:
+    if may_create and wanted and broker.settings.auto_create_topics_enable:
         for each in wanted:
             yield yield_control
             name = each.name
             if name is None or getattr(each, "topic_id", None) is not None:
                 continue
-            if name not in door.broker.catalog and name not in INTERNAL_TOPICS:
+            if name not in INTERNAL_TOPICS and not broker.has_topic(request.context, name):
                 missing[name] = None
     return list(missing)
 
 
-def _making(door: KafkaDoor, names: list[str]) -> Work[dict[str, StrandlogError]]:
-    """Make the topics; what was said about those that cannot be made."""
-    refused: dict[str, StrandlogError] = {}
-    for name in names:
-        yield yield_control
-        if name not in door.broker.catalog:  # somebody else may have asked before
-            try:
-                yield from door.broker.topic_admin.create(name)
-            except StrandlogError as error:
-                refused[name] = error
-    return refused
-
-
 def _describe(
-    door: KafkaDoor,
+    broker: Broker,
     request: Request,
     body: Any,
     wanted: dict[Any, None] | None,
     refused: dict[str, StrandlogError],
 ) -> Work[None]:
-    catalog = door.broker.catalog
+    context = request.context
     topics: list[dict[str, Any]] = []
     if wanted is None or (request.version == 0 and not wanted):
-        for name in catalog.names():
-            if name in catalog:  # it may be deleted meanwhile
-                topics.append(_topic(catalog.topic(name), request.version))
+        for name in broker.topic_names(context):
+            if broker.has_topic(context, name):  # it may be deleted meanwhile
+                topics.append(_topic(broker.topic(context, name), request.version))
             yield yield_control
     else:
         for topic in wanted:
-            topics.append(_wanted_topic(door, request, topic, refused))
+            topics.append(_wanted_topic(broker, request, topic, refused))
             yield yield_control
     if getattr(body, "include_topic_authorized_operations", False):
         for row in topics:
             if not row["error_code"]:
                 row["topic_authorized_operations"] = ALL_OPERATIONS_ON_TOPIC
-    host, port = door.advertised(request.connection)
+    host, port = request.advertised
     yield from request.replying(
         {
             "brokers": [{"node_id": NODE_ID, "host": host, "port": port, "rack": None}],
-            "cluster_id": door.broker.log_dir.cluster_id,
+            "cluster_id": broker.cluster_id,
             "controller_id": NODE_ID,
             "topics": topics,
             "cluster_authorized_operations": ALL_OPERATIONS_ON_CLUSTER
@@ -136,7 +124,7 @@ def _describe(
 
 
 def _wanted_topic(
-    door: KafkaDoor, request: Request, wanted: Any, refused: dict[str, StrandlogError]
+    broker: Broker, request: Request, wanted: Any, refused: dict[str, StrandlogError]
 ) -> dict[str, Any]:
     topic_id: UUID | None = getattr(wanted, "topic_id", None)
     name: str | None = wanted.name
@@ -144,15 +132,15 @@ def _wanted_topic(
         if name is None or topic_id is not None:
             if request.version < TOPIC_IDS_FROM or topic_id is None:
                 raise InvalidRequestError("this version asks for topics by name")
-            topic = door.broker.catalog.topic_with_id(topic_id)
+            topic = broker.topic(request.context, topic_id)
         elif name in refused:
             raise refused[name]
         else:
-            topic = door.broker.catalog.existing_or_valid(name)
+            topic = broker.topic(request.context, name)
         return _topic(topic, request.version)
     except StrandlogError as error:
         if name is None and request.version < TOPIC_IDS_FROM:
-            name = ""  # there is no null in their answers
+            name = ""  # older responses have no null
         return {"error_code": error.kafka_code, "name": name, "topic_id": topic_id}
 
 
@@ -174,7 +162,7 @@ def _encoded_partitions(version: int, count: int) -> bytes:
 
 
 def partition_row(number: int) -> dict[str, Any]:
-    """What there is to say about a partition: one node leads it and has it."""
+    """The row of a partition: one node leads it and has its only replica."""
     return {
         "error_code": 0,
         "partition_index": number,
@@ -195,11 +183,11 @@ def partition_row(number: int) -> dict[str, Any]:
     requires=[DESCRIBE.on(TOPIC)],
     summary="Describes topics with many partitions, page by page.",
 )
-def describe_topic_partitions(door: KafkaDoor, request: Request) -> Work[None]:
-    """Topics by name, some partitions at a time; the cursor says where the next page begins."""
+def describe_topic_partitions(broker: Broker, request: Request) -> Work[None]:
+    """The cursor of a response is where the next page begins."""
     body = yield from request.reading()
-    catalog = door.broker.catalog
-    names = sorted({topic.name for topic in body.topics}) or catalog.names()
+    context = request.context
+    names = sorted({topic.name for topic in body.topics}) or broker.topic_names(context)
     cursor, first = body.cursor, 0
     if cursor is not None:
         if cursor.partition_index < 0:
@@ -209,7 +197,7 @@ def describe_topic_partitions(door: KafkaDoor, request: Request) -> Work[None]:
         names = names[bisect_left(names, cursor.topic_name) :]
         if names and names[0] == cursor.topic_name:
             first = cursor.partition_index
-    limit = door.broker.settings.max_request_partition_size_limit
+    limit = broker.settings.max_request_partition_size_limit
     left = min(max(body.response_partition_limit, 1), limit)
     topics: list[dict[str, Any]] = []
     next_cursor = None
@@ -219,7 +207,7 @@ def describe_topic_partitions(door: KafkaDoor, request: Request) -> Work[None]:
             next_cursor = {"topic_name": name, "partition_index": first}
             break
         try:
-            topic = catalog.existing_or_valid(name)
+            topic = broker.topic(context, name)
         except StrandlogError as error:
             topics.append({"error_code": error.kafka_code, "name": name})
             continue

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from strandlog.broker.broker import Broker
 from strandlog.errors import ResourceNotFoundError, SecurityDisabledError, StrandlogError
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import (
@@ -24,7 +25,6 @@ from strandlog.server.kafka.api import (
     DESCRIBE_CONFIGS,
     kafka_api,
 )
-from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request
 from strandlog.storage.work import Work, yield_control
 
@@ -39,8 +39,8 @@ NO_QUOTAS = SecurityDisabledError("this broker enforces no quotas")
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED: this broker has no authorizer.",
 )
-def describe_acls(door: KafkaDoor, request: Request) -> None:
-    del door
+def describe_acls(broker: Broker, request: Request) -> None:
+    del broker
     request.body()
     request.reply({**_failure(NO_ACLS), "resources": []})
 
@@ -51,8 +51,8 @@ def describe_acls(door: KafkaDoor, request: Request) -> None:
     requires=[ALTER.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED for every ACL.",
 )
-def create_acls(door: KafkaDoor, request: Request) -> Work[None]:
-    del door
+def create_acls(broker: Broker, request: Request) -> Work[None]:
+    del broker
     body = yield from request.reading()
     yield from request.replying({"results": [_failure(NO_ACLS)] * len(body.creations)})
 
@@ -63,8 +63,8 @@ def create_acls(door: KafkaDoor, request: Request) -> Work[None]:
     requires=[ALTER.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED for every filter.",
 )
-def delete_acls(door: KafkaDoor, request: Request) -> Work[None]:
-    del door
+def delete_acls(broker: Broker, request: Request) -> Work[None]:
+    del broker
     body = yield from request.reading()
     result = {**_failure(NO_ACLS), "matching_acls": []}
     yield from request.replying({"filter_results": [result] * len(body.filters)})
@@ -76,9 +76,9 @@ def delete_acls(door: KafkaDoor, request: Request) -> Work[None]:
     requires=[DESCRIBE.on(CLUSTER)],
     summary="Returns an empty list: there are no users.",
 )
-def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Work[None]:
+def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
     """Without names the request asks about all users: there are none."""
-    del door
+    del broker
     body = yield from request.reading()
     results = []
     for name in dict.fromkeys(user.name for user in body.users or ()):
@@ -94,8 +94,8 @@ def describe_user_scram_credentials(door: KafkaDoor, request: Request) -> Work[N
     requires=[ALTER.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED for every user.",
 )
-def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> Work[None]:
-    del door
+def alter_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
+    del broker
     body = yield from request.reading()
     results = []
     for name in dict.fromkeys(row.name for row in (*body.deletions, *body.upsertions)):
@@ -110,8 +110,8 @@ def alter_user_scram_credentials(door: KafkaDoor, request: Request) -> Work[None
     requires=[DESCRIBE_CONFIGS.on(CLUSTER)],
     summary="Returns an empty list: there are no quotas.",
 )
-def describe_client_quotas(door: KafkaDoor, request: Request) -> Work[None]:
-    del door
+def describe_client_quotas(broker: Broker, request: Request) -> Work[None]:
+    del broker
     yield from request.reading()
     request.reply({"error_message": None, "entries": []})
 
@@ -122,8 +122,8 @@ def describe_client_quotas(door: KafkaDoor, request: Request) -> Work[None]:
     requires=[ALTER_CONFIGS.on(CLUSTER)],
     summary="Fails with SECURITY_DISABLED for every entity: quotas are not enforced.",
 )
-def alter_client_quotas(door: KafkaDoor, request: Request) -> Work[None]:
-    del door
+def alter_client_quotas(broker: Broker, request: Request) -> Work[None]:
+    del broker
     body = yield from request.reading()
     entries = []
     for entry in body.entries:

@@ -1,10 +1,11 @@
-"""Topics come, grow and go: CreateTopics, CreatePartitions, DeleteTopics.
+"""Handlers for CreateTopics, CreatePartitions, DeleteTopics and DeleteRecords.
 
-Each topic of a request stands for itself: what is wrong with one does not touch the others. A topic
-that a request names twice is refused as such, for one answer could not be true for both.
+Each topic of a request is handled on its own: an error of one does not affect the others. A topic
+that a request names twice fails, because one result could not be true for both. The connection
+begins no other request until the changes are complete.
 
-There is one node. A replication factor is 1, or -1 for "as the broker likes"; an assignment by hand
-says node 0 for each partition, numbered from 0 (or from the first new one) without gaps.
+There is one node. A replication factor is 1, or -1 for the broker's default; a manual assignment
+names node 0 for each partition, numbered from 0 (or from the first new one) without gaps.
 """
 
 from __future__ import annotations
@@ -12,17 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from strandlog.broker.topics.catalog import Topic
-from strandlog.broker.topics.dynamic_settings import DynamicSettings
-from strandlog.broker.topics.topic import (
-    check_partition_count,
-    check_topic_name,
-    forbid_internal,
-)
-from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.broker.broker import Broker
+from strandlog.broker.deferred import Deferred, gather
+from strandlog.broker.topics.topic import Topic, check_partition_count, forbid_internal
 from strandlog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
@@ -32,8 +28,9 @@ from strandlog.errors import (
     StrandlogError,
     TooManyChangesError,
     TooManySettingsError,
-    TopicExistsError,
+    TopicNotFoundError,
 )
+from strandlog.model import TopicPartition
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.server.kafka.api import (
@@ -42,26 +39,36 @@ from strandlog.server.kafka.api import (
     CREATE,
     DELETE,
     DESCRIBE_CONFIGS,
+    NODE_ID,
     TOPIC,
     kafka_api,
 )
 from strandlog.server.kafka.handlers.configs import topic_rows
-from strandlog.server.kafka.listener import NODE_ID, KafkaDoor
-from strandlog.server.kafka.request import MAX_SETTINGS, Request
+from strandlog.server.kafka.request import MAX_SETTINGS, Request, asked_once
 from strandlog.storage.folder.identity import uuid_of
 from strandlog.storage.work import Work, yield_control
 
 BROKER_DEFAULT = -1
-SETTINGS_FROM = 5  # CreateTopics answers with the settings of the topic
+SETTINGS_FROM = 5  # CreateTopics responds with the settings of the topic
+
+Row = dict[str, Any]
 
 
-def _one_row_each(
-    wanted: Iterable[Any], limit: int, answer: Callable[[Any], Work[dict[str, Any]]]
-) -> Work[list[dict[str, Any]]]:
-    """The outcome for each name, in the order in which they are named first."""
+class Change(NamedTuple):
+    """A change of one topic that the broker is making."""
+
+    row: Row  # what identifies the topic in the response
+    result: Deferred[Any]
+    fields: Callable[[Any], Row]  # the rest of the row, made of the result
+
+
+def _change_each(
+    wanted: Iterable[Any], limit: int, change: Callable[[Any], Change | Row]
+) -> Work[list[Change | Row]]:
+    """Begin the change of each topic, in the order in which they are named first."""
     wanted = list(wanted)
     times = Counter(topic.name for topic in wanted)
-    rows: list[dict[str, Any]] = []
+    rows: list[Change | Row] = []
     for name, topic in {topic.name: topic for topic in wanted}.items():
         yield yield_control
         try:
@@ -69,10 +76,43 @@ def _one_row_each(
                 raise TooManyChangesError(limit)
             if times[name] > 1:
                 raise InvalidRequestError(f"topic {name!r} is named {times[name]} times")
-            rows.append((yield from answer(topic)))
+            rows.append(change(topic))
         except StrandlogError as error:
-            rows.append({"name": name, "error_code": error.kafka_code, "error_message": str(error)})
+            rows.append({"name": name, **_error_fields(error)})
     return rows
+
+
+def _reply_when_done(request: Request, field: str, rows: list[Change | Row]) -> None:
+    """Reply with one row per topic when all changes are complete."""
+    changes = [row.result for row in rows if isinstance(row, Change)]
+    request.when_done(
+        gather(changes), lambda _: request.in_slices(_reply(request, field, rows)), in_line=True
+    )
+
+
+def _reply(request: Request, field: str, rows: list[Change | Row]) -> Work[None]:
+    finished: list[Row] = []
+    for row in rows:
+        if isinstance(row, Change):
+            error = row.result.error
+            known = isinstance(error, StrandlogError)
+            more = _error_fields(error) if known else row.fields(row.result.result())
+            finished.append({**row.row, **more})
+        else:
+            finished.append(row)
+        yield yield_control
+    yield from request.replying({field: finished})
+
+
+def _existing(broker: Broker, request: Request, name: str) -> Topic:
+    """A topic by name; an invalid name is an unknown topic."""
+    if not broker.has_topic(request.context, name):
+        raise TopicNotFoundError(name)
+    return broker.topic(request.context, name)
+
+
+def _error_fields(error: Any) -> Row:
+    return {"error_code": error.kafka_code, "error_message": str(error)}
 
 
 # -- create --------------------------------------------------------------------------------------
@@ -88,26 +128,16 @@ def _one_row_each(
         " for the settings in the response."
     ),
 )
-def create_topics(door: KafkaDoor, request: Request) -> Work[None]:
+def create_topics(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
-    limit = door.broker.settings.max_topic_changes_per_request
-    create = partial(_create, door, request.version, validate_only=body.validate_only)
-    _reply_with(door, request, _one_row_each(body.topics, limit, create), "topics")
+    limit = broker.settings.max_topic_changes_per_request
+    create = partial(_create, broker, request, validate_only=body.validate_only)
+    rows = yield from _change_each(body.topics, limit, create)
+    _reply_when_done(request, "topics", rows)
 
 
-def _reply_with(
-    door: KafkaDoor, request: Request, rows: Work[list[dict[str, Any]]], name: str
-) -> None:
-    """Do the work after all that was asked for before it, then reply with its rows."""
-    door.in_steps(
-        request, rows, lambda rows: door.in_slices(request, request.replying({name: rows}))
-    )
-
-
-def _create(
-    door: KafkaDoor, version: int, wanted: Any, validate_only: bool
-) -> Work[dict[str, Any]]:
-    broker = door.broker
+def _create(broker: Broker, request: Request, wanted: Any, validate_only: bool) -> Change:
+    context = request.context
     check_partition_count(len(wanted.assignments) or 1, broker.settings.max_partitions_per_topic)
     if len(wanted.configs) > MAX_SETTINGS:
         raise TooManySettingsError(len(wanted.configs), MAX_SETTINGS)
@@ -118,27 +148,29 @@ def _create(
             raise InvalidSettingError(row.name, None, "leave it out to get the default")
         config[row.name] = row.value
     if validate_only:
-        topic = _would_be(door, wanted.name, count, config)
+        result = Deferred.done(broker.check_new_topic(context, wanted.name, count, config))
     else:
-        topic = yield from broker.topic_admin.create(wanted.name, count, config)
+        result = broker.create_topic(context, wanted.name, count, config)
+    return Change({"name": wanted.name}, result, partial(_created, broker, request.version))
+
+
+def _created(broker: Broker, version: int, topic: Topic) -> Row:
     return {
-        "name": topic.name,
         "topic_id": uuid_of(topic.topic_id) if topic.topic_id else None,
         "error_code": 0,
         "error_message": None,
         "num_partitions": topic.partitions,
         "replication_factor": 1,
-        "configs": _encoded_settings(version, topic, broker.catalog.dynamic),
+        "configs": _encoded_settings(broker, version, topic),
     }
 
 
-def _encoded_settings(version: int, topic: Topic, dynamic: DynamicSettings) -> bytes | None:
+def _encoded_settings(broker: Broker, version: int, topic: Topic) -> bytes | None:
     """All settings of a new topic; encoded, those of thousands of topics take little memory."""
     if version < SETTINGS_FROM:
         return None
-    return array_encoder(api.CREATE_TOPICS.key, version, "topics", "configs")(
-        topic_rows(topic, dynamic)
-    )
+    encode = array_encoder(api.CREATE_TOPICS.key, version, "topics", "configs")
+    return encode(topic_rows(topic, broker.dynamic_settings))
 
 
 def _partition_count(wanted: Any, default: int) -> int:
@@ -146,12 +178,12 @@ def _partition_count(wanted: Any, default: int) -> int:
     if wanted.assignments:
         if count != BROKER_DEFAULT or wanted.replication_factor != BROKER_DEFAULT:
             raise InvalidRequestError(
-                "with an assignment by hand, partitions and replication factor must be -1"
+                "with a manual assignment, partitions and replication factor must be -1"
             )
         by_number = {row.partition_index: row.broker_ids for row in wanted.assignments}
         if by_number.keys() != set(range(len(wanted.assignments))):
             raise InvalidReplicaAssignmentError(
-                "an assignment by hand names the partitions 0, 1, 2 and so on, each once"
+                "a manual assignment names the partitions 0, 1, 2 and so on, each once"
             )
         _check_nodes(by_number.values())
         return len(by_number)
@@ -168,33 +200,23 @@ def _check_nodes(assigned: Iterable[Iterable[int]]) -> None:
             )
 
 
-def _would_be(door: KafkaDoor, name: str, count: int, config: dict[str, object]) -> Topic:
-    """The topic that would be made; raises what would keep it from being made."""
-    settings = door.broker.settings
-    forbid_internal(check_topic_name(name))
-    if name in door.broker.catalog:
-        raise TopicExistsError(name)
-    check_partition_count(count, settings.max_partitions_per_topic)
-    parsed = TOPIC_SETTINGS.parse(config)
-    return Topic(name, "", count, parsed, door.broker.catalog.effective_settings(parsed))
-
-
 @kafka_api(
     api.CREATE_PARTITIONS,
     versions=(0, 3),
     requires=[ALTER.on(TOPIC)],
     summary="Adds partitions to topics; `validate_only` is a dry run.",
 )
-def create_partitions(door: KafkaDoor, request: Request) -> Work[None]:
+def create_partitions(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
-    limit = door.broker.settings.max_topic_changes_per_request
-    grow = partial(_grow, door, validate_only=body.validate_only)
-    _reply_with(door, request, _one_row_each(body.topics, limit, grow), "results")
+    limit = broker.settings.max_topic_changes_per_request
+    grow = partial(_grow, broker, request, validate_only=body.validate_only)
+    rows = yield from _change_each(body.topics, limit, grow)
+    _reply_when_done(request, "results", rows)
 
 
-def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Work[dict[str, Any]]:
-    broker = door.broker
-    topic = broker.catalog.topic(wanted.name)
+def _grow(broker: Broker, request: Request, wanted: Any, validate_only: bool) -> Change | Row:
+    context = request.context
+    topic = _existing(broker, request, wanted.name)
     forbid_internal(topic.name)
     check_partition_count(wanted.count, broker.settings.max_partitions_per_topic)
     if wanted.count <= topic.partitions:
@@ -208,9 +230,11 @@ def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Work[dict[str, A
                 f"{len(wanted.assignments)} are assigned"
             )
         _check_nodes(row.broker_ids for row in wanted.assignments)
-    if not validate_only:
-        yield from broker.topic_admin.add_partitions(topic.name, wanted.count)
-    return {"name": topic.name, "error_code": 0, "error_message": None}
+    fields: Row = {"error_code": 0, "error_message": None}
+    if validate_only:
+        return {"name": topic.name, **fields}
+    result = broker.add_partitions(context, topic.name, wanted.count)
+    return Change({"name": topic.name}, result, lambda _: fields)
 
 
 # -- delete --------------------------------------------------------------------------------------
@@ -222,56 +246,94 @@ def _grow(door: KafkaDoor, wanted: Any, validate_only: bool) -> Work[dict[str, A
     requires=[(DELETE.on(CLUSTER), DELETE.on(TOPIC))],
     summary="Deletes topics, by name or (from version 6) by id.",
 )
-def delete_topics(door: KafkaDoor, request: Request) -> Work[None]:
+def delete_topics(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     wanted = getattr(body, "topics", None)
-    if wanted is None:
-        targets: list[tuple[str | None, UUID | None]] = [(name, None) for name in body.topic_names]
-    else:
-        targets = [(topic.name, topic.topic_id) for topic in wanted]
-    _reply_with(door, request, _delete_all(door, targets), "responses")
-
-
-def _delete_all(
-    door: KafkaDoor, targets: list[tuple[str | None, UUID | None]]
-) -> Work[list[dict[str, Any]]]:
+    targets: list[tuple[str | None, UUID | None]] = (
+        [(name, None) for name in body.topic_names]
+        if wanted is None
+        else [(topic.name, topic.topic_id) for topic in wanted]
+    )
     times: Counter[str | None] = Counter()
     for target in targets:
-        times[_target_name(door, target)] += 1
+        times[_target_name(broker, request, target)] += 1
         yield yield_control
-    limit = door.broker.settings.max_topic_changes_per_request
-    rows: list[dict[str, Any]] = []
+    limit = broker.settings.max_topic_changes_per_request
+    rows: list[Change | Row] = []
     for name, topic_id in dict.fromkeys(targets):
         yield yield_control
-        row: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": 0}
+        row = {"name": name, "topic_id": topic_id}
         try:
             if len(rows) >= limit:
                 raise TooManyChangesError(limit)
-            row |= yield from _delete(door, name, topic_id, times)
+            rows.append(_delete(broker, request, name, topic_id, times))
         except StrandlogError as error:
-            row |= {"error_code": error.kafka_code, "error_message": str(error)}
-        rows.append(row)
-    return rows
+            rows.append({**row, **_error_fields(error)})
+    _reply_when_done(request, "responses", rows)
 
 
-def _target_name(door: KafkaDoor, target: tuple[str | None, UUID | None]) -> str | None:
+def _target_name(
+    broker: Broker, request: Request, target: tuple[str | None, UUID | None]
+) -> str | None:
     name, topic_id = target
     if name is not None or topic_id is None:
         return name
     try:
-        return door.broker.catalog.topic_with_id(topic_id).name
+        return broker.topic(request.context, topic_id).name
     except StrandlogError:
         return None
 
 
 def _delete(
-    door: KafkaDoor, name: str | None, topic_id: UUID | None, times: Counter[str | None]
-) -> Work[dict[str, Any]]:
+    broker: Broker,
+    request: Request,
+    name: str | None,
+    topic_id: UUID | None,
+    times: Counter[str | None],
+) -> Change:
     if (name is None) == (topic_id is None):
         raise InvalidRequestError("a topic is deleted by its name or by its id: give one of them")
-    catalog = door.broker.catalog
-    topic = catalog.topic(name or "") if topic_id is None else catalog.topic_with_id(topic_id)
+    topic = (
+        _existing(broker, request, name or "")
+        if topic_id is None
+        else broker.topic(request.context, topic_id)
+    )
     if times[topic.name] > 1:
         raise InvalidRequestError(f"topic {topic.name!r} is named {times[topic.name]} times")
-    yield from door.core.deleting_topic(topic.name)
-    return {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}
+    row: Row = {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}
+    result = broker.delete_topic(request.context, topic.name)
+    return Change(row, result, lambda _: {"error_code": 0})
+
+
+@kafka_api(
+    api.DELETE_RECORDS,
+    versions=(0, 2),
+    requires=[DELETE.on(TOPIC)],
+    summary="Deletes the records before an offset.",
+)
+def delete_records(broker: Broker, request: Request) -> Work[None]:
+    body = yield from request.reading()
+    asked = yield from asked_once(
+        body.topics, lambda topic: topic.partitions, lambda part: int(part.partition_index)
+    )
+    offsets = {}
+    for name, rows in asked.topics.items():
+        for number, part in rows.items():
+            offsets[TopicPartition(name, number)] = part.offset
+            yield yield_control
+
+    def reply(found: dict[TopicPartition, int | StrandlogError]) -> None:
+        topics: dict[str, list[Row]] = {name: [] for name in asked.topics}
+        for (name, number), result in found.items():
+            failed = isinstance(result, StrandlogError)
+            topics[name].append(
+                {
+                    "partition_index": number,
+                    "low_watermark": -1 if failed else result,
+                    "error_code": result.kafka_code if isinstance(result, StrandlogError) else 0,
+                }
+            )
+        listed = [{"name": name, "partitions": rows} for name, rows in topics.items()]
+        request.reply_in_slices({"topics": listed})
+
+    request.when_done(broker.delete_records(request.context, offsets), reply, in_line=True)

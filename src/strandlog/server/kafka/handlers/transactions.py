@@ -1,8 +1,8 @@
-"""Transactional producers: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
-TxnOffsetCommit; and who looks at them: DescribeProducers, DescribeTransactions, ListTransactions.
+"""Handlers for InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit,
+DescribeProducers, DescribeTransactions and ListTransactions.
 
-Nothing is answered before it is on disk. A disk that refuses is told as "the coordinator is not
-available", which clients take as a reason to ask again.
+No response is sent before the change is on disk. A failed disk is COORDINATOR_NOT_AVAILABLE, which
+clients retry.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from strandlog.broker.deferred import Deferred
+from strandlog.broker.broker import Broker
+from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.broker.transactions.transaction import Transaction
 from strandlog.errors import (
-    InvalidRequestError,
-    InvalidTopicError,
     ProducerFencedError,
     StorageError,
     StrandlogError,
@@ -38,16 +36,15 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.handlers.group_offsets import pieces
-from strandlog.server.kafka.listener import KafkaDoor
 from strandlog.server.kafka.request import Request, asked_once
-from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.producer_state import ProducerEntry
 from strandlog.storage.work import Work, yield_control
 
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47
 OPERATION_NOT_ATTEMPTED = 55
 ENCODED_TOGETHER = 1000  # producers
-# From these versions on clients know PRODUCER_FENCED; older ones are told of their epoch.
+# From these versions on clients know PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH.
 FENCED_FROM = {
     api.INIT_PRODUCER_ID.key: 4,
     api.ADD_PARTITIONS_TO_TXN.key: 2,
@@ -80,23 +77,15 @@ def _identity(body: Any) -> ProducerIdentity:
     return ProducerIdentity(getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1))
 
 
-def _answer(
-    request: Request, ask: Callable[[], Deferred[Any]], reply: Callable[[int, Any], None]
+def _reply_when_done(
+    request: Request, result: Deferred[Any], reply: Callable[[int, Any], None]
 ) -> None:
-    """Reply with (code, result) when what was asked is done."""
-
-    def done(pending: Deferred[Any]) -> None:
-        if pending.error is not None:
-            reply(_code(request, pending.error), None)
-        else:
-            reply(0, pending.result())
-
-    try:
-        pending = ask()
-    except StrandlogError as error:
-        reply(_code(request, error), None)
-        return
-    pending.on_done(done)
+    """Call `reply` with (error code, result)."""
+    request.when_done(
+        result,
+        lambda value: reply(0, value),
+        lambda error: reply(_code(request, error), None),
+    )
 
 
 # -- producers -----------------------------------------------------------------------------------
@@ -109,24 +98,18 @@ def _answer(
     summary="Allocates a producer id for an idempotent or transactional producer.",
     notes="With a transactional id only the first permission counts.",
 )
-def init_producer_id(door: KafkaDoor, request: Request) -> None:
+def init_producer_id(broker: Broker, request: Request) -> None:
     body = request.body()
-    name = body.transactional_id
-    given = _identity(body)
-
-    def ask() -> Deferred[ProducerIdentity]:
-        if name == "" or (given.producer_id < 0) is not (given.epoch < 0):
-            raise InvalidRequestError("an id without letters, or half of an identity")
-        if name is None:
-            return Deferred.done(ProducerIdentity(door.core.producer_ids.next(), 0))
-        timeout_ms = body.transaction_timeout // timedelta(milliseconds=1)
-        return door.core.transactions.init_producer(name, timeout_ms, given)
+    timeout_ms = body.transaction_timeout // timedelta(milliseconds=1)
 
     def reply(code: int, identity: ProducerIdentity | None) -> None:
         producer_id, epoch = identity or (-1, -1)
         request.reply({"error_code": code, "producer_id": producer_id, "producer_epoch": epoch})
 
-    _answer(request, ask, reply)
+    result = broker.init_producer_id(
+        request.context, body.transactional_id, timeout_ms, _identity(body)
+    )
+    _reply_when_done(request, result, reply)
 
 
 @kafka_api(
@@ -136,7 +119,7 @@ def init_producer_id(door: KafkaDoor, request: Request) -> None:
     summary="Adds partitions to a transaction.",
     notes="Versions from 4 on are for brokers.",
 )
-def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Work[None]:
+def add_partitions_to_txn(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(body.v3_and_below_topics, lambda topic: topic.partitions)
     wanted: list[TopicPartition] = []
@@ -145,13 +128,15 @@ def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Work[None]:
         for number in numbers:
             tp = TopicPartition(name, number)
             wanted.append(tp)
-            if code := _cannot_be_written(door, tp):
-                refused[tp] = code
+            try:
+                broker.check_transaction_partition(request.context, tp)
+            except StrandlogError as error:
+                refused[tp] = error.kafka_code
             yield yield_control
     identity = ProducerIdentity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
 
     def reply(code: int, _: object) -> None:
-        # All or nothing: when one is refused, none is added.
+        # All or nothing: if one has an error, none is added.
         default = code or (OPERATION_NOT_ATTEMPTED if refused else 0)
         results = [
             {
@@ -166,20 +151,15 @@ def add_partitions_to_txn(door: KafkaDoor, request: Request) -> Work[None]:
             }
             for name, numbers in asked.topics.items()
         ]
-        door.in_slices(request, request.replying({"results_by_topic_v3_and_below": results}))
+        request.in_slices(request.replying({"results_by_topic_v3_and_below": results}))
 
-    def ask() -> Deferred[None]:
-        if refused:
-            return Deferred.done(None)
-        name = body.v3_and_below_transactional_id
-        return door.core.transactions.add_partitions(name, identity, wanted)
-
-    _answer(request, ask, reply)
-
-
-def _cannot_be_written(door: KafkaDoor, tp: TopicPartition) -> int:
-    """The code of why no transaction may write there; 0 when one may."""
-    return InvalidTopicError.kafka_code if tp.topic in INTERNAL_TOPICS else _missing(door, tp)
+    name = body.v3_and_below_transactional_id
+    result = (
+        Deferred.done(None)
+        if refused
+        else broker.add_partitions_to_transaction(request.context, name, identity, wanted)
+    )
+    _reply_when_done(request, result, reply)
 
 
 @kafka_api(
@@ -188,14 +168,13 @@ def _cannot_be_written(door: KafkaDoor, tp: TopicPartition) -> int:
     requires=[WRITE.on(TRANSACTIONAL_ID), READ.on(GROUP)],
     summary="Adds a group's offsets to a transaction.",
 )
-def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
+def add_offsets_to_txn(broker: Broker, request: Request) -> None:
     body = request.body()
 
-    def ask() -> Deferred[None]:
-        tp = door.broker.offsets_table.log_for(body.group_id).tp
-        return door.core.transactions.add_partitions(body.transactional_id, _identity(body), [tp])
-
-    _answer(request, ask, lambda code, _: request.reply({"error_code": code}))
+    result = broker.add_offsets_to_transaction(
+        request.context, body.transactional_id, _identity(body), body.group_id
+    )
+    _reply_when_done(request, result, lambda code, _: request.reply({"error_code": code}))
 
 
 @kafka_api(
@@ -205,15 +184,12 @@ def add_offsets_to_txn(door: KafkaDoor, request: Request) -> None:
     summary="Commits or aborts a transaction.",
     notes="Version 5 belongs to `transaction.version` 2, which is not offered.",
 )
-def end_txn(door: KafkaDoor, request: Request) -> None:
+def end_txn(broker: Broker, request: Request) -> None:
     body = request.body()
-    _answer(
-        request,
-        lambda: door.core.transactions.end(
-            body.transactional_id, _identity(body), commit=body.committed
-        ),
-        lambda code, _: request.reply({"error_code": code}),
+    result = broker.end_transaction(
+        request.context, body.transactional_id, _identity(body), commit=body.committed
     )
+    _reply_when_done(request, result, lambda code, _: request.reply({"error_code": code}))
 
 
 @kafka_api(
@@ -223,50 +199,53 @@ def end_txn(door: KafkaDoor, request: Request) -> None:
     summary="Commits offsets that take effect when the transaction commits.",
     notes="Version 5 belongs to `transaction.version` 2, which is not offered.",
 )
-def txn_offset_commit(door: KafkaDoor, request: Request) -> Work[None]:
-    body = yield from request.reading(door.broker.settings.group_request_max_items)
+def txn_offset_commit(broker: Broker, request: Request) -> Work[None]:
+    body = yield from request.reading(broker.settings.group_request_max_items)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-    codes: dict[TopicPartition, int] = {}
     for topic in body.topics:
         for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition_index)
-            codes[tp] = _missing(door, tp)
             yield yield_control
-            if not codes[tp]:
-                epoch = getattr(part, "committed_leader_epoch", -1)
-                offsets[tp] = OffsetAndMetadata(
-                    part.committed_offset, epoch, part.committed_metadata or ""
-                )
+            offsets[TopicPartition(topic.name, part.partition_index)] = OffsetAndMetadata(
+                part.committed_offset,
+                getattr(part, "committed_leader_epoch", -1),
+                part.committed_metadata or "",
+            )
+    commits = []
     for piece in pieces(offsets):
-        codes |= _commit_in_transaction(door, request, body, piece)
+        commits.append(_commit(broker, request, body, piece))
         yield yield_control
 
-    def reply(failure: StorageError | None) -> None:
+    def reply(_: None) -> None:
+        codes: dict[TopicPartition, int] = {}
+        failure = next((each.error for each in commits if each.error is not None), None)
+        if failure is not None:
+            codes = dict.fromkeys(offsets, _code(request, failure))
+        for commit in () if failure else commits:
+            codes |= {tp: _code(request, error) for tp, error in commit.result().items()}
         topics = [
             {
                 "name": topic.name,
                 "partitions": [
                     {
                         "partition_index": part.partition_index,
-                        "error_code": COORDINATOR_NOT_AVAILABLE
-                        if failure
-                        else codes[TopicPartition(topic.name, part.partition_index)],
+                        "error_code": codes.get(
+                            TopicPartition(topic.name, part.partition_index), 0
+                        ),
                     }
                     for part in topic.partitions
                 ],
             }
             for topic in body.topics
         ]
-        door.in_slices(request, request.replying({"topics": topics}))
+        request.reply_in_slices({"topics": topics})
 
-    door.core.when_group_is_durable(body.group_id, reply)
+    request.when_done(gather(commits), reply)
 
 
-def _commit_in_transaction(
-    door: KafkaDoor, request: Request, body: Any, offsets: dict[TopicPartition, OffsetAndMetadata]
-) -> dict[TopicPartition, int]:
-    """Commit what may be; the codes of what may not."""
-    identity = _identity(body)
+def _commit(
+    broker: Broker, request: Request, body: Any, offsets: dict[TopicPartition, OffsetAndMetadata]
+) -> Deferred[dict[TopicPartition, StrandlogError]]:
+    """Commit some offsets; the result has the errors of those that are not committed."""
     commit = CommitRequest(
         group_id=body.group_id,
         offsets=offsets,
@@ -274,24 +253,10 @@ def _commit_in_transaction(
         generation=getattr(body, "generation_id", -1),
         group_instance_id=getattr(body, "group_instance_id", None),
     )
-    try:
-        log = door.broker.offsets_table.existing_log_for(body.group_id)
-        door.core.transactions.check_append(identity, log.tp)
-        refused = door.broker.group_coordinator.try_commit_in_transaction(commit, identity)
-    except StrandlogError as error:
-        return dict.fromkeys(offsets, _code(request, error))
-    return {tp: _code(request, error) for tp, error in refused.items()}
+    return broker.commit_transaction_offsets(request.context, commit, _identity(body))
 
 
-def _missing(door: KafkaDoor, tp: TopicPartition) -> int:
-    try:
-        door.broker.catalog.log(tp.topic, tp.partition)
-    except StrandlogError as error:
-        return error.kafka_code
-    return 0
-
-
-# -- looking -------------------------------------------------------------------------------------
+# -- describing ------------------------------------------------------------------------------------
 
 
 @kafka_api(
@@ -300,7 +265,7 @@ def _missing(door: KafkaDoor, tp: TopicPartition) -> int:
     requires=[READ.on(TOPIC)],
     summary="Lists the producers of a partition and where their open transactions start.",
 )
-def describe_producers(door: KafkaDoor, request: Request) -> Work[None]:
+def describe_producers(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(body.topics, lambda topic: topic.partition_indexes)
     encode = array_encoder(
@@ -312,8 +277,8 @@ def describe_producers(door: KafkaDoor, request: Request) -> Work[None]:
         for number in numbers:
             row: dict[str, Any] = {"partition_index": number, "error_code": 0}
             try:
-                producers = yield from _producers(door.broker.catalog.log(name, number))
-                # Encoded, few take far less memory; many are encoded in slices, with the reply.
+                producers = yield from _producers(broker.producers(request.context, name, number))
+                # A few take less memory encoded; many are encoded in slices, with the response.
                 is_few = len(producers) <= ENCODED_TOGETHER
                 row["active_producers"] = encode(producers) if is_few else producers
             except StrandlogError as error:
@@ -324,9 +289,9 @@ def describe_producers(door: KafkaDoor, request: Request) -> Work[None]:
     yield from request.replying({"topics": topics})
 
 
-def _producers(log: PartitionLog) -> Work[list[dict[str, Any]]]:
+def _producers(entries: list[tuple[int, ProducerEntry]]) -> Work[list[dict[str, Any]]]:
     rows = []
-    for producer_id, entry in list(log.producers):
+    for producer_id, entry in entries:
         rows.append(
             {
                 "producer_id": producer_id,
@@ -347,13 +312,13 @@ def _producers(log: PartitionLog) -> Work[list[dict[str, Any]]]:
     requires=[DESCRIBE.on(TRANSACTIONAL_ID), DESCRIBE.on(TOPIC)],
     summary="Returns the state and partitions of transactions.",
 )
-def describe_transactions(door: KafkaDoor, request: Request) -> Work[None]:
+def describe_transactions(broker: Broker, request: Request) -> Work[None]:
     states = []
     body = yield from request.reading()
     for name in dict.fromkeys(body.transactional_ids):
         yield yield_control
         try:
-            states.append(_described(door.core.transactions.describe(name)))
+            states.append(_described(broker.describe_transaction(request.context, name)))
         except StrandlogError as error:
             states.append(
                 {
@@ -387,13 +352,13 @@ def _described(transaction: Transaction) -> dict[str, Any]:
     requires=[DESCRIBE.on(TRANSACTIONAL_ID)],
     summary="Lists transactions, filtered by state, producer id and age.",
 )
-def list_transactions(door: KafkaDoor, request: Request) -> Work[None]:
+def list_transactions(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     known = set(STATE_NAMES.values())
     wanted_states = set(body.state_filters)
     wanted_ids = set(body.producer_id_filters)
     at_least_ms = getattr(body, "duration_filter", -1)
-    now_ms = door.broker.clock.now_ms()
+    now_ms = broker.clock.now_ms()
 
     def is_wanted(transaction: Transaction) -> bool:
         if wanted_states and STATE_NAMES[transaction.state] not in wanted_states:
@@ -403,7 +368,7 @@ def list_transactions(door: KafkaDoor, request: Request) -> Work[None]:
         return at_least_ms < 0 or 0 <= transaction.started_ms <= now_ms - at_least_ms
 
     rows = []
-    for transaction in list(door.core.transactions.all()):
+    for transaction in list(broker.transactions(request.context)):
         yield yield_control
         if is_wanted(transaction):
             rows.append(

@@ -1,0 +1,147 @@
+"""Handlers for Fetch.
+
+A fetch waits in the broker until enough bytes are there. One fetch waits per connection, as with
+Kafka: its response has to be the next one anyway.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.deferred import Deferred
+from strandlog.broker.fetch import (
+    FetchPartition,
+    FetchPartitionData,
+    FetchRequest,
+    FetchResult,
+)
+from strandlog.errors import (
+    StrandlogError,
+    TopicNotFoundError,
+    UnknownTopicIdError,
+)
+from strandlog.model import IsolationLevel, TopicRef
+from strandlog.protocol.kafka import api
+from strandlog.protocol.kafka.produce_fetch_server import (
+    FETCH_TOPIC_IDS_FROM,
+    FetchedPartition,
+    fetch_response,
+    fetch_response_steps,
+)
+from strandlog.server.kafka.api import (
+    READ,
+    TOPIC,
+    kafka_api,
+)
+from strandlog.server.kafka.request import Request, breathing
+from strandlog.storage.work import Work, yield_control
+
+# A Fetch is answered after this time at the latest: a client that hung up while its connection was
+# not read is noticed when it is written to. A consumer asks again.
+LONGEST_POLL_MS = 60_000
+NO_SESSION, NEW_SESSION = -1, 0
+FULL_FETCHES = (NO_SESSION, NEW_SESSION)
+FETCH_SESSION_NOT_FOUND = 70
+NO_TOPIC_ID = UUID(int=0)
+FetchKey = tuple[TopicRef, int]
+
+
+@kafka_api(
+    api.FETCH,
+    versions=(4, 18),
+    requires=[READ.on(TOPIC)],
+    summary="Reads record batches, with long polling and `read_committed`.",
+    notes=(
+        "Fetch sessions are declined (session id 0), as the protocol allows. Topic ids from "
+        "version 13."
+    ),
+)
+def fetch(broker: Broker, request: Request) -> Work[None]:
+    body = yield from request.reading()
+    if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
+        # It goes on with a session, of another broker at this address: most partitions are unsaid.
+        request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
+        return
+    asked = yield from _fetch_rows(request, body.topics)
+    context = request.context
+    is_committed = body.isolation_level == IsolationLevel.READ_COMMITTED
+    found = broker.fetch(
+        context,
+        FetchRequest(
+            list(asked.values()),
+            body.min_bytes,
+            min(body.max_bytes, broker.settings.fetch_max_bytes),
+            broker.clock.monotonic_ms() + min(_ms(body.max_wait), LONGEST_POLL_MS),
+            IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
+        ),
+    )
+    if not isinstance(found, Deferred):
+        yield from _reply_fetch(request, found)
+        return
+    delayed = found
+    # One fetch waits per connection, as with Kafka: its response has to be the next one anyway.
+    request.connection.hold_line()
+    if not delayed.is_done:
+        request.pending.leave_gate()  # it may wait long; the broker bounds what waits
+        request.pending.on_abandoned = lambda: broker.cancel_fetch(delayed)
+
+    def reply(done: Deferred[FetchResult]) -> None:
+        request.connection.release_line()  # the next request begins after this call
+        request.in_slices(_reply_fetch(request, done.result()))
+
+    delayed.on_done(reply)
+
+
+def _reply_fetch(request: Request, found: FetchResult) -> Work[None]:
+    topics: list[tuple[TopicRef, list[FetchedPartition]]] = []
+    for data in found:
+        if not topics or topics[-1][0] != data.topic:
+            topics.append((data.topic, []))
+        topics[-1][1].append(_fetched(data))
+        yield yield_control
+    buffers = yield from breathing(fetch_response_steps(request.version, topics))
+    request.reply_buffers(buffers)
+
+
+def _fetch_rows(request: Request, topics: Any) -> Work[dict[FetchKey, FetchPartition]]:
+    """What is asked for: each partition once, by its last row, as Kafka does."""
+    rows: dict[FetchKey, FetchPartition] = {}
+    by_id = request.version >= FETCH_TOPIC_IDS_FROM
+    for topic in topics:
+        ref: TopicRef = (topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic
+        yield yield_control
+        for row in topic.partitions:
+            rows[ref, row.partition] = FetchPartition(
+                ref,
+                row.partition,
+                row.fetch_offset,
+                row.partition_max_bytes,
+                getattr(row, "current_leader_epoch", -1),
+            )
+            yield yield_control
+    return rows
+
+
+def _fetched(data: FetchPartitionData) -> FetchedPartition:
+    return FetchedPartition(
+        data.partition,
+        0 if data.error is None else _fetch_code(data.topic, data.error),
+        data.high_watermark,
+        data.last_stable_offset,
+        data.log_start_offset,
+        data.aborted,
+        [data.data] if len(data.data) else [],
+    )
+
+
+def _fetch_code(ref: TopicRef, error: StrandlogError) -> int:
+    if isinstance(ref, UUID) and isinstance(error, TopicNotFoundError) and error.partition is None:
+        return UnknownTopicIdError.kafka_code  # it was deleted while the fetch waited
+    return error.kafka_code
+
+
+def _ms(value: timedelta) -> int:
+    return int(value.total_seconds() * 1000)

@@ -1,0 +1,158 @@
+"""Handlers for Produce.
+
+A request for one partition, the usual form, is decoded and appended without a pause. If records
+have to be decoded and checked first, that happens outside the event loop, and the connection begins
+no other request meanwhile: a later request must not be appended before this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.deferred import Deferred
+from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult
+from strandlog.errors import (
+    InvalidRecordError,
+    StrandlogError,
+)
+from strandlog.model import Acks, PartitionRecords, TopicRef
+from strandlog.protocol.kafka import api
+from strandlog.protocol.kafka.produce_fetch_server import (
+    ProduceAnswer,
+    ProduceRequest,
+    parse_produce_steps,
+    parse_single_produce,
+    produce_response,
+    produce_response_steps,
+)
+from strandlog.server.kafka.api import (
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    kafka_api,
+)
+from strandlog.server.kafka.request import Request, breathing
+from strandlog.storage.work import Work
+
+FEW_PARTITIONS = 16  # of a Produce request: answered without a pause
+
+
+@kafka_api(
+    api.PRODUCE,
+    versions=(3, 13),
+    advertised_from=0,
+    requires=[WRITE.on(TOPIC), WRITE.on(TRANSACTIONAL_ID)],
+    summary="Appends record batches; with acks=all the response follows the fsync.",
+    notes=(
+        "Advertised from version 0, although 0 to 2 fail: older librdkafka looks for version "
+        "0 and silently disables compression without it (KAFKA-18659). Topic ids from version"
+        " 13."
+    ),
+)
+def produce(broker: Broker, request: Request) -> Work[None] | None:
+    header = request.header
+    body = parse_single_produce(header.version, request.frame, header.body_position)
+    if body is None:
+        return _produce_many(broker, request)
+    context = request.context
+    partitions = body.partitions
+    if (checks := broker.record_checks(context, partitions, request.is_abandoned)) is not None:
+        _check_first(broker, request, body, checks)
+    else:
+        _reply_when_done(request, body, broker.produce(context, partitions, body.acks))
+    return None
+
+
+def _produce_many(broker: Broker, request: Request) -> Work[None]:
+    """A request that may name many partitions."""
+    header = request.header
+    body = yield from breathing(
+        parse_produce_steps(
+            header.version, request.frame, header.body_position, request.max_elements
+        )
+    )
+    context = request.context
+    checks = broker.record_checks(context, body.partitions, request.is_abandoned)
+    if checks is not None:
+        _check_first(broker, request, body, checks)
+    else:
+        yield from _append(broker, request, body, NOTHING_CHECKED)
+
+
+def _check_first(
+    broker: Broker, request: Request, body: ProduceRequest, checks: Work[Checked]
+) -> None:
+    """Decode large batches outside the event loop, then append."""
+    # A later request of this client must not be appended before this one.
+    request.connection.hold_line()
+
+    def append(checked: Checked) -> None:
+        request.connection.release_line()  # the next request begins after this call
+        if not request.is_abandoned():
+            request.in_slices(_append(broker, request, body, checked))
+
+    request.in_decoder(checks, append)
+
+
+def _append(broker: Broker, request: Request, body: ProduceRequest, checked: Checked) -> Work[None]:
+    context = request.context
+    result = yield from broker.produce_work(context, body.partitions, body.acks, checked)
+    _reply_when_done(request, body, result)
+
+
+def _reply_when_done(
+    request: Request,
+    body: ProduceRequest,
+    result: list[ProduceResult] | Deferred[list[ProduceResult]],
+) -> None:
+    if isinstance(result, Deferred):
+        result.on_done(lambda done: _reply_produce(request, body, done.result()))
+    else:
+        _reply_produce(request, body, result)
+
+
+def _reply_produce(request: Request, body: ProduceRequest, results: list[ProduceResult]) -> None:
+    if body.acks != Acks.NONE:
+        rows = [_row(part, each) for part, each in zip(body.partitions, results, strict=True)]
+        topics = _by_topic(body.partitions, rows)
+        if len(rows) <= FEW_PARTITIONS:
+            request.reply_buffers([produce_response(request.header.version, topics)])
+        else:
+            request.in_slices(_reply_in_slices(request, topics))
+    elif any(isinstance(each, StrandlogError) for each in results):
+        request.pending.fail()  # acks=0 has no response that could carry the error
+    else:
+        request.pending.fill(None)
+
+
+def _reply_in_slices(
+    request: Request, topics: list[tuple[TopicRef, list[ProduceAnswer]]]
+) -> Work[None]:
+    response = yield from breathing(produce_response_steps(request.header.version, topics))
+    request.reply_buffers([response])
+
+
+def _row(part: PartitionRecords, result: ProduceResult) -> ProduceAnswer:
+    if isinstance(result, StrandlogError):
+        bad_records = result.records if isinstance(result, InvalidRecordError) else ()
+        return ProduceAnswer(
+            part.partition,
+            result.kafka_code,
+            error_message=str(result),
+            bad_records=bad_records,
+        )
+    return ProduceAnswer(
+        part.partition, 0, result.base_offset, result.append_time_ms, result.log_start_offset
+    )
+
+
+def _by_topic(
+    parts: Sequence[PartitionRecords], answers: list[ProduceAnswer]
+) -> list[tuple[TopicRef, list[ProduceAnswer]]]:
+    if len(parts) == 1:
+        return [(parts[0].topic, answers)]
+    by_topic: dict[TopicRef, list[ProduceAnswer]] = {}
+    for part, answer in zip(parts, answers, strict=True):
+        by_topic.setdefault(part.topic, []).append(answer)
+    return list(by_topic.items())

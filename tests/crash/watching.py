@@ -45,7 +45,7 @@ class Thoroughness:
     torn_every: int = 40  # of the steps
     max_failures: int = 3
     operations: int = 60
-    waits_for_sync: bool = True
+    waits_for_fsync: bool = True
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Watcher:
         self.tally = Tally(workloads=1)
         self._how = thoroughness
         self._recording: Recording = recorded(
-            seed, thoroughness.operations, waits_for_sync=thoroughness.waits_for_sync
+            seed, thoroughness.operations, waits_for_fsync=thoroughness.waits_for_fsync
         )
         self._rng = random.Random(seed)
         self._seen: set[bytes] = set()
@@ -101,7 +101,7 @@ class Watcher:
         return self.tally
 
     def _life(self, files: SimulatedFiles) -> Life:
-        return Life(files, self._recording.seed, waits_for_sync=self._how.waits_for_sync)
+        return Life(files, self._recording.seed, waits_for_fsync=self._how.waits_for_fsync)
 
     def _look(self, _step: Step | None) -> None:
         moment = Moment(self._recording, self._number)
@@ -218,7 +218,7 @@ def enumerate_crashes(points: int, seed: int = FIRST_SEED, workers: int = 1) -> 
     """Tallies of one workload after the other until there were so many points."""
     # Every fourth life is one with durability "page_cache": readers are ahead of the disk.
     tasks = (
-        (number, Thoroughness(waits_for_sync=number % 4 != 0))
+        (number, Thoroughness(waits_for_fsync=number % 4 != 0))
         for number in range(seed, seed + 10**6)
     )
     return until_enough(points, watch_one, tasks, workers)

@@ -88,11 +88,11 @@ State = dict[str, PartitionState]  # by topic id
 class Life:
     """The folder, its owner, and what was done so far."""
 
-    def __init__(self, files: SimulatedFiles, seed: int, *, waits_for_sync: bool = True) -> None:
+    def __init__(self, files: SimulatedFiles, seed: int, *, waits_for_fsync: bool = True) -> None:
         self.files = files
         self.rng = random.Random(seed)
         self.clock = FakeClock(START_MS)
-        self.waits_for_sync = waits_for_sync
+        self.waits_for_fsync = waits_for_fsync
         self.histories: dict[str, History] = {}
         self.topic_ids: dict[TopicPartition, str] = {}
         self._durable_starts: dict[str, int] = {}
@@ -107,7 +107,8 @@ class Life:
     # -- opening and closing -------------------------------------------------------------------
 
     def open(self) -> None:
-        self.log_dir = open_dir(self.files, self.clock, waits_for_sync=self.waits_for_sync)
+        durability = "fsync" if self.waits_for_fsync else "page_cache"
+        self.log_dir = open_dir(self.files, self.clock, log_durability=durability)
         for tp, _ in list(self.log_dir.partition_folders()):
             self.log_dir.open_partition(tp, SETTINGS[tp])
 
@@ -376,9 +377,9 @@ class Recording:
     histories: dict[str, History]
 
 
-def recorded(seed: int, count: int, *, waits_for_sync: bool = True) -> Recording:
+def recorded(seed: int, count: int, *, waits_for_fsync: bool = True) -> Recording:
     """Live once and remember."""
-    life = Life(SimulatedFiles(), seed, waits_for_sync=waits_for_sync)
+    life = Life(SimulatedFiles(), seed, waits_for_fsync=waits_for_fsync)
     names: list[str] = []
     states: list[State] = [{}]
     for name in live(life, count):

@@ -39,7 +39,7 @@ def test_no_crash_breaks_a_promise(seed: int) -> None:
 
 
 def test_no_crash_breaks_a_promise_with_page_cache_durability() -> None:
-    tally = Watcher(103, dataclasses.replace(QUICK, waits_for_sync=False)).run()
+    tally = Watcher(103, dataclasses.replace(QUICK, waits_for_fsync=False)).run()
     assert tally.failures == []
     assert tally.points > 150
 

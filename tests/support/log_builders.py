@@ -8,12 +8,13 @@ from itertools import count
 from uuid import UUID
 
 from strandlog.clock import Clock
+from strandlog.config.tables.broker import broker_settings
 from strandlog.config.tables.topic import LogSettings, log_settings
 from strandlog.model import Record, TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec
 from strandlog.storage.files import Files
-from strandlog.storage.folder.log_dir import LogDir, LogDirOptions
+from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
 from strandlog.storage.segment.scan import batches_of_read
@@ -49,7 +50,7 @@ def open_dir(files: Files, clock: Clock | None = None, **options: object) -> Log
         files,
         clock or FakeClock(START_MS),
         uuids(),
-        LogDirOptions(**options),  # type: ignore[arg-type]
+        dataclasses.replace(broker_settings(), **options),  # type: ignore[arg-type]
     )
 
 

@@ -64,7 +64,7 @@ from strandlog.model import (
 from strandlog.protocol import transaction_records
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
 from strandlog.storage.files import Files
-from strandlog.storage.folder.log_dir import LogDir, LogDirOptions
+from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.paths import join
 
 MAX_COUNTED_POSITIONS = 10_000  # of one client
@@ -119,15 +119,7 @@ class Broker(RecordRequests, TransactionRequests):
         self._runtime = runtime if runtime is not None else InlineRuntime()
         self.timers = Timers(self._runtime.wake)
         self._keeps_reserve = keeps_reserve
-        options = LogDirOptions(
-            self.settings.fsyncs,
-            self.settings.log_segment_cache_size,
-            self.settings.log_max_open_files,
-            self.settings.decompressed_max_bytes,
-            self.settings.batch_max_records,
-            self.settings.log_reserve_bytes,
-        )
-        self.log_dir = LogDir(path, files, clock, new_uuid, options)
+        self.log_dir = LogDir(path, files, clock, new_uuid, self.settings)
         try:
             with self.log_dir.reserve.spending():
                 self._open(new_uuid)

@@ -60,7 +60,7 @@ class Durability:
         delayed_fetches: DelayedFetches,
         runtime: Runtime,
     ) -> None:
-        self.waits_for_fsync = settings.fsyncs
+        self.waits_for_fsync = settings.waits_for_fsync
         self.busy: set[PartitionLog] = set()
         self._clock = clock
         self._fetches = delayed_fetches

@@ -84,7 +84,7 @@ class Producer(Closable):
     ) -> None:
         check_acks(acks)
         self._log = log
-        self._waits = waits_for_disk(acks) and log.broker.settings.fsyncs
+        self._waits = waits_for_disk(acks) and log.broker.settings.waits_for_fsync
         self._partitioner = partitioner
         self._hash: KeyHash = key_hash(partitioner)
         self._codec = None if compression is None else codec_named(compression)

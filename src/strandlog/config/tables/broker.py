@@ -333,7 +333,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         return int(self.log_dir_permissions, 8)
 
     @property
-    def fsyncs(self) -> bool:
+    def waits_for_fsync(self) -> bool:
         return self.log_durability == "fsync"
 
     @property

@@ -201,7 +201,7 @@ class NodeSession:
         result = self._broker.appender.append(
             log, build_single(now_ms, node.encode_message(message))
         )
-        if self._broker.settings.fsyncs:
+        if self._broker.settings.waits_for_fsync:
             log.flush()
         return result.base_offset, now_ms
 

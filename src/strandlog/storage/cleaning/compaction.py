@@ -148,7 +148,7 @@ class CompactionPlan:
     def _records(self, batch: BatchView, from_offset: int) -> list[Record] | None:
         """The records of a batch that the scanner verified; None if they cannot be decoded."""
         try:
-            limit_bytes = self.log.context.decompressed_max_bytes
+            limit_bytes = self.log.context.settings.decompressed_max_bytes
             return batch.records(*self.log.tp, from_offset, limit_bytes)
         except DataError as error:
             if str(error) not in self.report.undecodable:

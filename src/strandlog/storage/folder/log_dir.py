@@ -22,16 +22,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
 from strandlog.clock import Clock, SteadyClock
-from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
+from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import AlreadyOpenError, StorageError
 from strandlog.model import TopicPartition
-from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage import paths
 from strandlog.storage.file_remover import EVERYTHING_MS, FileRemover
 from strandlog.storage.files import DIRECTORY, Files, Lock
@@ -56,23 +54,11 @@ from strandlog.storage.partition.producer_state import ProducerIdsSeen
 from strandlog.storage.partition.recovery import KnownEnd
 from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
-from strandlog.storage.segment.cache import DEFAULT_CAPACITY, SegmentCache
-from strandlog.storage.segment.segment import DEFAULT_OPEN_FILES, OpenFiles
+from strandlog.storage.segment.cache import SegmentCache
+from strandlog.storage.segment.segment import OpenFiles
 from strandlog.storage.work import Parallel, Work, run_inline, yield_control
 
-__all__ = ["LogDir", "LogDirOptions", "check_layout"]
-
-
-@dataclass(frozen=True, slots=True)
-class LogDirOptions:
-    """How a folder is opened."""
-
-    waits_for_sync: bool = True
-    cache_capacity: int = DEFAULT_CAPACITY
-    max_open_files: int = DEFAULT_OPEN_FILES
-    decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
-    batch_max_records: int = DEFAULT_BATCH_MAX_RECORDS
-    reserve_bytes: int = 0
+__all__ = ["LogDir", "check_layout"]
 
 
 FLUSHED_TOGETHER = 64  # partitions, at the end
@@ -89,11 +75,11 @@ class LogDir:
         files: Files,
         clock: Clock,
         new_uuid: Callable[[], UUID],
-        options: LogDirOptions | None = None,
+        settings: BrokerSettings | None = None,
     ) -> None:
         """Take ownership; `AlreadyOpenError` when somebody has it, `UnknownLayoutError` when it
         is not ours."""
-        options = options or LogDirOptions()
+        settings = settings or broker_settings()
         self.path = path
         self.files = files
         self.clock = clock
@@ -112,23 +98,23 @@ class LogDir:
         if lock is None:
             raise AlreadyOpenError(path)
         self._lock: Lock = lock
-        self.reserve = DiskReserve(files, path, options.reserve_bytes)
+        self.reserve = DiskReserve(files, path, settings.log_reserve_bytes)
         try:
             self.cluster_id = take_identity(files, path, new_uuid, self.problems)
             self.was_clean = self._take_clean_marker()
             self.remover = FileRemover(files)
-            self.cache = SegmentCache(files, options.cache_capacity, on_cut=self._note_once)
+            self.cache = SegmentCache(
+                files, settings.log_segment_cache_size, on_cut=self._note_once
+            )
             self._context = LogContext(
                 files,
                 clock,
                 self.cache,
                 self.remover,
-                OpenFiles(options.max_open_files),
+                OpenFiles(settings.log_max_open_files),
                 self.steady_clock,
                 self.producer_ids_seen,
-                options.waits_for_sync,
-                options.decompressed_max_bytes,
-                options.batch_max_records,
+                settings,
             )
             self._log_starts = self._checkpoint(paths.LOG_START_CHECKPOINT)
             self._begin_log_starts()

@@ -285,7 +285,7 @@ class Flusher:
             offset,
             snapshot_offset,
             self._point.sequence + 1,
-            self._context.waits_for_sync,
+            self._context.settings.waits_for_fsync,
             is_suspect,
         )
         path = join(self._folder, RECOVERY_POINT)

@@ -27,14 +27,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from strandlog.clock import Clock, SteadyClock
-from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import PREFIX_SIZE, BatchHeader, stamp, stamped_prefix
 from strandlog.record.batch_header import stamp_append_time as stamp_time
-from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.record.control import read_control
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Buffer, Files
@@ -75,17 +74,17 @@ class LogContext(NamedTuple):
     open_files: OpenFiles
     steady_clock: SteadyClock
     producer_ids_seen: ProducerIdsSeen
-    waits_for_sync: bool = True  # durability "fsync"
-    decompressed_max_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES
-    batch_max_records: int = DEFAULT_BATCH_MAX_RECORDS
+    settings: BrokerSettings
 
 
 class PartitionLog:
     """One partition, opened by its owner."""
 
     __slots__ = (
+        "_batch_max_records",
         "_flusher",
         "_stable_place",
+        "_waits_for_fsync",
         "aborted",
         "context",
         "folder",
@@ -117,6 +116,8 @@ class PartitionLog:
         self.folder = folder
         self.settings = settings
         self.context = context
+        self._batch_max_records = context.settings.batch_max_records
+        self._waits_for_fsync = context.settings.waits_for_fsync
         now_ms = context.clock.now_ms()
         recovery = Recovery(context.files, folder, settings, now_ms)
         recovered = recovery.run(log_start_offset, known_end)
@@ -164,7 +165,7 @@ class PartitionLog:
                 view,
                 self.settings,
                 now_ms,
-                self.context.batch_max_records,
+                self._batch_max_records,
                 is_control=is_control,
                 from_coordinator=from_coordinator,
             )
@@ -218,7 +219,7 @@ class PartitionLog:
             else:
                 now_ms = self.context.steady_clock.now_ms()
                 self.producers.update(header, base_offset, now_ms)
-        if not self.context.waits_for_sync:
+        if not self._waits_for_fsync:
             self._show_up_to(self.log_end_offset, (active.base_offset, active.size_bytes))
 
     def _end_transaction(self, header: BatchHeader, view: memoryview, offset: int) -> None:
@@ -330,7 +331,7 @@ class PartitionLog:
             return
         if plan.sealed:
             self.claim(plan.sealed)
-        if self.context.waits_for_sync:
+        if self._waits_for_fsync:
             self._show_up_to(plan.end_offset, plan.place)
 
     def claim(self, durable: Iterable[Segment]) -> None:

@@ -119,7 +119,7 @@ def _searching(
     log: PartitionLog, batch: BatchView, timestamp_ms: int, from_offset: int
 ) -> Work[TimestampOffset | None]:
     """The first record of a batch at or after a time; a large batch is decoded in a step."""
-    data, limit_bytes = batch.data(), log.context.decompressed_max_bytes
+    data, limit_bytes = batch.data(), log.context.settings.decompressed_max_bytes
     if is_quick(batch.header, data):
         return batch.find_timestamp(timestamp_ms, limit_bytes, from_offset)
     copy = BatchView(bytes(data))  # the file may be removed meanwhile

@@ -58,9 +58,9 @@ def test_overrides_set_the_attributes() -> None:
     settings = broker_settings(
         BROKER_SETTINGS.parse({"log.durability": "page_cache", "offsets.retention.minutes": "2"})
     )
-    assert not settings.fsyncs
+    assert not settings.waits_for_fsync
     assert settings.offsets_retention_ms == 120_000
-    assert broker_settings().fsyncs
+    assert broker_settings().waits_for_fsync
 
 
 @pytest.mark.parametrize(

@@ -290,13 +290,13 @@ def test_a_deleted_partition_leaves_the_checkpoint() -> None:
 def test_a_log_start_above_the_end_of_the_log_moves_the_end() -> None:
     """With page-cache durability a power cut may take more than was deleted."""
     files = SimulatedFiles()
-    log_dir, log = new_log(files, waits_for_sync=False)
+    log_dir, log = new_log(files, log_durability="page_cache")
     fill(log, 4)
     log.flush()
     fill(log, 6)
     log.raise_log_start(8)
     log_dir.write_log_starts()
-    _, log = reopen(files.after_crash(ALL_LOST), waits_for_sync=False)
+    _, log = reopen(files.after_crash(ALL_LOST), log_durability="page_cache")
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (8, 8, 8)
     assert log.append(batch(b"next")).base_offset == 8
     assert values(log) == [b"next"]
@@ -431,7 +431,7 @@ def test_the_four_checkpoints_are_kafkas_text_with_a_checksum() -> None:
 def test_options_have_a_default() -> None:
     log_dir = LogDir(DATA, SimulatedFiles(), FakeClock(), uuids())
     log_dir.create_partition(TP, "id", dataclasses.replace(small_settings()))
-    assert log_dir.logs[TP].context.waits_for_sync
+    assert log_dir.logs[TP].context.settings.waits_for_fsync
 
 
 def _dirty_dir(files: SimulatedFiles, count: int) -> LogDir:

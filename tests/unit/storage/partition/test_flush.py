@@ -58,7 +58,7 @@ def test_readers_see_nothing_that_is_not_flushed() -> None:
 
 
 def test_with_page_cache_durability_readers_see_what_is_written() -> None:
-    _, log = new_log(SimulatedFiles(), waits_for_sync=False)
+    _, log = new_log(SimulatedFiles(), log_durability="page_cache")
     fill(log, 3)
     assert log.high_watermark == 3
     assert log.flushed_offset == 0

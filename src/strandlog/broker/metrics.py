@@ -1,12 +1,12 @@
-"""What a broker counts: plain numbers, declared once.
+"""Counters, gauges and histograms of one broker, declared once.
 
-Each field of `Metrics` is one row of the table: its name, its kind, and the sentence that explains
-it. Whoever does something adds to the number; whoever wants to know takes a `snapshot`. Nothing is
-locked: the thread that owns the broker counts, other threads hand their figures to it.
+Each field of `Metrics` is one row of the table: its name, its kind, and its help text. Code adds to
+the fields directly and reads them with `snapshot`. There is no lock: only the thread that owns the
+broker counts; other threads hand their numbers to it.
 
     counter      only grows, from 0 at the start
     gauge        goes up and down
-    histogram    how often something took how long; `LIMITS_SECONDS` are the upper bounds
+    histogram    durations, counted by the upper bounds in `LIMITS_SECONDS`
 
 Counting costs a few additions per request, never per record. Names follow Prometheus: the unit is
 in the name, and `exported_name` adds what its conventions ask for.
@@ -27,7 +27,7 @@ LIMITS_SECONDS = (
 
 
 class Histogram:
-    """How long things took."""
+    """A distribution of durations."""
 
     __slots__ = ("counts", "max_seconds", "sum_seconds")
 
@@ -47,7 +47,7 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """The limit below which that share of all observations lies; at most the longest one."""
+        """The bound below which that share of all observations lies; at most the longest one."""
         wanted, seen = share * self.count, 0
         for limit, count in zip((*LIMITS_SECONDS, self.max_seconds), self.counts, strict=True):
             seen += count

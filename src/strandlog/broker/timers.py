@@ -1,17 +1,16 @@
-"""A heap of deadlines: what is to be done when, by one clock.
+"""A heap of deadlines on the monotonic clock.
 
     schedule ──▶ waiting ──run_due──▶ fired        (the callback ran, once)
                     │ └──cancel─────▶ cancelled    (the callback never runs)
                     └──reschedule──▶ waiting, with another deadline
 
-Deadlines are monotonic milliseconds. Timers that are due together fire in the order of their
-deadlines, then of their making, so that a run is repeatable. `run_due` fires what was due when it
-was called: a timer that a callback sets for now waits for the next call, so that two callbacks
-cannot keep each other alive for ever.
+Timers that are due together fire in the order of their deadlines, then of their creation, so that a
+run is repeatable. `run_due` fires what was due when it was called: a timer that a callback sets for
+now fires at the next call, so two callbacks cannot keep each other alive forever.
 
-A heartbeat moves its session timer to later each time. That only changes a number; the heap entry
-is put in its new place when it comes to the top. Moving a timer to earlier leaves a dead entry
-behind, as cancel does; dead entries are swept out when they are more than half of the heap.
+A heartbeat moves its session timer to a later time. That only changes a number; the heap entry
+moves to its new position when it reaches the top. Moving a timer to an earlier time leaves a dead
+entry behind, as cancel does; dead entries are removed when they are more than half of the heap.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SWEEP_MINIMUM = 64
 
 
 class Timer:
-    """One deadline and what to do then; made by `Timers.schedule`."""
+    """One deadline and its callback; created by `Timers.schedule`."""
 
     __slots__ = ("_callback", "_entry", "_owner", "deadline_ms")
 
@@ -39,13 +38,13 @@ class Timer:
         return self._entry is not None
 
     def cancel(self) -> None:
-        """Makes sure that it does not fire; nothing happens when it has fired or was cancelled."""
+        """Make sure that the callback does not run; no effect after it ran or was cancelled."""
         if self._entry is not None:
             self._entry = None
             self._owner._note_dead_entry()
 
     def reschedule(self, deadline_ms: int) -> None:
-        """Fires at another time instead; a timer that is over waits again."""
+        """Fire at another time instead; a timer that has fired waits again."""
         was_at, self.deadline_ms = self.deadline_ms, deadline_ms
         if self._entry is not None and deadline_ms >= was_at:
             return
@@ -71,13 +70,13 @@ class Timers:
         return timer
 
     def next_deadline_ms(self) -> int | None:
-        """When `run_due` has something to do again; None when nothing waits."""
+        """When `run_due` has something to do; None if no timer waits."""
         self._settle_top()
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, now_ms: int, limit: int = FIRED_AT_ONCE) -> int:
-        """Fires the timers that are due, at most so many, and says how many fired. The others stay
-        due: `next_deadline_ms` says so, and whoever drives the timers comes back soon."""
+        """Fire the timers that are due, at most `limit`; returns how many fired. The others stay
+        due, and `next_deadline_ms` shows that."""
         due: list[tuple[int, int, Timer]] = []
         self._settle_top()
         while self._heap and self._heap[0][0] <= now_ms and len(due) < limit:
@@ -93,7 +92,7 @@ class Timers:
             try:
                 timer._callback()
             except BaseException:
-                # The others are still owed their turn.
+                # The other timers stay due.
                 for rest in due[index + 1 :]:
                     self._give_back(rest)
                 raise
@@ -107,7 +106,7 @@ class Timers:
             self._on_earlier()
 
     def _give_back(self, item: tuple[int, int, Timer]) -> None:
-        """Puts an entry that was taken out back, unless an earlier callback ended its timer."""
+        """Put an entry back that was taken out, unless an earlier callback cancelled its timer."""
         _, entry, timer = item
         if timer._entry == entry:
             heapq.heappush(self._heap, (timer.deadline_ms, entry, timer))
@@ -115,7 +114,7 @@ class Timers:
             self._dead_entries = max(0, self._dead_entries - 1)
 
     def _settle_top(self) -> None:
-        """Brings a live entry with its true deadline to the top."""
+        """Bring a live entry with its current deadline to the top."""
         while self._heap:
             at, entry, timer = self._heap[0]
             if timer._entry != entry:

@@ -1,21 +1,21 @@
-"""Requests that look at the end of partitions wait for the sync that shows them all of it.
+"""Requests that read the end of partitions wait for the flush that makes all of it visible.
 
-Readers see what is durable, and a partition that no request waits for is synced up to 100 ms after
-an append. A client that sends a record with acks=1 and asks for the end offset right afterwards
-would not find it. So a request that looks (ListOffsets, Fetch, DeleteRecords, a lookup by time, the
-lag of a group) makes the sync due at once and is answered after it:
+Readers see what is durable, and a partition that no request waits for is flushed `flush.ms` after
+an append. A client that sends a record with acks=1 and then asks for the end offset would not find
+it. So a request that reads the end (ListOffsets, Fetch, DeleteRecords, a lookup by time, the lag of
+a group) makes the flush due immediately and is answered after it:
 
     high watermark == log end offset     nothing to wait for: answered at once
-    high watermark <  log end offset     answered when all that was written before the request came
-                                         is durable; what comes later is not waited for
+    high watermark <  log end offset     answered when all that was appended before the request is
+                                         durable; later appends are not waited for
 
-The wait is bounded (`visibility.max.wait.ms`). When the disk takes longer, or fails, or the
-partition is deleted, the request is answered with what is durable: that is true, and the records
-behind it may never become so. Requests that wait for the same end of the same partition share one
-waiter, and `Durability` has at most one sync of a partition under way; so any number of requests
-costs at most two syncs of each partition they look at.
+The wait is bounded (`visibility.max.wait.ms`). If the disk takes longer, or fails, or the partition
+is deleted, the request is answered with what is durable: that is correct, and the records after it
+may never become durable. Requests that wait for the same end of the same partition share one
+callback, and a partition has at most one fsync in flight; so any number of requests costs at most
+two fsyncs of each partition that they read.
 
-With durability "page_cache" readers see what is written, and no request waits here.
+With `log.durability=page_cache` readers see what is appended, and no request waits here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from strandlog.storage.partition.log import PartitionLog
 End = tuple[PartitionLog, int]
 
 
-class Look:
+class _Request:
     """One request that waits for the ends of some partitions."""
 
     __slots__ = ("_ends", "_then", "_timer")
@@ -44,14 +44,14 @@ class Look:
     def set_timer(self, timer: Timer) -> None:
         self._timer = timer
 
-    def saw(self, end: End) -> None:
-        """One of the ends became visible, or never will."""
+    def end_visible(self, end: End) -> None:
+        """One of the ends is visible, or will never be."""
         self._ends.discard(end)
         if not self._ends:
             self.finish()
 
     def finish(self) -> set[End]:
-        """Answer the request, once; returns the ends that it waited for in vain."""
+        """Answer the request, once; returns the ends that are not visible yet."""
         then, self._then = self._then, None
         left, self._ends = self._ends, set()
         if self._timer is not None:
@@ -62,7 +62,7 @@ class Look:
 
 
 class Visibility:
-    """All requests of one broker that wait to see what was written before them."""
+    """The requests of one broker that wait to see what was appended before them."""
 
     def __init__(
         self, durability: Durability, timers: Timers, clock: Clock, max_wait_ms: int
@@ -71,38 +71,38 @@ class Visibility:
         self._timers = timers
         self._clock = clock
         self._max_wait_ms = max_wait_ms
-        self._looks: dict[End, dict[Look, None]] = {}
+        self._waiting: dict[End, dict[_Request, None]] = {}
 
     def when_visible(self, logs: Iterable[PartitionLog], then: Callable[[], None]) -> bool:
-        """Call `then` when readers see all that is in these partitions now, or the wait is over.
+        """Call `then` when readers see all that is in these partitions now, or the time is over.
 
-        True when there was nothing to wait for and `then` was called already.
+        Returns True if there was nothing to wait for and `then` was called.
         """
         ends = {(log, log.log_end_offset) for log in logs if has_more_to_show(log)}
         if not ends:
             then()
             return True
-        look = Look(set(ends), then)
+        request = _Request(set(ends), then)
         deadline_ms = self._clock.monotonic_ms() + self._max_wait_ms
-        look.set_timer(self._timers.schedule(deadline_ms, lambda: self._give_up(look)))
+        request.set_timer(self._timers.schedule(deadline_ms, lambda: self._give_up(request)))
         for end in ends:
-            if end in self._looks:
-                self._looks[end][look] = None
+            if end in self._waiting:
+                self._waiting[end][request] = None
             else:
-                self._looks[end] = {look: None}
+                self._waiting[end] = {request: None}
                 self._wait_for(end, is_bulk=len(ends) > BULK_PARTITIONS)
         return False
 
     def _wait_for(self, end: End, *, is_bulk: bool) -> None:
-        # An error is no reason to refuse: what is durable is the answer then, too.
-        self._durability.when_durable(*end, lambda _error: self._saw(end), is_bulk=is_bulk)
+        # After an error, what is durable is the answer, too.
+        self._durability.when_durable(*end, lambda _error: self._end_visible(end), is_bulk=is_bulk)
 
-    def _saw(self, end: End) -> None:
-        for look in self._looks.pop(end, ()):
-            look.saw(end)
+    def _end_visible(self, end: End) -> None:
+        for request in self._waiting.pop(end, ()):
+            request.end_visible(end)
 
-    def _give_up(self, look: Look) -> None:
-        """The disk takes too long. The waiter of an end stays, for it is due with the sync."""
-        for end in look.finish():
-            if end in self._looks:
-                self._looks[end].pop(look, None)
+    def _give_up(self, request: _Request) -> None:
+        """The disk takes too long. The callback of an end stays until the flush is done."""
+        for end in request.finish():
+            if end in self._waiting:
+                self._waiting[end].pop(request, None)

@@ -1,19 +1,19 @@
-"""How many bytes of requests and replies all connections together may hold.
+"""Limits the bytes of requests and responses that all connections hold together.
 
-    requests    unfinished frames, frames that wait for their turn, records that are being written
-    replies     what is ready and the peer has not taken; views of mapped log files do not count
+    requests    unfinished frames, frames that wait for their turn, records that are being appended
+    replies     responses that the client has not read; views of mapped log files do not count
 
-Each is a `ByteBudget` with a limit for the whole server. Below the limit nothing happens. Over it:
+Each is a `ByteBudget` with a limit for the whole server. Below the limit nothing happens. Above it:
 
     requests    connections in the middle of a large frame are no longer read, except the one whose
                 frame lacks the fewest bytes (`favoured`): so there is always one that can finish
-    replies     a Fetch gets no more than what is left of the budget, or one batch (`room`)
-    both        a connection that could move and did not for `stall_ms` is closed
+    replies     a Fetch returns no more than what is left of the budget, or one batch (`room`)
+    both        a connection that could send or read and did not for `stall_ms` is closed
     both        at `hard_limit` the connection that holds the most bytes for the longest time is
                 closed at once, until the total is below it
 
-So the memory is bounded whatever the peers do, and every connection that keeps sending and keeps
-reading gets on. The check runs every `CHECK_SECONDS`, only while a budget is over its limit.
+So memory is bounded whatever the clients do, and every connection that keeps sending and reading
+makes progress. The check runs every `CHECK_SECONDS`, only while a budget is over its limit.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class Holder(Protocol):
     peer_host: str
 
     def stalled_ms(self, now_ms: int) -> int:
-        """How long the peer has moved nothing although it could; 0 while it cannot."""
+        """How long the client has sent and read nothing although it could; 0 while it cannot."""
 
     def missing_bytes(self) -> int:
-        """How many bytes its unfinished frame lacks."""
+        """How many bytes are missing in its unfinished frame."""
 
     def regulate(self) -> None:
-        """Look again whether to read on."""
+        """Decide again whether to read."""
 
     def abort(self) -> None:
-        """Close at once; gives back what it holds."""
+        """Close at once, and release its bytes."""
 
 
 class DecodingGate:
-    """How many bytes of large requests are being decoded, worked on and answered at a time.
+    """Limits the bytes of large requests that are decoded, handled and answered at a time.
 
     Decoded, a request takes up to a hundred times as much memory as its bytes. One request may
     always enter; others wait until those before them are answered (`wait`).
@@ -69,7 +69,7 @@ class DecodingGate:
         self.total += size
 
     def leave(self, size: int) -> None:
-        """A request is answered, or needs what was decoded no longer."""
+        """A request is answered, or no longer needs what was decoded."""
         self.total -= size
         waiting, self._waiting = self._waiting, {}
         for run in waiting:
@@ -81,7 +81,7 @@ class DecodingGate:
 
 
 class ByteBudget:
-    """Bytes that connections hold for one purpose."""
+    """The bytes that connections hold for one purpose."""
 
     def __init__(self, what: str, limit: int, hard_limit: int, stall_ms: int, clock: Clock) -> None:
         self._what = what
@@ -105,7 +105,7 @@ class ByteBudget:
         return max(0, self.limit - self.total)
 
     def must_wait(self, holder: Holder) -> bool:
-        """Whether a connection in the middle of a frame is to be read later."""
+        """Whether a connection in the middle of a frame has to wait."""
         return self.total > self.limit and holder is not self.favoured
 
     def hold(self, holder: Holder, count: int) -> None:
@@ -143,14 +143,14 @@ class ByteBudget:
             self._relax()
 
     def _favour(self) -> None:
-        """Let the connection read on whose frame is nearest to its end."""
+        """Let the connection read whose frame is nearest to its end."""
         unfinished = [each for each in self._held if each.missing_bytes() > 0]
         self.favoured = min(unfinished, key=lambda each: each.missing_bytes(), default=None)
         if self.favoured is not None:
             self.favoured.regulate()
 
     def _relax(self) -> None:
-        """Below the limit again: all may read on."""
+        """Below the limit again: all may read."""
         if self._check_handle is not None:
             self._check_handle.cancel()
             self._check_handle = None
@@ -159,7 +159,8 @@ class ByteBudget:
             holder.regulate()
 
     def _shed(self) -> None:
-        """Close the worst connections until the total is bearable, the newest bytes included."""
+        """Close the connections with the most bytes until the total, new bytes included, is below
+        the hard limit."""
         now_ms = self._clock.monotonic_ms()
         while self.total > self._hard_limit and self._held:
             self._close(max(self._held, key=lambda each: self._weight(each, now_ms)))

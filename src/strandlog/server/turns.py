@@ -1,16 +1,16 @@
 """Shares the event loop: work that takes long gets a few milliseconds of it per round.
 
-Between two rounds the loop looks at its sockets and does all that is quick. So a request that takes
-a second delays a quick one by one round at most, whatever the number of those that take long.
+Between two rounds the loop serves its sockets and all quick work. So a request that takes a second
+delays a quick one by at most one round, whatever the number of long requests.
 
-    add(run)         call `run` once, after all that was added before
+    add(run)         call `run` once, after everything that was added before
     may_begin()      whether there is time left in this pass of the event loop; hundreds of
-                     connections that each take a little would delay the others as much as one
-                     that takes long, so the rest of them wait for their turn
-    slices(steps)    run a generator that yields wherever it may be interrupted (`yield_control`);
-                     at once as far as it gets in one slice, the rest in turns
+                     connections with a little work each would delay the others as much as one long
+                     request, so the rest of them wait for their turn
+    slices(work)     run a generator that yields wherever it may be interrupted (`yield_control`):
+                     immediately for one slice, the rest in turns
 
-`steps` of this kind have no slow parts: whatever waits for the disk belongs into `SlowWork`.
+Such a generator has no blocking steps: those belong into `ServerRuntime`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLICE_SECONDS = 0.004
 
 
 class Turns:
-    """The work of one server that takes long."""
+    """The long work of one server."""
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], object]] = deque()
@@ -36,7 +36,7 @@ class Turns:
         self._pass_began = 0.0
 
     def may_begin(self) -> bool:
-        """Whether quick work may begin now rather than in its turn."""
+        """Whether quick work may begin now instead of in its turn."""
         if self._is_in_pass:
             return stopwatch() - self._pass_began < ROUND_SECONDS
         self._is_in_pass = True
@@ -67,7 +67,7 @@ class Turns:
                 asyncio.get_running_loop().call_soon(self._round)
 
     def slices(self, steps: Generator[object, None, None]) -> bool:
-        """Run a generator; True when it is done already."""
+        """Run a generator; True if it is done already."""
         began = stopwatch()
         for _ in steps:
             if stopwatch() - began > SLICE_SECONDS:

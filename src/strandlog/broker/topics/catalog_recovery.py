@@ -1,22 +1,22 @@
-"""Holds the catalog file against the partition folders, at the start.
+"""Compares the catalog file with the partition directories at the start, and repairs the catalog.
 
-The file says which topics exist; a folder that holds records is evidence that its topic existed
-when they were written. When the two disagree, the folder wins:
+The file says which topics exist; a directory with records is evidence that its topic existed when
+they were written. Where the two disagree, the directory wins:
 
-    the file says            the folders say               then
+    file                     directories                   result
     nothing (lost, damaged)  orders-0, orders-1, id X      topic `orders`, id X, 2 partitions
-    orders, 1 partition      orders-1 holds records        `orders` has 2 partitions
-    nothing about orders     orders-0 holds records        topic `orders`, as in the first line
+    orders, 1 partition      orders-1 has records          `orders` has 2 partitions
+    nothing about orders     orders-0 has records          topic `orders`, as in the first line
     nothing about orders     orders-0 was never written    an unfinished creation: set aside
-    orders, id X             all folders: id Y, sealed     id Y: the file is older than the topic
+    orders, id X             all directories: id Y, sealed id Y: the file is older than the topic
 
-A folder that was copied or renamed by hand (`cp -r orders-0 orders-20261116`) is no evidence: its
-`partition.metadata` was written for another one. It is set aside, and so is one whose number no
-topic can have, unless a checksum says that it was made by that name.
+A directory that was copied or renamed by hand (`cp -r orders-0 orders-20261116`) is no evidence:
+its `partition.metadata` was written for another one. It is set aside, and so is one whose number no
+topic can have, unless a checksum shows that it was created under that name.
 
-A topic that only its folders remember has lost its settings. Until someone sets them again it
-deletes nothing: no retention, no compaction (internal topics are always compacted). Every decision
-is reported.
+A topic that only its directories show has lost its settings. Until they are set again it deletes
+nothing: no retention, no compaction (internal topics are always compacted). Every decision is
+reported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reconciled:
 
 
 class Reconciliation:
-    """One comparison of a catalog with a folder."""
+    """One comparison of a catalog with a data folder."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Reconciliation:
         self._strays: list[TopicPartition] = []
 
     def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
-        """Compare; `is_lost` when there was no catalog that could be read."""
+        """Compare; `is_lost` if there was no readable catalog file."""
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}
@@ -102,8 +102,8 @@ class Reconciliation:
         return Reconciled(found, self._metadata, self._strays, self._problems)
 
     def _is_made_by_hand(self, tp: TopicPartition, in_catalog: set[TopicPartition]) -> bool:
-        """Whether the folder of a partition that the catalog does not know is a copy of another
-        one, or has another one's place, or a number that no partition has."""
+        """Whether the directory of a partition that the catalog does not have is a copy of another
+        one, was renamed, or has a number that no partition has."""
         if self._metadata[tp].is_sealed:
             return False
         if tp.partition >= self._most_partitions:
@@ -118,7 +118,7 @@ class Reconciliation:
     def _missing_topic(
         self, name: str, partitions: list[TopicPartition], *, is_lost: bool
     ) -> Topic | None:
-        """A topic that only folders know."""
+        """A topic that only directories show."""
         if not is_lost and not any(map(self._log_dir.has_history, partitions)):
             self._strays += partitions
             return None
@@ -137,7 +137,7 @@ class Reconciliation:
         return Topic(name, topic_id, count, config, self._effective(config))
 
     def _grown(self, topic: Topic, partitions: list[TopicPartition]) -> Topic:
-        """A topic, with partitions that the catalog does not know and that hold records."""
+        """A topic with partitions that have records and are not in the catalog."""
         beyond = [tp for tp in partitions if tp.partition >= topic.partitions]
         written = [tp.partition for tp in beyond if self._log_dir.has_history(tp)]
         count = max([topic.partitions, *(number + 1 for number in written)])
@@ -150,7 +150,7 @@ class Reconciliation:
         return replace(topic, partitions=count)
 
     def _with_folders_id(self, topic: Topic, known_ids: set[str]) -> Topic:
-        """A topic with the id that all of its folders agree on, if that is another one."""
+        """A topic with the id that all of its directories have, if that differs."""
         own = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         found = {self._metadata[tp] for tp in own if tp in self._metadata}
         if len(found) != 1:
@@ -165,7 +165,7 @@ class Reconciliation:
 
 
 def _majority(found: Iterable[PartitionMetadata]) -> str:
-    """The id that most folders carry; "" when none has one that can be used."""
+    """The id that most directories have; "" if none has a usable one."""
     counts = Counter(metadata.topic_id for metadata in found if _is_id(metadata))
     return counts.most_common(1)[0][0] if counts else ""
 

@@ -10,7 +10,7 @@ A change names one of two layers, as in Kafka. The strongest layer that has a va
 `DynamicSettings` decides and validates; the catalog stores the two upper layers in `topics.json`,
 so a change outlives a restart. `apply` writes the result into the broker's `BrokerSettings`, which
 every part of the broker shares and reads each time that it needs a value. Only a setting whose row
-says `dynamic` is read that way; any other is refused.
+says `dynamic` is read that way; any other is rejected.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class DynamicSettings:
         self._layers: Layers = {layer: {} for layer in LAYERS}
 
     def load(self, document: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Take over the layers that a file holds. Returns a problem for each value that this
-        version does not take; such a value has no effect."""
+        """Read the layers from a file. Returns a problem for each value that this version does not
+        accept; such a value has no effect."""
         problems: list[str] = []
         layers: dict[Layer, dict[str, Value]] = {layer: {} for layer in LAYERS}
         for layer in LAYERS:
@@ -50,7 +50,7 @@ class DynamicSettings:
         return problems
 
     def as_document(self) -> dict[str, dict[str, str]]:
-        """What the file holds; only layers with values."""
+        """The layers with values, as the file stores them."""
         return {
             layer: {name: BROKER_SETTINGS[name].format(value) for name, value in values.items()}
             for layer, values in self._layers.items()
@@ -67,7 +67,7 @@ class DynamicSettings:
         return self._static.get(name)
 
     def value_below(self, layer: Layer, name: str) -> Value:
-        """The value of a setting as the layers from `layer` down have it."""
+        """The value of a setting in the layers from `layer` down."""
         for each in LAYERS[LAYERS.index(layer) :]:
             if name in self._layers[each]:
                 return self._layers[each][name]
@@ -89,7 +89,7 @@ class DynamicSettings:
         return {**self._layers, layer: values}
 
     def apply(self, layers: Layers) -> None:
-        """Make these the layers, and their values the broker's."""
+        """Replace the layers, and apply their values to the broker."""
         self._layers = layers
         merged = dict(self._static)
         for layer in reversed(LAYERS):

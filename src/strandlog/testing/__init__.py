@@ -1,8 +1,9 @@
-"""For tests, ours and yours: a clock that stands still and a disk that fails on command.
+"""Test tools, for this project and for programs that use it.
 
-FakeClock         time that moves when told to
-SimulatedFiles    a disk in memory that can lose power, run full, fail and rot
-PowerCut          how a simulated disk stops whoever is using it
+FakeClock         a clock that moves only when a test advances it
+SimulatedFiles    a disk in memory that can lose power, fill up, fail and rot
+PowerCut          what the simulated disk raises when it loses power
+server            `ServerThread` runs a server on a thread of this process (needs the server extra)
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A clock that stands still until told otherwise.
+"""A clock that moves only when a test advances it.
 
-`advance` moves wall clock and monotonic clock together, as time does. `set_wall` moves the wall
-clock alone, in either direction, as an administrator or a time server does; the monotonic clock
-does not notice. The monotonic clock starts at zero, so that code which takes "no time yet" for
-"not set" shows itself.
+`advance` moves the wall clock and the monotonic clock together, as time does. `set_wall` moves only
+the wall clock, in either direction, as an administrator or a time server does. The monotonic clock
+starts at zero, so that code that confuses "zero" with "not set" fails.
 """
 
 from __future__ import annotations

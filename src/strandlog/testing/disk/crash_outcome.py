@@ -1,21 +1,20 @@
 """One possible outcome of a power cut, as a value, and the disk that it leaves.
 
-A `CrashChoice` tells, for the moment at which it was made:
+A `CrashChoice` describes the outcome for the moment at which it was made:
 
-    files        per file a `FileFate`: how many of its unsynced changes are on disk, how much of
-                 the next one, and which of those bytes are nevertheless stale or garbage
-    folders      per folder how many of its unsynced name changes are on disk
+    files        per file a `FileFate`: how many of its unsynced changes reached the disk, how much
+                 of the next one, and which of those bytes are stale or garbage all the same
+    folders      per folder how many of its unsynced name changes reached the disk
     rest_kept    whether the contents of all other files were kept in full or lost in full
     names_kept   the same for the names in all other folders
 
-*Stale* bytes never made it, though the size of the file and bytes after them did: they show what
-was durable there before, or zeros where the file has grown. *Garbage* is noise, always the same
-for the same place.
+*Stale* bytes did not reach the disk although the file's size and later bytes did: a reader sees
+what was durable there before, or zeros where the file has grown. *Garbage* is noise, the same noise
+for the same position.
 
-One kindness is granted, as every log without padding must ask for it: bytes that are durable and
-are not being written over are never harmed, even when their sector is (SQLite calls it powersafe
-overwrite). Nodes are named by number; the choice is only good for the disk that it was made for,
-at that moment.
+One assumption is made, which every log without padding needs: durable bytes that are not being
+overwritten stay intact even if their sector is damaged (SQLite calls this powersafe overwrite).
+Nodes are identified by number; a choice is valid only for the disk and the moment it was made for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which disks a power cut may leave: first the telling ones in a fixed order, then random ones.
+"""Enumerates the outcomes of a power cut: typical ones in a fixed order, then random ones.
 
 Order of `crash_states`:
 
@@ -8,15 +8,15 @@ Order of `crash_states`:
    - each prefix of its unsynced changes,
    - the next change torn in the middle, after its first byte, before its last, at a sector, at a
      page,
-   - all of it there, but one change, one sector or one page of it stale, or the whole of it (a
-     file that has its new size and only zeros),
+   - all changes present, but one change, sector or page stale, or the whole file (new size, only
+     zeros),
    - its last sector garbage, and a torn sector garbage,
    in both cases while the contents of all other files are kept, and again while they are lost;
-3. if a `random.Random` is given, combinations of all of it.
+3. with a `random.Random`, combinations of all these.
 
-The nodes take turns and each list is walked in bisection order (last, first, middle, quarters),
-so that a small budget still sees a bit of everything. No choice comes twice. Same disk, budget
-and seed: same choices.
+The nodes take turns, and each list is walked in bisection order (last, first, middle, quarters), so
+that a small budget covers a sample of everything. No choice is repeated. The same disk, budget and
+seed give the same choices.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The disk below `SimulatedFiles`: a tree of nodes, and the few things that can be done to it.
+"""The disk below `SimulatedFiles`: a tree of nodes, and numbered operations on it.
 
-Everything here fails with `OSError`, as a syscall does; what the product sees of that is decided
-above. Each change and each sync is one step of the `Script`, which may stop it (see
-`testing.script`): a write that is stopped has written its first bytes, a sync that fails loses
-what it should have saved.
+Operations fail with `OSError`, as system calls do; `SimulatedFiles` translates that into what
+`DiskFiles` raises. Each change and each sync is one step of the `Script`, which may stop it (see
+`faults`): a write that is stopped has written its first bytes, a sync that fails loses what it
+should have saved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a simulated disk does, step by step, and what is going to go wrong with it.
+"""Scripted power cuts and errors of a simulated disk, and the trace of its steps.
 
 Every change and every sync is one numbered step, counted from 1 and kept in `trace`:
 
@@ -6,14 +6,14 @@ Every change and every sync is one numbered step, counted from 1 and kept in `tr
     overwrite orders-0/0000.log @40+8  truncate orders-0/0000.log =120   sync_dir orders-0
     mkdir orders-0                    rename a -> b                     remove orders-0/0000.log
 
-`crash_at=N` stops the world with `PowerCut` at step N: before it, after it, or inside it, which
-for a step that writes bytes means after the first `torn_bytes` of them (half, unless told) and
-else the same as before. From then on the disk answers everything with `PowerCut`, so whatever the
-code under test does in its `finally` blocks comes too late, as it would.
+`crash_at=N` raises `PowerCut` at step N: before it, after it, or inside it. Inside a step that
+writes bytes means after its first `torn_bytes` (half of them by default); for other steps it is the
+same as before. From then on every operation raises `PowerCut`, so `finally` blocks of the code
+under test change nothing on disk, as after a real power cut.
 
-A fault makes one operation fail as the kernel would report it. A failing step has a number, too.
-One that writes bytes has written some of them, as a full disk does. Reads (`read`, `map`, `list`)
-and `lock` and `open` can fail as well but are no steps, for they leave the disk as it was.
+A fault makes one operation fail with the error that the kernel would report. A failing step has a
+number, too. If it writes bytes, it has written some of them, as a full disk does. `read`, `map`,
+`list`, `lock` and `open` can fail as well; they are not steps because they do not change the disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Moment = Literal["before", "inside", "after"]
 
 
 class Step(NamedTuple):
-    """One thing that was done to the disk."""
+    """One operation on the disk."""
 
     number: int
     operation: Operation
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 
 class PowerCut(BaseException):
-    """The machine stopped. No `Exception`: nothing under test may take it for one of its own."""
+    """The machine lost power. Not an `Exception`: the code under test must not catch it."""
 
 
 class Interruption(NamedTuple):
@@ -118,7 +118,7 @@ class Script:
             raise PowerCut("the power is off")
 
     def cut_power(self) -> PowerCut:
-        """Switch the machine off; whoever asked raises what this returns."""
+        """Switch the machine off; the caller raises the exception that this returns."""
         self._power = False
         return PowerCut(
             f"power cut at step {len(self.trace)}: {self.trace[-1] if self.trace else ''}"

@@ -1,28 +1,28 @@
-"""A disk in memory that behaves as `storage.files` promises and no better.
+"""A simulated disk in memory that can lose power, fill up and fail.
 
-It is `storage.files.Files`, so anything that is handed a disk can be handed this one. Beside that
-it can
+It implements `storage.files.Files` with exactly the guarantees stated there, so it replaces a real
+disk everywhere. In addition it can
 
-- lose power: `crash_states()` enumerates what a power cut right now may leave,
-  `after_crash(choice)` is the disk that comes back; `after_kill()` is the disk after `kill -9`,
-  where all that was written is still there;
-- stop at a step: `crash_at=N` raises `PowerCut`, see `testing.script` for steps, moments and the
-  trace; `before_step` is called before each step, so that one run can look at the crash states of
-  every moment;
+- lose power: `crash_states()` enumerates what a power cut at this moment may leave,
+  `after_crash(choice)` returns that disk; `after_kill()` returns the disk after `kill -9`, which
+  still has everything that was written;
+- stop at a step: `crash_at=N` raises `PowerCut`, see `faults` for steps, moments and the trace;
+  `before_step` is called before each step, so that one run can examine the crash states of every
+  moment;
 - fail: `fail_next`, `fail_on`, `capacity_bytes`; errors have the types that `DiskFiles` raises;
 - rot: `flip_bit`.
 
-It is as unkind as POSIX allows. A new file has no durable name before `sync_dir` of its folder,
-and that folder none before `sync_dir` of its own parent (`sync_persists_name=True` grants what
-journaling file systems do: syncing a file makes its names durable as well). A rename is atomic
-within one folder; between two folders the old name may stay or the new one fail to come.
-`list_dir` tells names in no useful order.
+It guarantees no more than POSIX does. A new file has no durable name before `sync_dir` of its
+folder, and that folder none before `sync_dir` of its parent (with `sync_persists_name=True`,
+syncing a file also makes its names durable, as on journaling file systems). A rename is atomic
+within one folder; between two folders the old name may stay or the new one may be missing.
+`list_dir` returns names in no useful order.
 
-Paths are POSIX paths; a leading slash makes no difference, the root is there and durable from the
-start. A removed file lives on for those who have it open or mapped, but its space counts as free
-at once. Cutting off bytes that are mapped is an `AssertionError`, as is overwriting past the end:
-the first would kill a real process, the second break the promise of `LogFile.size` in silence.
-One writer; `sync` may be called from other threads.
+Paths are POSIX paths; a leading slash makes no difference. The root exists and is durable from the
+start. A removed file stays readable through open handles and mappings, but its space is free at
+once. Truncating mapped bytes is an `AssertionError`, and so is overwriting past the end: the first
+would kill a real process, the second would silently break the guarantee of `LogFile.size`. There is
+one writer; other threads may call `sync`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class SimulatedFiles:
         with disk_errors("list", path, NotADirectoryError):
             folder = self._disk.find_folder(path)
             self._disk.may_fail("list", path)
-        # The same order every time, but one that nobody can take for sorted.
+        # The same order every time, but never the sorted one.
         names = sorted(folder.names.items(), key=lambda item: zlib.crc32(item[0].encode()))
         return {
             name: DIRECTORY if isinstance(node, FolderNode) else len(node.contents)

@@ -1,7 +1,7 @@
-"""What `SimulatedFiles` hands out: open files, mappings and locks.
+"""Open files, mappings and locks of the simulated disk.
 
-They hold a node, not a name, so they outlive rename and removal of the file. As with the real
-ones, the size of an open file is what this handle has seen: another handle's appends do not move
+They refer to a node, not to a name, so they stay valid when the file is renamed or removed. As with
+real files, a handle knows the size that it has seen: appends through another handle do not change
 it.
 """
 
@@ -18,7 +18,7 @@ from strandlog.testing.disk.nodes import FileNode, FolderNode
 
 @contextlib.contextmanager
 def disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Turn what the simulated kernel says into what `DiskFiles` raises."""
+    """Translate the simulated kernel's errors into those that `DiskFiles` raises."""
     try:
         yield
     except (FileNotFoundError, but):
@@ -76,7 +76,7 @@ class SimulatedLogFile:
             self._disk.sync(self._path, self._open_node())
 
     def check_present(self) -> None:
-        """Nobody else has access to a simulated disk."""
+        """No other process has access to a simulated disk."""
 
     def close(self) -> None:
         self._node = None

@@ -1,20 +1,20 @@
-"""What a simulated disk keeps: files and folders, each as it is now and as it is on the platter.
+"""Files and folders of the simulated disk, with current and durable contents.
 
     FileNode     contents   what a reader sees (the page cache)
                  durable    what is certainly on disk
                  unsynced   the ordered changes in between: Write (append, overwrite) and Cut
     FolderNode   names, durable_names, unsynced (NameChange: create, mkdir, rename, remove)
 
-A node knows no path: a name is the folder's business, so a file survives rename and removal for
-whoever has it open, and a crash decides about names and about contents independently.
+A node does not know its path; names belong to folders. So an open file survives rename and removal,
+and a crash decides about names and contents independently.
 
-A failed sync does to a file what ext4 does: its unsynced writes are *lost*. Readers still see
-them and they may even reach the disk, but a later successful sync leaves what was there before,
-zeros where the file grew. Only writing the same bytes again makes them durable. Cuts are metadata
-and outlive a failed sync.
+A failed sync *loses* the unsynced writes of a file, as on ext4. Readers still see them, and they
+may even reach the disk, but after a later successful sync the old bytes are there, or zeros where the
+file grew. Only writing the same bytes again makes them durable. Cuts are metadata and survive a
+failed sync.
 
-Bytes that are shared between copies are `bytes`; whoever wants to change them first makes a
-`bytearray` of its own. Copies are therefore cheap, and a test may make tens of thousands of them.
+Copies of a node share their `bytes` and copy them to a `bytearray` before the first change, so a
+test can make tens of thousands of copies.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class FileNode:
         ]
 
     def copy(self) -> FileNode:
-        """The same file for another disk: nobody has it locked or mapped there."""
+        """The same file for another disk, where it is neither locked nor mapped."""
         twin = FileNode(self.number, self.label, self.frozen_contents())
         twin.durable = self.frozen_durable()
         twin.unsynced = self.unsynced[:]

@@ -9,8 +9,8 @@ A node does not know its path; names belong to folders. So an open file survives
 and a crash decides about names and contents independently.
 
 A failed sync *loses* the unsynced writes of a file, as on ext4. Readers still see them, and they
-may even reach the disk, but after a later successful sync the old bytes are there, or zeros where the
-file grew. Only writing the same bytes again makes them durable. Cuts are metadata and survive a
+may even reach the disk, but after a later successful sync the old bytes are there, or zeros where
+the file grew. Only writing the same bytes again makes them durable. Cuts are metadata and survive a
 failed sync.
 
 Copies of a node share their `bytes` and copy them to a `bytearray` before the first change, so a

@@ -73,6 +73,15 @@ WRITE_PROBE = ".write-probe"
 T = TypeVar("T")
 
 
+class SegmentCacheUse(NamedTuple):
+    """Counters of the cache of mapped segments."""
+
+    hits: int
+    misses: int
+    evictions: int
+    mapped: int
+
+
 class DiskUsage(NamedTuple):
     """The data folder and the disk that it is on."""
 
@@ -305,6 +314,21 @@ class Broker(RecordRequests, TransactionRequests):
     def path(self) -> str:
         """The data folder."""
         return self.log_dir.path
+
+    def segment_cache(self) -> SegmentCacheUse:
+        """What the cache of mapped segments did since the start, and how many are mapped now."""
+        cache = self.log_dir.cache
+        return SegmentCacheUse(cache.hits, cache.misses, cache.evictions, len(cache))
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes that were read for consumers since the start."""
+        return self.delayed_fetches.read_bytes
+
+    @property
+    def failed_group_writes(self) -> int:
+        """Writes of the group coordinator that failed."""
+        return self.group_coordinator.failed_writes
 
     def disk_usage(self) -> DiskUsage:
         """The space on the disk of the data folder; any thread may call it."""

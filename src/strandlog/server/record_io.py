@@ -1,10 +1,10 @@
-"""What gRPC and HTTP can do with the log, in coroutines: append, and read raw batches.
+"""Produces and reads single records for gRPC and HTTP, which do not carry record batches.
 
-A record has no partition of its own there unless it is given one: it goes where any Kafka producer
-would send it, by the hash of its key, and in turn when it has none.
+A record without a partition goes where a Kafka producer would send it: by the hash of its key, or
+round-robin if it has none.
 
-Batches of many records are made in a thread, for the event loop has clients that bring raw bytes;
-calls that are under way together have no order. What is read is taken apart in `unpacking.py`.
+Batches of many records are built in a thread, because the event loop also serves Kafka's clients;
+concurrent calls have no order. `unpacking.py` decodes the batches that `fetch` returns.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.fetch import FetchPartition, FetchPartitionData, FetchRequest
@@ -24,11 +25,9 @@ from strandlog.model import IsolationLevel, PartitionRecords, TopicPartition
 from strandlog.record.builder import build_batch
 from strandlog.record.partitioner import key_hash
 from strandlog.server.background import as_future
-from strandlog.server.core import ServerCore
 
-CONTEXT = RequestContext()
 DEFAULT_READ_BYTES = 1024 * 1024
-MOST_READ_BYTES = 8 * 1024 * 1024
+MAX_READ_BYTES = 8 * 1024 * 1024
 IN_LOOP_RECORDS = 100  # so few, and
 IN_LOOP_BYTES = 16 * 1024  # so little, is put together quicker than a thread is told to
 
@@ -44,32 +43,37 @@ class NewRecord(NamedTuple):
     timestamp_ms: int | None = None
 
 
-class Place(NamedTuple):
-    """Where a record was put."""
+class RecordPosition(NamedTuple):
+    """Partition and offset of a produced record."""
 
     partition: int
     offset: int
 
 
-class Writing:
-    """Appends records for doors that have no batches."""
+class RecordProducer:
+    """Produces single records, for listeners that do not carry record batches."""
 
-    def __init__(self, core: ServerCore) -> None:
-        self._core = core
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._hash = key_hash("murmur2")
         self._turns = itertools.count()
 
-    async def append(
-        self, topic: str, partition: int | None, records: Sequence[NewRecord], acks: int
-    ) -> list[Place]:
-        """Append to a topic that there is; where each record is now.
+    async def produce(
+        self,
+        context: RequestContext,
+        topic: str,
+        partition: int | None,
+        records: Sequence[NewRecord],
+        acks: int,
+    ) -> list[RecordPosition]:
+        """Produces records to an existing topic and returns their positions.
 
         Everything is checked before anything is written.
         """
         if not records:
-            raise InvalidRecordError("there are no records to append")
-        broker = self._core.broker
-        count = broker.topic(CONTEXT, topic).partitions
+            raise InvalidRecordError("the request has no records")
+        broker = self._broker
+        count = broker.topic(context, topic).partitions
         if partition is not None and not 0 <= partition < count:
             raise TopicNotFoundError(topic, partition, count)
         by_partition, batches = await self._batches(count, partition, records)
@@ -77,27 +81,27 @@ class Writing:
             PartitionRecords(topic, number, batch)
             for number, batch in zip(by_partition, batches, strict=True)
         ]
-        checks = broker.record_checks(CONTEXT, parts)
+        checks = broker.record_checks(context, parts)
         checked: Checked = NOTHING_CHECKED
         if checks is not None:
             checked = await asyncio.to_thread(run_inline, checks)
-        results = broker.produce_all(CONTEXT, parts, acks, checked)
+        results = broker.produce_all(context, parts, acks, checked)
         if isinstance(results, Deferred):
             results = await as_future(results)
-        places: list[Place] = [Place(-1, -1)] * len(records)
+        positions = [RecordPosition(-1, -1)] * len(records)
         for (number, rows), result in zip(by_partition.items(), results, strict=True):
             if isinstance(result, StrandlogError):
                 raise result
-            for place, row in enumerate(rows):
-                places[row] = Place(number, result.base_offset + place)
-        return places
+            for index, row in enumerate(rows):
+                positions[row] = RecordPosition(number, result.base_offset + index)
+        return positions
 
     async def _batches(
         self, count: int, partition: int | None, records: Sequence[NewRecord]
     ) -> tuple[dict[int, list[int]], list[bytearray]]:
         """The rows of each partition, and a batch of them."""
         turn = next(self._turns)
-        now_ms = self._core.clock.now_ms()
+        now_ms = self._broker.clock.now_ms()
 
         def build() -> tuple[dict[int, list[int]], list[bytearray]]:
             by_partition = self._routed(count, partition, turn, records)
@@ -145,7 +149,8 @@ def build_records(now_ms: int, records: Sequence[NewRecord]) -> bytearray:
 
 
 async def fetch(
-    core: ServerCore,
+    broker: Broker,
+    context: RequestContext,
     tp: TopicPartition,
     offset: int,
     *,
@@ -154,12 +159,11 @@ async def fetch(
     committed: bool = False,
 ) -> FetchPartitionData:
     """Raw batches from an offset on; with `wait_ms` there is a wait for the first of them."""
-    broker = core.broker
-    limit = min(max(1, max_bytes), MOST_READ_BYTES)
+    limit = min(max(1, max_bytes), MAX_READ_BYTES)
     deadline_ms = broker.clock.monotonic_ms() + wait_ms
     isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     part = FetchPartition(tp.topic, tp.partition, offset, limit)
-    found = broker.fetch(CONTEXT, FetchRequest([part], 1, limit, deadline_ms, isolation))
+    found = broker.fetch(context, FetchRequest([part], 1, limit, deadline_ms, isolation))
     if isinstance(found, Deferred):
         delayed = found
         try:

@@ -97,7 +97,7 @@ def test_unknown_acks_are_refused_and_nothing_is_written(channel: grpc.Channel, 
 def test_an_error_about_a_long_name_is_short(channel: grpc.Channel) -> None:
     request = log_pb2.ProduceRequest(topic="n" * 1_000_000, records=[log_pb2.Record()])
     code, words = refusal(channel, "Produce", request.SerializeToString())
-    assert code is grpc.StatusCode.NOT_FOUND
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert len(words) < 1000
 
 

@@ -243,7 +243,7 @@ def _produce(topic: str, *values: bytes, **more: Any) -> tuple[str, Any]:
         (_produce("errors", b"x", partition=9), "NOT_FOUND", "9"),
         (_produce("errors"), "INVALID_ARGUMENT", "no records"),
         (_produce("errors", b"x" * 300_000), "RESOURCE_EXHAUSTED", "300"),
-        (_produce("__consumer_offsets", b"x", partition=0), "INVALID_ARGUMENT", "own"),
+        (_produce("__consumer_offsets", b"x", partition=0), "INVALID_ARGUMENT", "internal topic"),
         (("Consume", messages.ConsumeRequest(topic="nowhere")), "NOT_FOUND", "nowhere"),
         (("Consume", messages.ConsumeRequest(topic="errors", offset=5)), "OUT_OF_RANGE", "0"),
         (

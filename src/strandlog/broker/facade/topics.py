@@ -40,6 +40,8 @@ class PartitionState(NamedTuple):
     size_bytes: int
     segments: int
     failure: StorageError | None
+    active_base_offset: int  # of the segment that is written to
+    active_size_bytes: int
 
 
 def _state_of(log: PartitionLog) -> PartitionState:
@@ -52,6 +54,8 @@ def _state_of(log: PartitionLog) -> PartitionState:
         log.segments.size_bytes,
         len(log.segments),
         log.failure,
+        log.segments.active.base_offset,
+        log.segments.active.size_bytes,
     )
 
 
@@ -104,6 +108,13 @@ class TopicRequests:
         """The same of the partitions of a topic from `first` up to `end`."""
         name = self.catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
         return [_state_of(log) for log in self.catalog.logs(name)[first:end]]
+
+    def size_from(
+        self, context: RequestContext, topic: TopicRef, partition: int, base_offset: int
+    ) -> int:
+        """Bytes of the segments of a partition from a base offset on."""
+        segments = self.catalog.resolve(topic, partition).segments.all()
+        return sum(each.size_bytes for each in segments if each.base_offset >= base_offset)
 
     def producers(
         self, context: RequestContext, topic: TopicRef, partition: int

@@ -1,15 +1,15 @@
-"""How a call is received, answered and refused, whatever its method.
+"""Receives gRPC calls and sends their responses and errors, for every method.
 
 Every method takes one message. The server nevertheless declares it as a stream of requests: then
-gRPC reads the message when we ask for it, and not before, so that requests that are being received
-share a budget (`grpc.queued.max.request.bytes`). For clients there is no difference.
+gRPC reads the message when the server asks for it, and not before, so that requests that are being
+received share a budget (`grpc.queued.max.request.bytes`). For clients there is no difference.
 
 Messages arrive and leave as bytes. Decoding a few megabytes of tiny fields takes long and much
-memory, so it happens here: within bounds, in a thread unless the message is small, and with an
-error in words for bytes that are no such message.
+memory, so it happens here: within limits, in a thread unless the message is small, and with a clear
+error for bytes that are not such a message.
 
-Streams last for as long as their clients like. They get three quarters of grpc.max.calls, so that
-there is always room for a call that ends.
+Streams last as long as their clients like. They get three quarters of grpc.max.calls, so that there
+is always room for unary calls.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc import StatusCode
 
+from strandlog.broker.context import RequestContext
 from strandlog.errors import MalformedMessageError, StrandlogError, shortened
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.hanging_up import hang_up
@@ -34,8 +36,8 @@ SMALL_REQUEST_BYTES = 64 * 1024  # every request but Produce
 UPLOAD_PATIENCE_SECONDS = 0.25
 
 Request = TypeVar("Request", bound=Message)
-Unary = Callable[[bytes], Awaitable[bytes]]
-Streaming = Callable[[bytes, Any], Awaitable[None]]
+Unary = Callable[[RequestContext, bytes], Awaitable[bytes]]
+Streaming = Callable[[RequestContext, bytes, Any], Awaitable[None]]
 OpenEnded = Callable[[Any], Awaitable[None]]
 
 
@@ -60,8 +62,14 @@ def small(kind: type[Request], data: bytes, limit: int = SMALL_REQUEST_BYTES) ->
     return parsed(kind, data)
 
 
+def context_of(call: Any) -> RequestContext:
+    """The context of one gRPC call; `peer()` is such as ipv4:127.0.0.1:50123."""
+    host = unquote(call.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
+    return RequestContext(client_host=host, listener="grpc")
+
+
 class Calls:
-    """Makes handlers out of methods."""
+    """Makes gRPC handlers of methods."""
 
     def __init__(self, core: ServerCore) -> None:
         settings = core.broker.settings
@@ -69,37 +77,40 @@ class Calls:
         self._max_bytes = settings.grpc_request_max_bytes
         self._max_streams = max(1, settings.grpc_max_calls * 3 // 4)
         self._streams = 0
-        # A whole message may be on its way until it is here, so few can be received at once; one
-        # that is all there takes no time.
+        # Until it is received, a message may have the maximum size, so few can be received at once.
+        # A complete one takes no time.
         patience = min(UPLOAD_PATIENCE_SECONDS, settings.grpc_stall_timeout_ms / 1000)
-        # Many streams hold up no other calls.
+        # Streams have a share of their own, so that they cannot block other calls.
         for_streams = settings.grpc_queued_max_request_bytes // 4
         self._stream_uploads = PeerBudget(for_streams, patience)
         self._uploads = PeerBudget(settings.grpc_queued_max_request_bytes - for_streams, patience)
 
     def unary(self, method: Unary) -> grpc.RpcMethodHandler:
-        async def handle(_: object, context: Any) -> bytes:
-            answer: bytes = await self._answered(context, method, self._uploads)
-            return answer
+        async def handle(_: object, call: Any) -> bytes:
+            async def work(data: bytes) -> bytes:
+                return await method(context_of(call), data)
+
+            response: bytes = await self._respond(call, work, self._uploads)
+            return response
 
         return grpc.stream_unary_rpc_method_handler(handle)
 
     def streaming(self, method: Streaming) -> grpc.RpcMethodHandler:
-        """The handler of a method that answers one message with many."""
+        """The handler of a method that responds with many messages."""
 
         async def serve(context: Any) -> None:
             async def work(data: bytes) -> None:
-                await method(data, context)
+                await method(context_of(context), data, context)
 
-            await self._answered(context, work, self._stream_uploads)
+            await self._respond(context, work, self._stream_uploads)
 
         return self._stream(serve)
 
     def open_ended(self, method: OpenEnded) -> grpc.RpcMethodHandler:
-        """The handler of a method that reads and writes as it likes."""
+        """The handler of a method that reads and writes messages itself."""
 
         async def serve(context: Any) -> None:
-            await self._refused(context, method(context))
+            await self._with_status(context, method(context))
 
         return self._stream(serve)
 
@@ -116,24 +127,24 @@ class Calls:
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    async def _answered(
+    async def _respond(
         self, context: Any, work: Callable[[bytes], Awaitable[Any]], budget: PeerBudget
     ) -> Any:
-        """Receive the request, then do the work."""
+        """Receives the request, then runs the method."""
         hold = await budget.acquire(self._max_bytes)
 
         async def receive_and_work() -> Any:
-            data = await self._received(context, hold)
+            data = await self._receive(context, hold)
             hold.resize(len(data))
             return await work(data)
 
         try:
-            return await self._refused(context, receive_and_work())
+            return await self._with_status(context, receive_and_work())
         finally:
             hold.release()
 
-    async def _refused(self, context: Any, work: Awaitable[Any]) -> Any:
-        """What the work gives, or its error as a status."""
+    async def _with_status(self, context: Any, work: Awaitable[Any]) -> Any:
+        """The result of the work, or its error as a gRPC status."""
         try:
             return await work
         except PeerTooSlowError:
@@ -146,13 +157,13 @@ class Calls:
             raise
         except Exception as error:
             if context.done():
-                logger.debug("a gRPC client hung up: %r", error)
+                logger.debug("gRPC client disconnected: %r", error)
                 raise asyncio.CancelledError from None
-            logger.exception("a gRPC call went wrong")
+            logger.exception("internal error in a gRPC call")
             await self._abort(context, StatusCode.INTERNAL, f"{type(error).__name__}: see the log")
         raise AssertionError("abort raises")
 
-    async def _received(self, context: Any, hold: Hold) -> bytes:
+    async def _receive(self, context: Any, hold: Hold) -> bytes:
         with hold.waiting_for_peer():
             data = await context.read()
         if data is grpc.aio.EOF:
@@ -161,5 +172,5 @@ class Calls:
         return data
 
     async def _abort(self, context: Any, code: StatusCode, words: str) -> None:
-        """End the call with an error; the words travel in a header, which has a limit."""
+        """Ends the call with an error; the text is sent as a header, which has a size limit."""
         await context.abort(code, shortened(words))

@@ -1,11 +1,11 @@
-"""The messages of a `Consume` stream: records of a fetch, about so many bytes at a time.
+"""Splits a fetch into Consume messages of bounded size.
 
-What was compressed on disk is larger in a message, and clients take 4 MB unless they are told
-otherwise: so it is what a message holds that is counted, and a fetch becomes as many of them as it
-takes. A record that is larger than asked for comes alone.
+Compressed records are larger in a message, and clients accept 4 MB by default. So the size of the
+decoded records counts, and a fetch becomes several messages. A record that is larger than the limit
+gets a message of its own.
 
-Messages are made in a thread, some at a time: a batch at least, as much as asked for at most. They
-leave it as bytes, so that a client that does not read holds up no objects of Python.
+Messages are built in a thread, some at a time: at least one batch, at most `max_bytes`. They are
+serialized there, so that a client that does not read holds bytes, not Python objects.
 """
 
 from __future__ import annotations
@@ -18,32 +18,30 @@ from strandlog.broker.fetch import FetchPartitionData
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.protocol.rpc import log_pb2
-from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import encoded
-from strandlog.server.record_io import DEFAULT_READ_BYTES, MOST_READ_BYTES
+from strandlog.server.record_io import DEFAULT_READ_BYTES, MAX_READ_BYTES
 from strandlog.server.unpacking import Unpacked, is_quick, size_of, unpacked
 
 ENTRY_BYTES = 32  # what an entry takes beside what its record holds, about
 
 
 class Messages(NamedTuple):
-    """Some messages as bytes, and where to go on after them."""
+    """Some messages as bytes, and the offset after them."""
 
     messages: list[bytes]
     next_offset: int
-    record_count: int
 
 
 async def messages_of(
-    core: ServerCore,
     found: FetchPartitionData,
     offset: int,
     max_bytes: int,
+    batch_bytes: int,
     threads: asyncio.Semaphore,
 ) -> AsyncIterator[Messages]:
-    """All that a fetch at `offset` has to say."""
-    limit = min(max_bytes or DEFAULT_READ_BYTES, MOST_READ_BYTES)
-    batches = unpacked(found, offset, core.broker.settings.decompressed_max_bytes)
+    """The messages of a fetch at `offset`; `batch_bytes` limits a decompressed batch."""
+    limit = min(max_bytes or DEFAULT_READ_BYTES, MAX_READ_BYTES)
+    batches = unpacked(found, offset, batch_bytes)
     in_loop = is_quick(found)
     while True:
         if in_loop:
@@ -53,7 +51,6 @@ async def messages_of(
                 some = await asyncio.to_thread(_some, batches, found.high_watermark, limit)
         if some is None:
             return
-        core.metrics.fetched_records += some.record_count
         yield some
 
 
@@ -79,7 +76,7 @@ def _some(batches: Iterator[Unpacked], high_watermark: int, limit: int) -> Messa
     if next_offset is None:
         return None
     messages = list(_messages(records, next_offset, high_watermark, limit))
-    return Messages(messages, next_offset, len(records))
+    return Messages(messages, next_offset)
 
 
 def _messages(

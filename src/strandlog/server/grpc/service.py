@@ -1,9 +1,9 @@
-"""The methods of `LogService`.
+"""The methods of LogService.
 
-Each is a coroutine in the broker's own event loop that takes and gives messages as bytes; how calls
-are received and refused is in `calls.py`. A streaming reader (`consuming.py`) is served message by
-message: `write` returns when gRPC has taken one. The messages that clients have not taken share a
-budget (`grpc.queued.max.response.bytes`).
+Each is a coroutine in the broker's event loop that takes and returns messages as bytes; `calls.py`
+receives the calls and sends the errors. Consume writes message by message (`consume.py`): `write`
+returns when gRPC has taken one. Messages that clients have not taken share a budget
+(`grpc.queued.max.response.bytes`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any
 
 import grpc
 
+from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.catalog import Topic
 from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.errors import StrandlogError
 from strandlog.model import Acks, OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2
-from strandlog.server.awaiting import done_in_steps, group_durable, visible
+from strandlog.server.background import as_future
 from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import Calls, encoded, small
 from strandlog.server.grpc.consume import messages_of
@@ -26,36 +28,35 @@ from strandlog.server.grpc.produce_request import read_produce
 from strandlog.server.peer_budget import Hold, PeerBudget
 from strandlog.server.record_io import (
     IN_LOOP_RECORDS,
-    Place,
-    Writing,
+    RecordPosition,
+    RecordProducer,
     fetch,
 )
 
-FOLLOW_WAIT_MS = 10_000  # how long one look at the end waits; then the next one
+FOLLOW_WAIT_MS = 10_000  # of one fetch at the end; then the next one
 LARGEST_OFFSET = 2**63 - 1
 ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
 MAX_MESSAGE_BYTES = 1024 * 1024  # of a message of Consume, unless a single record is larger
-IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce is taken apart in a thread
-THREADS = 2  # that encode and decode; each competes with the event loop for the interpreter
+IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
+THREADS = 2  # that encode and decode; each competes with the event loop for the GIL
 COPIES_OF_A_READ = 3  # a read in memory: the batches, their records, the messages
 PARTITIONS_AT_A_TIME = 500  # described before the event loop gets its turn
 
 
 class LogService:
-    """The log, as gRPC clients see it."""
+    """The gRPC service of one broker."""
 
     def __init__(self, core: ServerCore) -> None:
         settings = core.broker.settings
-        self._core = core
         self._broker = core.broker
-        self._writing = Writing(core)
+        self._producer = RecordProducer(core.broker)
         self._threads = asyncio.Semaphore(THREADS)
         self._unread = PeerBudget(
             settings.grpc_queued_max_response_bytes, settings.grpc_stall_timeout_ms / 1000
         )
 
     def handlers(self, calls: Calls) -> dict[str, grpc.RpcMethodHandler]:
-        """The handler of each method, by its name."""
+        """The handlers by method name."""
         unary = (
             self.Produce,
             self.CreateTopic,
@@ -70,59 +71,75 @@ class LogService:
 
     # -- records -------------------------------------------------------------------------------
 
-    async def Produce(self, data: bytes) -> bytes:
-        most = self._broker.settings.grpc_request_max_records
+    async def Produce(self, context: RequestContext, data: bytes) -> bytes:
+        max_records = self._broker.settings.grpc_request_max_records
         if len(data) <= IN_LOOP_REQUEST_BYTES:
-            request, records = read_produce(data, most)
+            request, records = read_produce(data, max_records)
         else:
             async with self._threads:
-                request, records = await asyncio.to_thread(read_produce, data, most)
+                request, records = await asyncio.to_thread(read_produce, data, max_records)
         partition = request.partition if request.HasField("partition") else None
         acks = ACKS[request.acks]
-        places = await self._writing.append(request.topic, partition, records, acks)
+        positions = await self._producer.produce(context, request.topic, partition, records, acks)
         if acks is Acks.NONE:
             return b""
-        if len(places) <= IN_LOOP_RECORDS:
-            return _told_places(places)
-        return await asyncio.to_thread(_told_places, places)
+        if len(positions) <= IN_LOOP_RECORDS:
+            return _produce_response(positions)
+        return await asyncio.to_thread(_produce_response, positions)
 
-    async def Consume(self, data: bytes, context: Any) -> None:
+    async def Consume(self, context: RequestContext, data: bytes, call: Any) -> None:
         request = small(log_pb2.ConsumeRequest, data)
         tp = TopicPartition(request.topic, request.partition)
         first = offset = min(request.offset, LARGEST_OFFSET)
-        end = None if request.follow else await self._end(tp, request.read_committed)
+        end = None if request.follow else await self._end(context, tp, request.read_committed)
         while end is None or offset < end or offset == first:
             before = offset
-            offset = await self._send_some(request, tp, offset, context)
+            offset = await self._send_some(context, request, tp, offset, call)
             if offset == before and not request.follow:
                 return
 
     async def _send_some(
-        self, request: log_pb2.ConsumeRequest, tp: TopicPartition, offset: int, context: Any
+        self,
+        context: RequestContext,
+        request: log_pb2.ConsumeRequest,
+        tp: TopicPartition,
+        offset: int,
+        call: Any,
     ) -> int:
-        """Send what one fetch finds; the offset after it."""
+        """Sends the records of one fetch; returns the offset after them."""
         max_bytes = min(request.max_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-        if request.follow:  # without memory, for it may take long
-            await self._something_at(request, tp, offset)
+        if request.follow:  # holds no memory, because it may take long
+            await self._wait_for_records(context, request, tp, offset)
         hold = await self._unread.acquire(COPIES_OF_A_READ * max_bytes)
         try:
             found = await fetch(
-                self._core, tp, offset, max_bytes=max_bytes, committed=request.read_committed
+                self._broker,
+                context,
+                tp,
+                offset,
+                max_bytes=max_bytes,
+                committed=request.read_committed,
             )
-            async for some in messages_of(self._core, found, offset, max_bytes, self._threads):
+            batch_bytes = self._broker.settings.decompressed_max_bytes
+            async for some in messages_of(found, offset, max_bytes, batch_bytes, self._threads):
                 hold.resize(len(found.data) + 2 * sum(map(len, some.messages)))  # gRPC copies
-                await _write_all(context, some.messages, hold)
+                await _write_all(call, some.messages, hold)
                 offset = some.next_offset
         finally:
             hold.release()
         return offset
 
-    async def _something_at(
-        self, request: log_pb2.ConsumeRequest, tp: TopicPartition, offset: int
+    async def _wait_for_records(
+        self,
+        context: RequestContext,
+        request: log_pb2.ConsumeRequest,
+        tp: TopicPartition,
+        offset: int,
     ) -> None:
-        """Until there is something to read, or a while."""
+        """Waits until there is a record at the offset, or for `FOLLOW_WAIT_MS`."""
         await fetch(
-            self._core,
+            self._broker,
+            context,
             tp,
             offset,
             max_bytes=1,
@@ -130,40 +147,42 @@ class LogService:
             committed=request.read_committed,
         )
 
-    async def _end(self, tp: TopicPartition, committed: bool) -> int:
-        """Where a reader that does not follow ends: behind everything written before it came."""
-        log = self._broker.catalog.log(*tp)
-        await visible(self._core, [log])
-        return log.last_stable_offset if committed else log.high_watermark
+    async def _end(self, context: RequestContext, tp: TopicPartition, committed: bool) -> int:
+        """The end of a stream that does not follow: after everything written before the call."""
+        self._broker.partition_state(context, *tp)  # raises if it does not exist
+        await as_future(self._broker.make_visible(context, [tp]))
+        state = self._broker.partition_state(context, *tp)
+        return state.last_stable_offset if committed else state.high_watermark
 
     # -- topics --------------------------------------------------------------------------------
 
-    async def CreateTopic(self, data: bytes) -> bytes:
+    async def CreateTopic(self, context: RequestContext, data: bytes) -> bytes:
         request = small(log_pb2.CreateTopicRequest, data)
-        steps = self._broker.topic_admin.create(
-            request.name, request.num_partitions or None, dict(request.config)
+        created = self._broker.create_topic(
+            context, request.name, request.num_partitions or None, dict(request.config)
         )
-        topic = await done_in_steps(self._core, "CreateTopic", steps)
+        topic = await as_future(created)
         return encoded(log_pb2.CreateTopicResponse(topic=_metadata(topic)))
 
-    async def ListTopics(self, data: bytes) -> bytes:
+    async def ListTopics(self, context: RequestContext, data: bytes) -> bytes:
         small(log_pb2.ListTopicsRequest, data)
-        catalog = self._broker.catalog
         response = log_pb2.ListTopicsResponse()
-        until_turn = PARTITIONS_AT_A_TIME
-        for name in catalog.names():
-            if name in catalog and not (topic := catalog.topic(name)).is_internal:
+        until_pause = PARTITIONS_AT_A_TIME
+        for topic in self._broker.topics(context):
+            if not topic.is_internal:
                 response.topics.append(_metadata(topic))
-                until_turn -= topic.partitions
-            if until_turn <= 0:
-                until_turn = PARTITIONS_AT_A_TIME
+                until_pause -= topic.partitions
+            if until_pause <= 0:
+                until_pause = PARTITIONS_AT_A_TIME
                 await asyncio.sleep(0)
         return encoded(response)
 
-    async def DescribeTopic(self, data: bytes) -> bytes:
+    async def DescribeTopic(self, context: RequestContext, data: bytes) -> bytes:
         request = small(log_pb2.DescribeTopicRequest, data)
-        await visible(self._core, self._broker.catalog.logs(request.name))
-        topic = self._broker.catalog.topic(request.name)
+        broker = self._broker
+        topic = broker.topic(context, request.name)
+        partitions = [(topic.name, number) for number in range(topic.partitions)]
+        await as_future(broker.make_visible(context, partitions))
         response = log_pb2.DescribeTopicResponse(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -171,56 +190,55 @@ class LogService:
                 name: TOPIC_SETTINGS[name].format(value) for name, value in topic.config.items()
             },
         )
-        for number, log in enumerate(list(self._broker.catalog.logs(topic.name)), 1):
-            response.partitions.append(
-                log_pb2.PartitionMetadata(
-                    partition=log.tp.partition,
-                    start_offset=log.log_start_offset,
-                    end_offset=log.high_watermark,
-                    size_bytes=log.segments.size_bytes,
+        for first in range(0, topic.partitions, PARTITIONS_AT_A_TIME):
+            end = first + PARTITIONS_AT_A_TIME
+            for state in broker.partition_states(context, topic.name, first, end):
+                response.partitions.append(
+                    log_pb2.PartitionMetadata(
+                        partition=state.partition,
+                        start_offset=state.start_offset,
+                        end_offset=state.high_watermark,
+                        size_bytes=state.size_bytes,
+                    )
                 )
-            )
-            if number % PARTITIONS_AT_A_TIME == 0:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         return encoded(response)
 
-    async def DeleteTopic(self, data: bytes) -> bytes:
+    async def DeleteTopic(self, context: RequestContext, data: bytes) -> bytes:
         request = small(log_pb2.DeleteTopicRequest, data)
-        steps = self._core.deleting_topic(request.name)
-        await done_in_steps(self._core, "DeleteTopic", steps)
+        await as_future(self._broker.delete_topic(context, request.name))
         return encoded(log_pb2.DeleteTopicResponse())
 
     # -- groups --------------------------------------------------------------------------------
 
-    async def CommitOffset(self, data: bytes) -> bytes:
+    async def CommitOffset(self, context: RequestContext, data: bytes) -> bytes:
         request = small(log_pb2.CommitOffsetRequest, data)
         tp = TopicPartition(request.topic, request.partition)
-        self._broker.catalog.log(*tp)  # an unknown partition is an error, not a new offset
         offset = OffsetAndMetadata(min(request.offset, LARGEST_OFFSET), metadata=request.metadata)
-        self._broker.group_coordinator.commit_offsets(
-            CommitRequest(group_id=request.group, offsets={tp: offset})
-        )
-        await group_durable(self._core, request.group)
+        commit = CommitRequest(group_id=request.group, offsets={tp: offset})
+        await as_future(self._broker.commit_offsets(context, commit, all_or_nothing=True))
         return encoded(log_pb2.CommitOffsetResponse())
 
-    async def FetchOffset(self, data: bytes) -> bytes:
+    async def FetchOffset(self, context: RequestContext, data: bytes) -> bytes:
         request = small(log_pb2.FetchOffsetRequest, data)
         tp = TopicPartition(request.topic, request.partition)
-        self._broker.catalog.log(*tp)
-        found = self._broker.group_coordinator.fetch_offsets(request.group, [tp])[tp]
+        self._broker.partition_state(context, *tp)  # raises if it does not exist
+        found = self._broker.fetch_offsets(context, request.group, [tp])[tp]
+        if isinstance(found, StrandlogError):
+            raise found
         if found is None:
             return encoded(log_pb2.FetchOffsetResponse())
         response = log_pb2.FetchOffsetResponse(offset=found.offset, metadata=found.metadata)
         return encoded(response)
 
 
-async def _write_all(context: Any, messages: list[bytes], hold: Hold) -> None:
-    """Hand messages to gRPC, the next one when the client has taken the last."""
+async def _write_all(call: Any, messages: list[bytes], hold: Hold) -> None:
+    """Hands messages to gRPC, the next one when the client has taken the last."""
     messages.reverse()
     while messages:
         message = messages.pop()
         with hold.waiting_for_peer():
-            await context.write(message)
+            await call.write(message)
         hold.resize(hold.size - 2 * len(message))
 
 
@@ -228,9 +246,9 @@ def _metadata(topic: Topic) -> log_pb2.TopicMetadata:
     return log_pb2.TopicMetadata(name=topic.name, partitions=range(topic.partitions))
 
 
-def _told_places(places: list[Place]) -> bytes:
+def _produce_response(positions: list[RecordPosition]) -> bytes:
     response = log_pb2.ProduceResponse(
-        offsets=[place.offset for place in places],
-        partitions=[place.partition for place in places],
+        offsets=[position.offset for position in positions],
+        partitions=[position.partition for position in positions],
     )
     return encoded(response)

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from strandlog.broker.context import RequestContext
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import UnknownServiceError
 from strandlog.server.grpc.calls import UPLOAD_PATIENCE_SECONDS, Calls, encoded, small
@@ -48,18 +49,18 @@ class Health:
         is_stopping = self._stopping.is_set()
         return response(status=response.NOT_SERVING if is_stopping else response.SERVING)
 
-    async def _check(self, data: bytes) -> bytes:
+    async def _check(self, _: RequestContext, data: bytes) -> bytes:
         service = small(health_pb2.HealthCheckRequest, data, MAX_NAME_BYTES).service
         found = self._status(service)
         if found.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
-            raise UnknownServiceError(f"there is no service {service!r}")
+            raise UnknownServiceError(f"unknown service {service!r}")
         return encoded(found)
 
-    async def _watch(self, data: bytes, context: Any) -> None:
+    async def _watch(self, _: RequestContext, data: bytes, call: Any) -> None:
         service = small(health_pb2.HealthCheckRequest, data, MAX_NAME_BYTES).service
-        await context.write(encoded(self._status(service)))
+        await call.write(encoded(self._status(service)))
         await self._stopping.wait()
-        await context.write(encoded(self._status(service)))
+        await call.write(encoded(self._status(service)))
 
 
 class Reflection:

@@ -14,11 +14,8 @@ from starlette.responses import Response
 
 from strandlog.errors import StorageError
 from strandlog.server.http.state import HttpState
-from strandlog.storage.files import Files
-from strandlog.storage.paths import join
 
 MAX_REASONS = 20
-WRITE_PROBE = ".write-probe"
 
 
 class Readiness(msgspec.Struct):
@@ -32,9 +29,8 @@ async def readiness(state: HttpState) -> Readiness:
     """Checks what can keep the broker from accepting records."""
     broker = state.broker
     reasons = ["the server is stopping"] if state.stopping.is_set() else []
-    files, path = broker.log_dir.files, broker.log_dir.path
     try:
-        free = await asyncio.to_thread(files.free_bytes, path)
+        free = (await asyncio.to_thread(broker.disk_usage)).free_bytes
     except StorageError as error:
         reasons.append(str(error))
     else:
@@ -42,18 +38,17 @@ async def readiness(state: HttpState) -> Readiness:
         if free < limit:
             reasons.append(f"the disk has {free} bytes free; appends are rejected below {limit}")
     reasons += await _write_failure(state)
-    failed = [log for log in list(broker.log_dir.logs.values()) if log.failure is not None]
-    reasons += [f"{log.tp} rejects records: {log.failure}" for log in failed[:MAX_REASONS]]
+    failed = broker.failed_partitions()[:MAX_REASONS]
+    reasons += [f"{tp} rejects records: {failure}" for tp, failure in failed]
     return Readiness(not reasons, reasons)
 
 
 async def disk_space(state: HttpState) -> tuple[int, int]:
     """Free and total bytes of the disk of the data folder; 0 if the folder is gone, so that the
     other metrics are still available then."""
-    log_dir = state.broker.log_dir
     try:
-        free = await asyncio.to_thread(log_dir.files.free_bytes, log_dir.path)
-        return free, await asyncio.to_thread(log_dir.files.total_bytes, log_dir.path)
+        usage = await asyncio.to_thread(state.broker.disk_usage)
+        return usage.free_bytes, usage.total_bytes
     except StorageError:
         return 0, 0
 
@@ -64,22 +59,16 @@ async def _write_failure(state: HttpState) -> list[str]:
     The test write is needed because a broker that is not ready gets no appends, so nothing else
     would show that the disk works again.
     """
-    core = state.core
-    failure = core.write_failure
+    broker = state.broker
+    failure = broker.write_failure
     if failure is None:
         return []
-    log_dir = core.broker.log_dir
     try:
-        await asyncio.to_thread(_try_to_write, log_dir.files, join(log_dir.path, WRITE_PROBE))
+        await asyncio.to_thread(broker.probe_write)
     except (StorageError, FileNotFoundError) as error:
         return [f"rejecting appends: {failure}; a test write fails too: {error}"]
-    core.broker.write_works_again(failure)
+    broker.write_works_again(failure)
     return []
-
-
-def _try_to_write(files: Files, path: str) -> None:
-    files.replace(path, b"probe")
-    files.remove(path)
 
 
 class Health:

@@ -1,17 +1,17 @@
-"""`/api/v1/live`: what goes on, as server-sent events.
+"""`/api/v1/live`: rates, lag and new records as server-sent events.
 
     rates       bytes, records and requests per second            every interval
-    lag         every group and how far it is behind              every interval
+    lag         the groups and their lag                          every interval
     records     the newest records of a topic, with `topic`       when there are some
-    heartbeat   nothing to tell                                   so that silence means trouble
+    heartbeat   after 10 s without another event                  so that silence means a failure
     problem     why the stream ends, such as a deleted topic      as problem+json
 
-A stream is pulled, not pushed: what is told is looked up when the client has taken what was told
-before. So nothing is kept for a client that does not read; it misses what went by (`skipped` counts
-the records). The kernel hangs up on one that takes nothing for `STALL_SECONDS` (`door.py`).
+An event is computed when the client has taken the one before. So nothing is buffered for a client
+that does not read; it misses events (`skipped` counts the records). The kernel closes the
+connection of a client that acknowledges nothing for `STALL_SECONDS` (`listener.py`).
 
-A tail shows at most `limit` records per interval, whatever a topic takes; lag is looked up once for
-all clients.
+A tail returns at most `limit` records per interval, however busy a topic is; lag is computed once
+for all clients.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
-from strandlog.server.awaiting import all_visible
+from strandlog.server.background import as_future
 from strandlog.server.http.metrics.rates import BrokerRates
 from strandlog.server.http.metrics.snapshot import group_snapshots
 from strandlog.server.http.problems import HttpError, bad_request, problem_of
 from strandlog.server.http.records.filter import RecordFilter
 from strandlog.server.http.records.payload import PayloadFormat
 from strandlog.server.http.records.tail import Tail, TailOptions, begin_tail
-from strandlog.server.http.routing import read_query
+from strandlog.server.http.routing import context_of, read_query
 from strandlog.server.http.state import HttpState
 
 MAX_CLIENTS = 100
@@ -99,7 +100,7 @@ class Live:
 
     async def live(self, request: Request) -> Response:
         """Begin a stream, unless there is something wrong with it."""
-        query = read_query(request, LiveQuery)
+        query, context = read_query(request, LiveQuery), context_of(request)
         if self._state.live_clients >= MAX_CLIENTS:
             raise HttpError(503, "Too many streams", f"{MAX_CLIENTS} streams are open; end some")
         if query.partition is not None and query.topic is None:
@@ -109,34 +110,35 @@ class Live:
             options = TailOptions(
                 query.partition, test, query.limit, query.format, query.max_value_bytes
             )
-            tail = await begin_tail(self._state, query.topic, options)
+            tail = await begin_tail(self._state, context, query.topic, options)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        return _Stream(self, self._state, query, tail)
+        return _Stream(self, self._state, context, query, tail)
 
     def rates(self) -> RatesEvent:
-        core = self._state.core
-        metrics = core.metrics
+        broker = self._state.broker
+        metrics = broker.metrics
         return RatesEvent(
-            core.clock.now_ms(),
+            broker.clock.now_ms(),
             self._state.rates.broker(),
             metrics.connections_open,
             metrics.requests_in_flight,
             metrics.produced_records,
             metrics.produced_bytes,
-            core.fetches.read_bytes,
+            broker.fetched_bytes,
             metrics.fetched_records,
         )
 
-    async def lag(self) -> LagEvent:
-        """How far the groups are behind; the same answer for all who ask within a second."""
+    async def lag(self, context: RequestContext) -> LagEvent:
+        """The lag of the groups; computed once a second for all streams."""
         async with self._lag_turn:
             if self._lag is None or stopwatch() - self._lag_at >= LAG_SECONDS:
-                await all_visible(self._state.core)
-                found = await group_snapshots(self._state.broker)
+                broker = self._state.broker
+                await as_future(broker.make_visible(context))
+                found = await group_snapshots(broker, context)
                 rows = [GroupLag(each.group, each.state, each.members, each.lag) for each in found]
                 rows.sort(key=lambda row: (-row.lag, row.group))
-                self._lag = LagEvent(self._state.core.clock.now_ms(), rows[:MAX_GROUPS])
+                self._lag = LagEvent(broker.clock.now_ms(), rows[:MAX_GROUPS])
                 self._lag_at = stopwatch()
             return self._lag
 
@@ -144,8 +146,16 @@ class Live:
 class _Stream(Response):
     """One client's stream."""
 
-    def __init__(self, live: Live, state: HttpState, query: LiveQuery, tail: Tail | None) -> None:
+    def __init__(
+        self,
+        live: Live,
+        state: HttpState,
+        context: RequestContext,
+        query: LiveQuery,
+        tail: Tail | None,
+    ) -> None:
         super().__init__()
+        self._context = context
         self._live = live
         self._state = state
         self._query = query
@@ -202,7 +212,7 @@ class _Stream(Response):
         if self._query.rates:
             parts.append(_event("rates", self._live.rates()))
         if self._query.lag:
-            parts.append(_event("lag", await self._live.lag()))
+            parts.append(_event("lag", await self._live.lag(self._context)))
         if self._tail is not None:
             found = await self._tail.newest()
             if found.records or found.skipped:

@@ -17,6 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
 from strandlog.server.http.body_limit import SMALL_BODY_BYTES
 from strandlog.server.http.problems import HttpError, bad_request
@@ -38,8 +39,9 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest(Generic[Query, Body]):
-    """What somebody asks for."""
+    """A request of the JSON API, decoded."""
 
+    context: RequestContext
     path: dict[str, str]
     query: Query
     body: Body
@@ -65,10 +67,16 @@ class ApiRoute(NamedTuple):
         return self.handle.__name__
 
 
+def context_of(request: Request) -> RequestContext:
+    """The context of one HTTP request."""
+    host = request.client.host if request.client is not None else ""
+    return RequestContext(client_host=host, listener="http")
+
+
 def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable[Response]]:
     """What answers the calls of a row."""
 
-    metrics = state.core.metrics
+    metrics = state.broker.metrics
 
     async def timed(request: Request) -> Response:
         began = stopwatch()
@@ -79,14 +87,15 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
 
     async def answering(request: Request) -> Response:
         check_is_json(request)
+        context = context_of(request)
         path = {name: _decoded(text) for name, text in request.path_params.items()}
         query: Any = read_query(request, route.query)
         if route.body is None:
-            return await answered(ApiRequest(path, query, None))
+            return await answered(ApiRequest(context, path, query, None))
         async with state.bodies.held(request, route.most_body_bytes) as data:
             _check_object_count(data, state.broker.settings.http_max_json_objects)
             body = await _body(data, route.body)
-            return await answered(ApiRequest(path, query, body))
+            return await answered(ApiRequest(context, path, query, body))
 
     async def answered(call: ApiRequest[Any, Any]) -> Response:
         if not route.is_large:

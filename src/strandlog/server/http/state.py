@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
+from typing import TypeVar
 
+from strandlog.broker.metrics import Metrics
+from strandlog.server.awaiting import decoded
 from strandlog.server.core import ServerCore
 from strandlog.server.http.api.pipelines import PipelineReports
 from strandlog.server.http.body_limit import BodyLimit
 from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.metrics.rates import Rates
-from strandlog.server.record_io import Writing
+from strandlog.server.record_io import RecordProducer
+from strandlog.storage.work import Work
+
+T = TypeVar("T")
 
 MAX_READS = 2  # of records at the same time
 MAX_TAIL_READS = 1  # at the same time: each thread competes with the event loop for the GIL
@@ -20,12 +26,12 @@ class HttpState:
     """One broker and what its HTTP handlers share."""
 
     def __init__(self, core: ServerCore, options: HttpOptions) -> None:
-        self.core = core
+        self._core = core
         self.broker = core.broker
         self.options = options
         self.version = version("strandlog")
-        self.writing = Writing(core)
-        self.rates = Rates(core)
+        self.producer = RecordProducer(core.broker)
+        self.rates = Rates(core.broker)
         self.pipelines = PipelineReports(core.clock)
         self.began_ms = core.clock.now_ms()
         self.bodies = BodyLimit(core.broker.settings)
@@ -34,3 +40,11 @@ class HttpState:
         self.tails = asyncio.Semaphore(MAX_TAIL_READS)
         self.live_clients = 0
         self.stopping = asyncio.Event()
+
+    def metrics(self) -> Metrics:
+        """The metrics of the broker, up to date."""
+        return self._core.up_to_date_metrics()
+
+    async def decode(self, name: str, work: Work[T]) -> T:
+        """The result of work whose slow parts decode large batches, in the decoder's thread."""
+        return await decoded(self._core, name, work)

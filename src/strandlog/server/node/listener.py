@@ -28,7 +28,7 @@ from strandlog.broker.broker import Broker
 from strandlog.clock import SystemClock
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.node import LineSplitter
-from strandlog.server.node.peer import NodeSession
+from strandlog.server.node.peer import NodePeer
 from strandlog.storage.files import DiskFiles
 
 CHUNK_BYTES = 64 * 1024
@@ -54,7 +54,7 @@ def run_node(
         for problem in broker.problems:
             on_problem(problem)
         bell = stack.enter_context(_bell_on_sigterm())
-        serve(NodeSession(broker, detail=detail), broker, 0, 1, bell)
+        serve(NodePeer(broker, detail=detail), broker, 0, 1, bell)
 
 
 def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
@@ -67,7 +67,7 @@ def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
     )
 
 
-def serve(session: NodeSession, broker: Broker, source: int, sink: int, bell: int) -> None:
+def serve(session: NodePeer, broker: Broker, source: int, sink: int, bell: int) -> None:
     """Answer the lines that come out of `source` until it ends, or until `bell` can be read."""
     splitter = LineSplitter()
     with contextlib.suppress(BrokenPipeError):  # nobody listens any more: that is an end, too

@@ -1,12 +1,12 @@
-"""One JSON-lines peer: a line in, a reply out. The messages are in protocol/node.py.
+"""Answers the JSON-lines requests of one peer. The messages are in protocol/node.py.
 
-State is an ordinary data folder, so everything else that reads one can read what a node wrote.
+The state is an ordinary data folder, which every other tool can read.
 
-    partition_append   makes the topic, or more partitions of it, when they are not there yet (up to
+    partition_append   creates the topic or adds partitions if they do not exist (up to
                        max.partitions.per.topic)
     partition_read     the record at an offset, or the next one where offsets were compacted away
-    commit_offset      keeps what it is told, whether the topic exists or not, as Kafka does
-    fetch_offset       0 for what was never committed
+    commit_offset      stores the offset, whether the topic exists or not
+    fetch_offset       0 if nothing was committed
     send, poll         a key is a topic with one partition. A key that is no topic name is written
                        in hex ("key.h…", or "key.s…" and a hash when it is very long)
     poll               from each offset on up to `POLL_BYTES` in all; keys that were never sent to
@@ -25,22 +25,30 @@ Error replies carry Maelstrom's code of the error (`codes.node`); any other exce
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
+from strandlog.broker.deferred import Deferred
+from strandlog.broker.facade.topics import PartitionState
+from strandlog.broker.fetch import FetchPartition, FetchRequest
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, check_topic_name
 from strandlog.errors import InvalidTopicError, OffsetOutOfRangeError, StrandlogError
-from strandlog.model import OffsetAndMetadata, Record, TopicPartition
+from strandlog.model import (
+    Acks,
+    IsolationLevel,
+    OffsetAndMetadata,
+    PartitionRecords,
+    Record,
+    TopicPartition,
+)
 from strandlog.protocol import node
 from strandlog.record.builder import build_single
-from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import read
+from strandlog.server.unpacking import unpacked
 from strandlog.storage.paths import LOG_SUFFIX, segment_stem
-from strandlog.storage.segment.scan import batches_of_read
 
 POLL_BYTES = 1024 * 1024
 KAFKA_GROUP = "maelstrom"
@@ -52,11 +60,12 @@ _logger = logging.getLogger(__name__)
 Fields = dict[str, Any]
 
 
-class NodeSession:
-    """The node as one peer sees it. Belongs to one thread at a time."""
+class NodePeer:
+    """Answers one peer. Belongs to one thread at a time."""
 
     def __init__(self, broker: Broker, *, detail: bool = False) -> None:
         self._broker = broker
+        self._context = embedded_context()
         self._context = embedded_context()
         self._detail = detail
         self._node_id: str | None = None
@@ -107,20 +116,21 @@ class NodeSession:
         return {}
 
     def _partition_append(self, request: node.PartitionAppend) -> Fields:
-        log = self._log_for_append(request.topic, request.partition)
-        offset, now_ms = self._append(log, request.message)
+        tp = self._partition_for_append(request.topic, request.partition)
+        offset, now_ms = self._append(tp, request.message)
         fields: Fields = {"offset": offset}
         if self._detail:
-            fields["segment"] = segment_stem(log.segments.active.base_offset) + LOG_SUFFIX
+            base_offset = self._broker.partition_state(self._context, *tp).active_base_offset
+            fields["segment"] = segment_stem(base_offset) + LOG_SUFFIX
             fields["timestamp"] = now_ms // 1000
         return fields
 
     def _partition_read(self, request: node.PartitionRead) -> Fields:
-        log = self._log(request.topic, request.partition)
-        records = _records(log, request.offset, max_bytes=0)
+        state = self._state(request.topic, request.partition)
+        records = self._records(state, request.offset, max_bytes=1)
         if not records:
-            start, end = log.log_start_offset, log.high_watermark
-            raise OffsetOutOfRangeError(*log.tp, request.offset, start, end)
+            start, end = state.start_offset, state.high_watermark
+            raise OffsetOutOfRangeError(*state[:2], request.offset, start, end)
         record = records[0]
         fields = {"message": node.decode_message(record.value), "offset": record.offset}
         if self._detail:
@@ -128,12 +138,12 @@ class NodeSession:
         return fields
 
     def _partition_info(self, request: node.PartitionInfo) -> Fields:
-        log = self._log(request.topic, request.partition)
+        state = self._state(request.topic, request.partition)
         return {
-            "start_offset": log.log_start_offset,
-            "end_offset": log.log_end_offset,
-            "segments": len(log.segments),
-            "total_bytes": log.segments.size_bytes,
+            "start_offset": state.start_offset,
+            "end_offset": state.end_offset,
+            "segments": state.segments,
+            "total_bytes": state.size_bytes,
         }
 
     def _commit_offset(self, request: node.CommitOffset) -> Fields:
@@ -148,19 +158,19 @@ class NodeSession:
     # -- Maelstrom's kafka workload ------------------------------------------------------------
 
     def _send(self, request: node.Send) -> Fields:
-        log = self._log_for_append(topic_of_key(request.key), 0)
-        return {"offset": self._append(log, request.msg)[0]}
+        tp = self._partition_for_append(topic_of_key(request.key), 0)
+        return {"offset": self._append(tp, request.msg)[0]}
 
     def _poll(self, request: node.Poll) -> Fields:
         found: Fields = {}
         left_bytes = POLL_BYTES
         for key, offset in request.offsets.items():
             topic = topic_of_key(key)
-            if topic not in self._broker.catalog:
+            if not self._broker.has_topic(self._context, topic):
                 continue
-            log = self._broker.catalog.log(topic, 0)
-            start = max(offset, log.log_start_offset)
-            records = _records(log, start, max(0, left_bytes)) if left_bytes > 0 else []
+            state = self._broker.partition_state(self._context, topic, 0)
+            start = max(offset, state.start_offset)
+            records = self._records(state, start, left_bytes) if left_bytes > 0 else []
             left_bytes -= sum(len(record.value or b"") for record in records)
             found[key] = [[record.offset, node.decode_message(record.value)] for record in records]
         return {"msgs": found}
@@ -182,50 +192,56 @@ class NodeSession:
 
     # -- the log -------------------------------------------------------------------------------
 
-    def _log(self, topic: str, partition: int) -> PartitionLog:
-        return self._broker.catalog.log(check_topic_name(topic), partition)
+    def _state(self, topic: str, partition: int) -> PartitionState:
+        return self._broker.partition_state(self._context, check_topic_name(topic), partition)
 
-    def _log_for_append(self, topic: str, partition: int) -> PartitionLog:
-        catalog = self._broker.catalog
+    def _partition_for_append(self, topic: str, partition: int) -> TopicPartition:
+        broker, context = self._broker, self._context
         if topic in INTERNAL_TOPICS:
-            raise InvalidTopicError(topic, "it belongs to the log itself")
-        if topic not in catalog:
-            self._broker.create_topic(self._context, topic, partition + 1).result()
-        elif partition >= len(catalog.logs(topic)):
-            catalog.add_partitions(topic, partition + 1)
-        return catalog.log(topic, partition)
+            raise InvalidTopicError(topic, "it is an internal topic; choose another name")
+        if not broker.has_topic(context, topic):
+            broker.create_topic(context, topic, partition + 1).result()
+        elif partition >= broker.topic(context, topic).partitions:
+            broker.add_partitions(context, topic, partition + 1).result()
+        return TopicPartition(topic, partition)
 
-    def _append(self, log: PartitionLog, message: Any) -> tuple[int, int]:
-        """(offset, timestamp in ms) of the message, which is as safe now as it will be."""
+    def _append(self, tp: TopicPartition, message: Any) -> tuple[int, int]:
+        """Offset and timestamp in ms of the message, which is as durable as `log.durability`."""
         now_ms = self._broker.clock.now_ms()
-        result = self._broker.appender.append(
-            log, build_single(now_ms, node.encode_message(message))
-        )
-        if self._broker.settings.waits_for_fsync:
-            log.flush()
+        batch = build_single(now_ms, node.encode_message(message))
+        produced = self._broker.produce_all(self._context, [PartitionRecords(*tp, batch)], Acks.ALL)
+        [result] = produced.result() if isinstance(produced, Deferred) else produced
+        if isinstance(result, StrandlogError):
+            raise result
         return result.base_offset, now_ms
+
+    def _records(self, state: PartitionState, offset: int, max_bytes: int) -> list[Record]:
+        """The records from an offset on, at least those of one batch; none at or after the end."""
+        if offset >= state.high_watermark:
+            return []
+        part = FetchPartition(state.topic, state.partition, offset, max_bytes)
+        now_ms = self._broker.clock.monotonic_ms()
+        isolation = IsolationLevel.READ_UNCOMMITTED
+        request = FetchRequest([part], 1, max_bytes, now_ms, isolation)
+        fetched = self._broker.fetch(self._context, request)
+        [found] = fetched.result() if isinstance(fetched, Deferred) else fetched
+        if found.error is not None:
+            raise found.error
+        limit_bytes = self._broker.settings.decompressed_max_bytes
+        return [record for some in unpacked(found, offset, limit_bytes) for record in some.records]
 
     def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+        # Not through the facade, which rejects partitions that do not exist.
         self._broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=values))
 
-    def _committed(self, group: str, partitions: Any) -> dict[TopicPartition, int]:
-        found = self._broker.group_coordinator.fetch_offsets(group, partitions)
-        return {tp: held.offset for tp, held in found.items() if held is not None}
-
-
-def _records(log: PartitionLog, offset: int, max_bytes: int) -> list[Record]:
-    """The records from an offset on, at least those of one batch; none at or after the end."""
-    if offset >= log.high_watermark:
-        return []
-    data = read(log, offset, max_bytes)
-    records: list[Record] = []
-    for batch in batches_of_read(
-        data, path=log.folder, offset=offset, end_offset=log.log_end_offset
-    ):
-        if not batch.header.is_control:
-            records += batch.records(*log.tp, offset)
-    return records
+    def _committed(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        found = self._broker.fetch_offsets(self._context, group, partitions)
+        return {
+            tp: held.offset for tp, held in found.items() if isinstance(held, OffsetAndMetadata)
+        }
 
 
 def topic_of_key(key: str) -> str:

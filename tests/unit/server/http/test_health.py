@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.context import embedded_context
+from strandlog.broker.context import RequestContext, embedded_context
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.core import ServerCore
@@ -61,7 +61,7 @@ def test_a_data_folder_that_was_removed_is_a_reason_and_metrics_go_on(tmp_path: 
         found = await readiness(state)
         assert not found.is_ready
         assert "No such file or directory" in found.reasons[0]
-        assert (await take_snapshot(state)).free_bytes == 0
+        assert (await take_snapshot(state, RequestContext())).free_bytes == 0
 
     asyncio.run(run())
 

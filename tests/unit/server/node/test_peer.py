@@ -16,7 +16,7 @@ from strandlog.errors import DiskFullError
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_single
 from strandlog.server.node.listener import MAX_PARTITIONS, open_broker
-from strandlog.server.node.peer import NodeSession, topic_of_key
+from strandlog.server.node.peer import NodePeer, topic_of_key
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -28,7 +28,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     broker.close()
 
 
-def asker(session: NodeSession, src: str = "c1") -> Ask:
+def asker(session: NodePeer, src: str = "c1") -> Ask:
     """A function that sends a body and gives back the body of the reply."""
 
     def ask(kind: str, **fields: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def asker(session: NodeSession, src: str = "c1") -> Ask:
 
 @pytest.fixture
 def ask(broker: Broker) -> Ask:
-    return asker(NodeSession(broker))
+    return asker(NodePeer(broker))
 
 
 def test_appends_are_numbered_and_read_back(ask: Ask) -> None:
@@ -61,7 +61,7 @@ def test_appends_are_numbered_and_read_back(ask: Ask) -> None:
 
 
 def test_detail_adds_what_the_prose_promises_in_its_order(broker: Broker) -> None:
-    ask = asker(NodeSession(broker, detail=True))
+    ask = asker(NodePeer(broker, detail=True))
     found = ask("partition_append", topic="t", partition=0, message="m")
     assert list(found) == ["type", "offset", "segment", "timestamp"]
     assert found["segment"] == "00000000000000000000.log"
@@ -147,10 +147,10 @@ def test_trouble_with_the_disk_is_temporary_and_a_mistake_of_ours_is_a_crash(
     ask: Ask, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(error: Exception) -> None:
-        def append(*_: object) -> None:
+        def produce(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(broker.appender, "append", append)
+        monkeypatch.setattr(broker, "produce_all", produce)
 
     fail(DiskFullError("no room"))
     assert ask("send", key="k", msg=1)["code"] == 11
@@ -164,7 +164,7 @@ def test_trouble_with_the_disk_is_temporary_and_a_mistake_of_ours_is_a_crash(
 
 
 def test_the_node_counts_its_replies_and_answers_before_init(broker: Broker) -> None:
-    session = NodeSession(broker)
+    session = NodePeer(broker)
     lines = [
         b'{"src": "c1", "dest": "n7", "body": {"type": "partition_info"}}',
         b"garbage",
@@ -240,7 +240,7 @@ def test_records_of_other_programs_are_readable(ask: Ask, broker: Broker) -> Non
 @pytest.mark.parametrize("acks", ["1", "all"])
 def test_acks_decide_what_a_reply_promises(tmp_path: Path, acks: Literal["1", "all"]) -> None:
     broker = open_broker(str(tmp_path), acks)
-    ask = asker(NodeSession(broker))
+    ask = asker(NodePeer(broker))
     ask("partition_append", topic="t", partition=0, message="m")
     ask("commit_offset", group="g", topic="t", partition=0, offset=1)
     log = broker.catalog.log("t", 0)
@@ -248,7 +248,7 @@ def test_acks_decide_what_a_reply_promises(tmp_path: Path, acks: Literal["1", "a
     assert ask("partition_read", topic="t", partition=0, offset=0)["message"] == "m"
     broker.log_dir.abandon()  # as kill -9 does
     again = open_broker(str(tmp_path), acks)
-    assert asker(NodeSession(again))("partition_read", topic="t", partition=0, offset=0)
+    assert asker(NodePeer(again))("partition_read", topic="t", partition=0, offset=0)
     held = again.group_coordinator.fetch_offsets("g")
     assert held[TopicPartition("t", 0)] is not None
     again.close()
@@ -328,15 +328,15 @@ def _spliced(line: bytes, junk: bytes, position: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def stormy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeSession]:
+def stormy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodePeer]:
     broker = open_broker(str(tmp_path_factory.mktemp("storm") / "data"), "1")
-    yield NodeSession(broker)
+    yield NodePeer(broker)
     broker.close()
 
 
 @given(lines=st.lists(LINES, min_size=1, max_size=5))
 def test_any_line_gets_one_reply_and_the_node_lives_on(
-    stormy: NodeSession, lines: list[bytes]
+    stormy: NodePeer, lines: list[bytes]
 ) -> None:
     for line in lines:
         reply = stormy.answer(line)

@@ -89,22 +89,21 @@ class SettingList(Struct):
 
 
 async def cluster(state: HttpState, request: ApiRequest[Nothing, None]) -> Cluster:
-    del request
     broker, options = state.broker, state.options
-    partitions = await partition_snapshots(broker)
+    partitions = await partition_snapshots(broker, request.context)
     ready = await readiness(state)
     return Cluster(
-        broker.log_dir.cluster_id,
+        broker.cluster_id,
         NODE_ID,
         state.version,
         options.kafka_address,
         options.data,
         state.began_ms,
-        state.core.clock.now_ms(),
+        broker.clock.now_ms(),
         len({each.topic for each in partitions}),
         len(partitions),
         sum(each.segments for each in partitions),
-        len(broker.group_coordinator.list_groups()),
+        len(broker.groups(request.context)),
         sum(each.size_bytes for each in partitions),
         *await disk_space(state),
         ready.is_ready,
@@ -116,7 +115,7 @@ async def cluster(state: HttpState, request: ApiRequest[Nothing, None]) -> Clust
 
 async def describe_broker(state: HttpState, request: ApiRequest[Nothing, None]) -> BrokerStatus:
     del request
-    metrics = state.core.up_to_date_metrics()
+    metrics = state.metrics()
     counters: dict[str, int] = {}
     latencies: dict[str, Latency] = {}
     for row in table():
@@ -155,7 +154,7 @@ async def broker_settings(state: HttpState, request: ApiRequest[Nothing, None]) 
 
 
 def _chosen(state: HttpState, row: Setting) -> tuple[Value, Origin]:
-    for values in state.broker.catalog.dynamic.layers.values():
+    for values in state.broker.dynamic_settings.layers.values():
         if row.name in values:
             return values[row.name], DYNAMIC
     chosen = state.options.chosen.get(row.name)

@@ -1,7 +1,7 @@
-"""Groups over HTTP: who is in them, where they stand, how far behind; move them, forget them.
+"""Groups: list, describe, reset offsets, delete.
 
-Offsets of a group are moved while it has no members: a member would go on from its own position and
-commit over it. A reset tells what it would do unless `is_dry_run` is false.
+Offsets can be reset only while a group has no members: a member would continue from its own
+position and commit over them. A reset is a dry run unless `is_dry_run` is false.
 """
 
 from __future__ import annotations
@@ -11,25 +11,31 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from strandlog.broker.context import RequestContext
+from strandlog.broker.facade.topics import PartitionState
 from strandlog.broker.groups.requests import CommitRequest, MemberDescription
-from strandlog.errors import DataError, GroupNotEmptyError, GroupNotFoundError
-from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.broker.lookups import NOT_FOUND
+from strandlog.errors import (
+    DataError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    TopicNotFoundError,
+)
+from strandlog.model import IsolationLevel, OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from strandlog.server.awaiting import all_visible, decoded, group_durable, visible
+from strandlog.server.background import as_future
 from strandlog.server.http.metrics.snapshot import GroupSnapshot, group_offsets, group_snapshots
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.payload import printable
 from strandlog.server.http.routing import ApiRequest, Nothing
 from strandlog.server.http.state import HttpState
-from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.time_lookup import finding_timestamp
 
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class GroupSummary(Struct):
-    """A group in a list; `lag` is how many offsets it has before it."""
+    """A group in a list; `lag` is the number of records behind the ends."""
 
     group: str
     state: str
@@ -53,7 +59,7 @@ class PartitionName(Struct):
 
 
 class GroupMember(Struct):
-    """A member, and what it was given to read."""
+    """A member and its assignment."""
 
     member_id: str
     group_instance_id: str | None
@@ -63,7 +69,7 @@ class GroupMember(Struct):
 
 
 class GroupPosition(Struct):
-    """Where a group stands in a partition, and who reads it."""
+    """A committed offset, and the member that reads the partition."""
 
     topic: str
     partition: int
@@ -77,7 +83,7 @@ class GroupPosition(Struct):
 
 
 class GroupDescription(Struct):
-    """A group with its members and positions."""
+    """A group with its members and committed offsets."""
 
     group: str
     state: str
@@ -90,9 +96,9 @@ class GroupDescription(Struct):
 
 
 class OffsetReset(Struct, forbid_unknown_fields=True):
-    """Where to move a group: in one topic (some partitions of it), or wherever it stands.
+    """Resets the offsets in one topic (or some of its partitions), or in all topics of the group.
 
-    `to` offset needs `offset`, `to` time needs `time_ms`; what lies outside a partition becomes its
+    `to` offset needs `offset`, `to` time needs `time_ms`. An offset outside a partition becomes its
     nearest end."""
 
     to: Literal["earliest", "latest", "offset", "time"]
@@ -104,7 +110,7 @@ class OffsetReset(Struct, forbid_unknown_fields=True):
 
 
 class OffsetChange(Struct):
-    """One offset that is moved; `before` is null where the group had none."""
+    """One reset offset; `before` is null if the group had none."""
 
     topic: str
     partition: int
@@ -114,7 +120,7 @@ class OffsetChange(Struct):
 
 
 class OffsetResetResult(Struct):
-    """What a reset does, or would do: it is possible while the group has no members."""
+    """The changes of a reset; a reset is possible only if the group has no members."""
 
     is_dry_run: bool
     members: int
@@ -122,22 +128,23 @@ class OffsetResetResult(Struct):
 
 
 async def list_groups(state: HttpState, request: ApiRequest[Nothing, None]) -> GroupList:
-    del request
-    await all_visible(state.core)
-    return GroupList([_summary(facts) for facts in await group_snapshots(state.broker)])
+    broker, context = state.broker, request.context
+    await as_future(broker.make_visible(context))
+    return GroupList([_summary(each) for each in await group_snapshots(broker, context)])
 
 
-def _summary(facts: GroupSnapshot) -> GroupSummary:
-    topics = sorted({each.tp.topic for each in facts.offsets})
+def _summary(found: GroupSnapshot) -> GroupSummary:
+    topics = sorted({each.tp.topic for each in found.offsets})
     return GroupSummary(
-        facts.group, facts.state, facts.protocol_type, facts.members, topics, facts.lag
+        found.group, found.state, found.protocol_type, found.members, topics, found.lag
     )
 
 
 async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -> GroupDescription:
-    await all_visible(state.core)
-    found = state.broker.group_coordinator.describe(request.path["group"])
-    # A large group has millions of partitions; decoding them must not hold other clients up.
+    broker, context = state.broker, request.context
+    await as_future(broker.make_visible(context))
+    found = broker.describe_group(context, request.path["group"])
+    # A large group has millions of partitions; decoding them must not block the event loop.
     members = await asyncio.to_thread(
         lambda: [_member(each, found.protocol_type) for each in found.members]
     )
@@ -157,7 +164,7 @@ async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -
             each.committed.commit_timestamp,
             readers.get(each.tp),
         )
-        for each in await group_offsets(state.broker, found.group_id)
+        for each in await group_offsets(broker, context, found.group_id)
     ]
     return GroupDescription(
         found.group_id,
@@ -177,7 +184,7 @@ def _member(member: MemberDescription, protocol_type: str) -> GroupMember:
         try:
             owned = decode_assignment(member.assignment).partitions
         except DataError:
-            owned = ()  # only its leader's assignor can read it
+            owned = ()  # only the assignor of the group's leader can read it
     return GroupMember(
         member.member_id,
         member.group_instance_id,
@@ -190,47 +197,56 @@ def _member(member: MemberDescription, protocol_type: str) -> GroupMember:
 async def reset_offsets(
     state: HttpState, request: ApiRequest[Nothing, OffsetReset]
 ) -> OffsetResetResult:
-    group, reset = request.path["group"], request.body
+    group, reset, context = request.path["group"], request.body, request.context
     broker = state.broker
-    before = broker.group_coordinator.fetch_offsets(group)
+    before = broker.fetch_offsets(context, group)
     try:
-        members = broker.group_coordinator.member_count(group)
+        members = broker.member_count(context, group)
     except GroupNotFoundError:
         if reset.topic is None:
             raise
-        members = 0  # a group may be given a place before it reads anything
-    logs = _logs_to_move(state, reset, list(before))
-    await visible(state.core, logs)
-    after = {log.tp: await _target(state, log, reset) for log in logs}
+        members = 0  # offsets may be committed for a group before its first member joins
+    partitions = _partitions_to_reset(state, context, reset, list(before))
+    await as_future(broker.make_visible(context, partitions))
     changes = []
-    for log in logs:
-        old, new = before.get(log.tp), after[log.tp]
-        lag = max(0, log.high_watermark - new)
-        changes.append(OffsetChange(*log.tp, None if old is None else old.offset, new, lag))
+    for tp in partitions:
+        found = broker.partition_state(context, *tp)
+        offset = await _target(state, context, found, reset)
+        old = before.get(tp)
+        current = old.offset if isinstance(old, OffsetAndMetadata) else None
+        changes.append(OffsetChange(*tp, current, offset, max(0, found.high_watermark - offset)))
     if not reset.is_dry_run:
         if members:
             raise GroupNotEmptyError(group, members)
-        offsets = {tp: OffsetAndMetadata(offset) for tp, offset in after.items()}
-        broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
-        await group_durable(state.core, group)
+        offsets = {
+            TopicPartition(each.topic, each.partition): OffsetAndMetadata(each.after)
+            for each in changes
+        }
+        commit = CommitRequest(group_id=group, offsets=offsets)
+        await as_future(broker.commit_offsets(context, commit, all_or_nothing=True))
     return OffsetResetResult(reset.is_dry_run, members, changes)
 
 
-def _logs_to_move(
-    state: HttpState, reset: OffsetReset, committed: list[TopicPartition]
-) -> list[PartitionLog]:
-    catalog = state.broker.catalog
+def _partitions_to_reset(
+    state: HttpState, context: RequestContext, reset: OffsetReset, committed: list[TopicPartition]
+) -> list[TopicPartition]:
+    broker = state.broker
     if reset.topic is None:
         if reset.partitions is not None:
             raise bad_request("`partitions` needs a `topic`")
-        return [catalog.log(*tp) for tp in sorted(committed) if tp.topic in catalog]
-    if reset.partitions is None:
-        return list(catalog.logs(reset.topic))
-    return [catalog.log(reset.topic, number) for number in sorted(set(reset.partitions))]
+        return [tp for tp in sorted(committed) if broker.has_topic(context, tp.topic)]
+    count = broker.topic(context, reset.topic).partitions
+    numbers = range(count) if reset.partitions is None else sorted(set(reset.partitions))
+    for number in numbers:
+        if number >= count:
+            raise TopicNotFoundError(reset.topic, number, count)
+    return [TopicPartition(reset.topic, number) for number in numbers]
 
 
-async def _target(state: HttpState, log: PartitionLog, reset: OffsetReset) -> int:
-    start, end = log.log_start_offset, log.high_watermark
+async def _target(
+    state: HttpState, context: RequestContext, partition: PartitionState, reset: OffsetReset
+) -> int:
+    start, end = partition.start_offset, partition.high_watermark
     match reset.to:
         case "earliest":
             return start
@@ -243,12 +259,13 @@ async def _target(state: HttpState, log: PartitionLog, reset: OffsetReset) -> in
         case "time":
             if reset.time_ms is None:
                 raise bad_request("`to` time needs a `time_ms`")
-            steps = finding_timestamp(log, reset.time_ms)
-            found = await decoded(state.core, "offsets by time", steps)
-            return end if found is None else found.offset
+            tp = partition.topic, partition.partition
+            work = state.broker.list_offset(
+                context, *tp, reset.time_ms, IsolationLevel.READ_UNCOMMITTED
+            )
+            found = await state.decode("offsets by time", work)
+            return end if found == NOT_FOUND else found.offset
 
 
 async def delete_group(state: HttpState, request: ApiRequest[Nothing, None]) -> None:
-    group = request.path["group"]
-    state.broker.group_coordinator.delete(group)
-    await group_durable(state.core, group)
+    await as_future(state.broker.delete_group(request.context, request.path["group"]))

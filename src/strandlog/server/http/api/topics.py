@@ -1,34 +1,31 @@
-"""Topics over HTTP: list, make, look at, change, let grow, delete."""
+"""Topics: list, create, describe, alter, add partitions, delete."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from strandlog.broker.context import RequestContext
+from strandlog.broker.facade.topics import PartitionState
 from strandlog.broker.topics.catalog import Topic
 from strandlog.config.setting import Setting
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.server.awaiting import all_visible, done_in_steps, visible
+from strandlog.server.background import as_future
 from strandlog.server.http.metrics.rates import TopicRate
 from strandlog.server.http.metrics.snapshot import (
-    PARTITIONS_AT_ONCE,
-    PartitionSnapshot,
     group_snapshots,
-    partition_snapshot,
     partition_snapshots,
+    topic_partitions,
 )
 from strandlog.server.http.routing import ApiRequest, Nothing
 from strandlog.server.http.state import HttpState
-from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.work import Work, yield_control
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Scalar = bool | int | float | str
-# Told in the document; the broker checks them itself, and its words are the better ones.
+# For the OpenAPI document only: the broker checks names itself, with better messages.
 Name = Annotated[str, Meta(extra_json_schema={"pattern": "^[a-zA-Z0-9._-]{1,249}$"})]
 SETTING_NAMES = Meta(
     extra_json_schema={"propertyNames": {"enum": [row.name for row in TOPIC_SETTINGS]}}
@@ -36,7 +33,7 @@ SETTING_NAMES = Meta(
 
 
 class TopicSummary(Struct):
-    """A topic in a list. Rates are null until the broker has been looked at twice."""
+    """A topic in a list. Rates are null until two snapshots have been taken."""
 
     name: str
     topic_id: str
@@ -59,8 +56,8 @@ class TopicList(Struct):
 
 
 class Partition(Struct):
-    """A partition. Readers see what is below `end_offset`, those of committed records what is below
-    `last_stable_offset`; what is below `log_end_offset` is written."""
+    """A partition. Consumers read up to `end_offset`, with read_committed up to
+    `last_stable_offset`; the log itself ends at `log_end_offset`."""
 
     partition: int
     start_offset: int
@@ -73,7 +70,7 @@ class Partition(Struct):
 
 
 class TopicSetting(Struct):
-    """A setting of a topic, and who gave it its value; `default` counts when the topic does not."""
+    """A setting of a topic and the origin of its value; `default` applies if it is not set."""
 
     name: str
     value: str
@@ -100,7 +97,7 @@ class TopicsQuery(Struct, forbid_unknown_fields=True):
 
 
 class NewTopic(Struct, forbid_unknown_fields=True):
-    """A topic to be made."""
+    """A topic to create."""
 
     name: Name
     partitions: Count | None = None
@@ -108,34 +105,35 @@ class NewTopic(Struct, forbid_unknown_fields=True):
 
 
 class TopicChanges(Struct, forbid_unknown_fields=True):
-    """Settings to be changed; null takes one back to its default."""
+    """Settings to change; null resets one to its default."""
 
     config: Annotated[dict[str, Scalar | None], SETTING_NAMES]
 
 
 class NewPartitions(Struct, forbid_unknown_fields=True):
-    """How many partitions a topic is to have."""
+    """The new number of partitions."""
 
     partitions: Count
 
 
 async def list_topics(state: HttpState, request: ApiRequest[TopicsQuery, None]) -> TopicList:
-    await all_visible(state.core)
-    by_topic: dict[str, list[PartitionSnapshot]] = defaultdict(list)
-    for each in await partition_snapshots(state.broker):
+    broker, context = state.broker, request.context
+    await as_future(broker.make_visible(context))
+    by_topic: dict[str, list[PartitionState]] = defaultdict(list)
+    for each in await partition_snapshots(broker, context):
         by_topic[each.topic].append(each)
-    catalog, rates = state.broker.catalog, state.rates.topics()
+    rates = state.rates.topics()
     shown = []
     for name, partitions in by_topic.items():
-        if name in catalog:
-            topic = catalog.topic(name)
+        if broker.has_topic(context, name):
+            topic = broker.topic(context, name)
             if request.query.internal or not topic.is_internal:
                 shown.append(_summary(topic, partitions, rates.get(name)))
     return TopicList(shown)
 
 
 def _summary(
-    topic: Topic, partitions: list[PartitionSnapshot], rate: TopicRate | None
+    topic: Topic, partitions: list[PartitionState], rate: TopicRate | None
 ) -> TopicSummary:
     settings = topic.settings
     return TopicSummary(
@@ -145,7 +143,7 @@ def _summary(
         topic.partitions,
         sum(each.segments for each in partitions),
         sum(each.size_bytes for each in partitions),
-        sum(each.end_offset - each.start_offset for each in partitions),
+        sum(each.high_watermark - each.start_offset for each in partitions),
         ",".join(settings.cleanup_policy),
         settings.retention_ms,
         settings.retention_bytes,
@@ -155,38 +153,35 @@ def _summary(
 
 
 async def describe_topic(state: HttpState, request: ApiRequest[Nothing, None]) -> TopicDescription:
-    return await _described(state, request.path["topic"])
+    return await _described(state, request.context, request.path["topic"])
 
 
-async def _described(state: HttpState, name: str) -> TopicDescription:
+async def _described(state: HttpState, context: RequestContext, name: str) -> TopicDescription:
     broker = state.broker
-    await visible(state.core, broker.catalog.logs(name))
-    topic, facts, shown = broker.catalog.topic(name), [], []
-    for number, log in enumerate(list(broker.catalog.logs(name)), 1):
-        facts.append(partition_snapshot(log))
-        shown.append(_partition(log))
-        if not number % PARTITIONS_AT_ONCE:
-            await asyncio.sleep(0)
-    summary = _summary(topic, facts, state.rates.topics().get(name))
+    topic = broker.topic(context, name)
+    partitions = [(name, number) for number in range(topic.partitions)]
+    await as_future(broker.make_visible(context, partitions))
+    states = await topic_partitions(broker, context, name)
+    summary = _summary(topic, states, state.rates.topics().get(name))
     groups = [
-        facts.group
-        for facts in await group_snapshots(broker)
-        if any(each.tp.topic == name for each in facts.offsets)
+        each.group
+        for each in await group_snapshots(broker, context)
+        if any(offset.tp.topic == name for offset in each.offsets)
     ]
     config = [_setting(row, topic, broker.settings) for row in TOPIC_SETTINGS]
-    return TopicDescription(summary, shown, config, groups)
+    return TopicDescription(summary, [_partition(each) for each in states], config, groups)
 
 
-def _partition(log: PartitionLog) -> Partition:
+def _partition(state: PartitionState) -> Partition:
     return Partition(
-        log.tp.partition,
-        log.log_start_offset,
-        log.high_watermark,
-        log.last_stable_offset,
-        log.log_end_offset,
-        len(log.segments),
-        log.segments.size_bytes,
-        None if log.failure is None else str(log.failure),
+        state.partition,
+        state.start_offset,
+        state.high_watermark,
+        state.last_stable_offset,
+        state.end_offset,
+        state.segments,
+        state.size_bytes,
+        None if state.failure is None else str(state.failure),
     )
 
 
@@ -208,35 +203,26 @@ def _setting(row: Setting, topic: Topic, settings: BrokerSettings) -> TopicSetti
 async def create_topic(
     state: HttpState, request: ApiRequest[Nothing, NewTopic]
 ) -> TopicDescription:
-    wanted = request.body
-    steps = state.broker.topic_admin.create(wanted.name, wanted.partitions, wanted.config)
-    await done_in_steps(state.core, "CreateTopic", steps)
-    return await _described(state, wanted.name)
+    new, context = request.body, request.context
+    await as_future(state.broker.create_topic(context, new.name, new.partitions, new.config))
+    return await _described(state, context, new.name)
 
 
 async def alter_topic(
     state: HttpState, request: ApiRequest[Nothing, TopicChanges]
 ) -> TopicDescription:
-    name, changes = request.path["topic"], request.body.config
-
-    def altering() -> Work[None]:
-        yield yield_control  # in turn with all that changes topics
-        state.broker.catalog.alter(name, changes)
-
-    state.broker.catalog.topic(name)
-    await done_in_steps(state.core, "AlterTopic", altering())
-    return await _described(state, name)
+    name, context = request.path["topic"], request.context
+    await as_future(state.broker.alter_topic(context, name, request.body.config))
+    return await _described(state, context, name)
 
 
 async def add_partitions(
     state: HttpState, request: ApiRequest[Nothing, NewPartitions]
 ) -> TopicDescription:
-    name = request.path["topic"]
-    steps = state.broker.topic_admin.add_partitions(name, request.body.partitions)
-    await done_in_steps(state.core, "AddPartitions", steps)
-    return await _described(state, name)
+    name, context = request.path["topic"], request.context
+    await as_future(state.broker.add_partitions(context, name, request.body.partitions))
+    return await _described(state, context, name)
 
 
 async def delete_topic(state: HttpState, request: ApiRequest[Nothing, None]) -> None:
-    steps = state.core.deleting_topic(request.path["topic"])
-    await done_in_steps(state.core, "DeleteTopic", steps)
+    await as_future(state.broker.delete_topic(request.context, request.path["topic"]))

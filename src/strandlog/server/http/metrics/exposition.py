@@ -21,10 +21,12 @@ from prometheus_client.utils import floatToGoString
 from starlette.requests import Request
 from starlette.responses import Response
 
+from strandlog.broker.context import RequestContext
 from strandlog.broker.metrics import LIMITS_SECONDS, Metric, table
 from strandlog.server.http.health import disk_space
 from strandlog.server.http.metrics.families import FAMILIES, Family, Snapshot
 from strandlog.server.http.metrics.snapshot import group_snapshots, partition_snapshots
+from strandlog.server.http.routing import context_of
 from strandlog.server.http.state import HttpState
 
 BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
@@ -44,7 +46,7 @@ class Exposition:
         room = await bodies.room()
         try:
             async with self._turn:
-                snapshot = await take_snapshot(self._state)
+                snapshot = await take_snapshot(self._state, context_of(request))
                 accepted = request.headers.get("accept", "")
                 body, kind = await asyncio.to_thread(self._text, snapshot, accepted)
         except BaseException:
@@ -60,21 +62,19 @@ class Exposition:
         return encode(registry), kind
 
 
-async def take_snapshot(state: HttpState) -> Snapshot:
+async def take_snapshot(state: HttpState, context: RequestContext) -> Snapshot:
     """Look at everything that has a figure."""
-    core, options = state.core, state.options
-    broker = core.broker
-    cache = broker.log_dir.cache
+    broker, options = state.broker, state.options
     return Snapshot(
-        core.up_to_date_metrics().snapshot(),
+        state.metrics().snapshot(),
         state.version,
         options.kafka_address,
-        broker.log_dir.cluster_id,
-        await partition_snapshots(broker),
-        await group_snapshots(broker),
+        broker.cluster_id,
+        await partition_snapshots(broker, context),
+        await group_snapshots(broker, context),
         *await disk_space(state),
-        (cache.hits, cache.misses, cache.evictions, len(cache)),
-        broker.group_coordinator.failed_writes,
+        broker.segment_cache(),
+        broker.failed_group_writes,
         state.live_clients,
     )
 

@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from strandlog.server.http.metrics.snapshot import GroupOffset, GroupSnapshot, PartitionSnapshot
+from strandlog.broker.broker import SegmentCacheUse
+from strandlog.broker.facade.topics import PartitionState
+from strandlog.server.http.metrics.snapshot import GroupOffset, GroupSnapshot
 
 NODE_ID = 0
+NO_CACHE_USE = SegmentCacheUse(0, 0, 0, 0)
 Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the figure
 
 
@@ -27,11 +30,11 @@ class Snapshot:
     version: str
     address: str
     cluster_id: str
-    partitions: list[PartitionSnapshot] = field(default_factory=list)
+    partitions: list[PartitionState] = field(default_factory=list)
     groups: list[GroupSnapshot] = field(default_factory=list)
     free_bytes: int = 0
     total_bytes: int = 0
-    cache: tuple[int, int, int, int] = (0, 0, 0, 0)  # hits, misses, evictions, mapped now
+    cache: SegmentCacheUse = NO_CACHE_USE
     failed_group_writes: int = 0
     live_clients: int = 0
 
@@ -51,7 +54,7 @@ def _one(read: Callable[[Snapshot], float]) -> Callable[[Snapshot], Iterable[Sam
 
 
 def _per_partition(
-    read: Callable[[PartitionSnapshot], float],
+    read: Callable[[PartitionState], float],
 ) -> Callable[[Snapshot], Iterable[Sample]]:
     return lambda snapshot: [
         ((each.topic, str(each.partition)), read(each)) for each in snapshot.partitions
@@ -112,13 +115,13 @@ FAMILIES: tuple[Family, ...] = (
     Family("strandlog_disk_total_bytes", "gauge", (),
            "Size of the disk of the data folder.", _one(lambda p: p.total_bytes)),
     Family("strandlog_segment_cache_hits_total", "counter", (),
-           "Reads of sealed segments that were already mapped.", _one(lambda p: p.cache[0])),
+           "Reads of sealed segments that were already mapped.", _one(lambda p: p.cache.hits)),
     Family("strandlog_segment_cache_misses_total", "counter", (),
-           "Reads of sealed segments that had to be mapped.", _one(lambda p: p.cache[1])),
+           "Reads of sealed segments that had to be mapped.", _one(lambda p: p.cache.misses)),
     Family("strandlog_segment_cache_evictions_total", "counter", (),
-           "Sealed segments unmapped to make room.", _one(lambda p: p.cache[2])),
+           "Sealed segments unmapped to make room.", _one(lambda p: p.cache.evictions)),
     Family("strandlog_segments_mapped", "gauge", (),
-           "Sealed segments mapped now.", _one(lambda p: p.cache[3])),
+           "Sealed segments mapped now.", _one(lambda p: p.cache.mapped)),
     Family("strandlog_failed_group_writes_total", "counter", (),
            "Writes of the group coordinator that failed.",
            _one(lambda p: p.failed_group_writes)),
@@ -131,7 +134,7 @@ FAMILIES: tuple[Family, ...] = (
            "Partitions of a topic.", _partition_counts),
     Family("kafka_topic_partition_current_offset", "gauge", PARTITION,
            "High watermark: the offset after the last record that consumers can read.",
-           _per_partition(lambda each: each.end_offset)),
+           _per_partition(lambda each: each.high_watermark)),
     Family("kafka_topic_partition_oldest_offset", "gauge", PARTITION,
            "Log start offset.", _per_partition(lambda each: each.start_offset)),
     Family("kafka_topic_partition_leader", "gauge", PARTITION,

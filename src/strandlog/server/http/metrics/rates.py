@@ -1,12 +1,12 @@
-"""How fast records come and go: the difference of two looks, taken while somebody wants to know.
+"""Computes bytes, records and requests per second from two snapshots.
 
-The broker counts what goes through it as a whole; of a topic it only knows how far it has got. So
-every `LOOK_SECONDS` the ends of all partitions are noted, in slices, as long as somebody has asked
-for rates in the last `INTEREST_SECONDS`. The first to ask gets no rates yet.
+The broker counts its total traffic; of a topic it only knows the end offsets. So a task takes a
+snapshot of all partitions every `INTERVAL_SECONDS`, in slices, as long as a client has asked for
+rates in the last `INTEREST_SECONDS`. The first request gets no rates yet.
 
-What a partition took between two looks is how far its end moved, and by how much the segment grew
-that was the last one at the first look, with all segments after it: retention and compaction, which
-make logs smaller, do not come into it.
+The bytes that a partition took between two snapshots are the growth of the segment that was active
+at the first one, plus all segments after it. So retention and compaction, which make logs smaller,
+do not count.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from typing import NamedTuple
 
 import msgspec
 
+from strandlog.broker.broker import Broker
+from strandlog.broker.context import RequestContext
+from strandlog.broker.facade.topics import PartitionState
 from strandlog.clock import stopwatch
-from strandlog.server.core import ServerCore
-from strandlog.server.http.metrics.snapshot import PARTITIONS_AT_ONCE
-from strandlog.storage.partition.log import PartitionLog
+from strandlog.errors import TopicNotFoundError
+from strandlog.server.http.metrics.snapshot import partition_snapshots
 
-LOOK_SECONDS = 1.0
+INTERVAL_SECONDS = 1.0
 INTEREST_SECONDS = 30.0
 
 
 class TopicRate(msgspec.Struct):
-    """What a topic takes in."""
+    """Rates of one topic."""
 
     produced_bytes_per_second: float
     produced_records_per_second: float
 
 
 class BrokerRates(msgspec.Struct):
-    """What goes through the broker."""
+    """Rates of the broker."""
 
     produced_bytes_per_second: float
     produced_records_per_second: float
@@ -51,29 +53,22 @@ class _Totals(NamedTuple):
     requests: int
 
 
-class _End(NamedTuple):
-    """How far a partition had got."""
-
-    log_end_offset: int
-    active_base: int
-    active_bytes: int
-
-
 class Rates:
     """The rates of one broker."""
 
-    def __init__(self, core: ServerCore) -> None:
-        self._core = core
+    def __init__(self, broker: Broker) -> None:
+        self._source = broker
+        self._context = RequestContext(listener="http")
         self._task: asyncio.Task[None] | None = None
         self._wanted_until = 0.0
-        self._at = 0.0
+        self._taken_at = 0.0  # of the last snapshot, on the stopwatch
         self._totals = _Totals(0, 0, 0, 0, 0)
-        self._ends: dict[PartitionLog, _End] = {}
+        self._partitions: dict[tuple[str, int], PartitionState] = {}
         self._broker: BrokerRates | None = None
         self._topics: dict[str, TopicRate] = {}
 
     def broker(self) -> BrokerRates | None:
-        """The rates of the broker; None until two looks were taken."""
+        """The rates of the broker; None until there are two snapshots."""
         self._want()
         return self._broker
 
@@ -89,65 +84,62 @@ class Rates:
     def _want(self) -> None:
         self._wanted_until = stopwatch() + INTEREST_SECONDS
         if self._task is None:
-            self._task = asyncio.create_task(self._look_while_wanted(), name="rates")
+            self._task = asyncio.create_task(self._update_while_wanted(), name="rates")
 
-    async def _look_while_wanted(self) -> None:
+    async def _update_while_wanted(self) -> None:
         try:
-            await self._look()
+            await self._update()
             while stopwatch() < self._wanted_until:
-                await asyncio.sleep(LOOK_SECONDS)
-                await self._look()
+                await asyncio.sleep(INTERVAL_SECONDS)
+                await self._update()
         finally:
             self._task = self._broker = None
-            self._topics, self._ends = {}, {}
-            self._at = 0.0
+            self._topics, self._partitions = {}, {}
+            self._taken_at = 0.0
 
-    async def _look(self) -> None:
+    async def _update(self) -> None:
         now, totals = stopwatch(), self._count()
-        took = max(now - self._at, 1e-3)
-        ends: dict[PartitionLog, _End] = {}
-        sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for number, log in enumerate(list(self._core.broker.log_dir.logs.values()), 1):
-            self._note(log, ends, sums)
-            if not number % PARTITIONS_AT_ONCE:
-                await asyncio.sleep(0)
-        if self._ends:
-            self._topics = {
-                topic: TopicRate(size / took, records / took)
-                for topic, (size, records) in sums.items()
-            }
-        if self._at:
+        seconds = max(now - self._taken_at, 1e-3)
+        states = await partition_snapshots(self._source, self._context)
+        if self._partitions:
+            self._topics = self._topic_rates(states, seconds)
+        if self._taken_at:
             changes = [new - old for new, old in zip(totals, self._totals, strict=True)]
-            self._broker = BrokerRates(*(change / took for change in changes))
-        self._at, self._totals, self._ends = now, totals, ends
+            self._broker = BrokerRates(*(change / seconds for change in changes))
+        self._taken_at, self._totals = now, totals
+        self._partitions = {(state.topic, state.partition): state for state in states}
 
-    def _note(
-        self, log: PartitionLog, ends: dict[PartitionLog, _End], sums: dict[str, list[int]]
-    ) -> None:
-        active = log.segments.active
-        new = ends[log] = _End(log.log_end_offset, active.base_offset, active.size_bytes)
-        old = self._ends.get(log)
-        if old is not None:
-            each = sums[log.tp.topic]
-            each[0] += max(0, _grown(log, old, new))
-            each[1] += new.log_end_offset - old.log_end_offset
+    def _topic_rates(self, states: list[PartitionState], seconds: float) -> dict[str, TopicRate]:
+        sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for new in states:
+            old = self._partitions.get((new.topic, new.partition))
+            if old is not None and new.end_offset >= old.end_offset:  # else it was created anew
+                each = sums[new.topic]
+                each[0] += max(0, self._growth_bytes(old, new))
+                each[1] += new.end_offset - old.end_offset
+        return {
+            topic: TopicRate(size / seconds, records / seconds)
+            for topic, (size, records) in sums.items()
+        }
+
+    def _growth_bytes(self, old: PartitionState, new: PartitionState) -> int:
+        """The bytes that were appended to a partition between two snapshots."""
+        base_offset = old.active_base_offset
+        if new.active_base_offset == base_offset:
+            return new.active_size_bytes - old.active_size_bytes
+        try:
+            size = self._source.size_from(self._context, new.topic, new.partition, base_offset)
+        except TopicNotFoundError:
+            return 0
+        return size - old.active_size_bytes
 
     def _count(self) -> _Totals:
-        metrics = self._core.metrics
-        requests = sum(times.count for times in metrics.request_seconds.values())
-        read_bytes = self._core.fetches.read_bytes
+        metrics = self._source.metrics
+        requests = sum(latency.count for latency in metrics.request_seconds.values())
         return _Totals(
             metrics.produced_bytes,
             metrics.produced_records,
-            read_bytes,
+            self._source.fetched_bytes,
             metrics.fetched_records,
             requests,
         )
-
-
-def _grown(log: PartitionLog, old: _End, new: _End) -> int:
-    """How many bytes a partition took between two looks."""
-    if new.active_base == old.active_base:
-        return new.active_bytes - old.active_bytes
-    later = [each.size_bytes for each in log.segments.all() if each.base_offset >= old.active_base]
-    return sum(later) - old.active_bytes

@@ -10,23 +10,13 @@ import asyncio
 from typing import NamedTuple
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.context import RequestContext
+from strandlog.broker.facade.topics import PartitionState
 from strandlog.errors import GroupNotFoundError, TopicNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
-from strandlog.storage.partition.log import PartitionLog
 
 PARTITIONS_AT_ONCE = 200
 GROUPS_AT_ONCE = 20
-
-
-class PartitionSnapshot(NamedTuple):
-    """A partition."""
-
-    topic: str
-    partition: int
-    start_offset: int
-    end_offset: int  # the high watermark: consumers read up to it
-    size_bytes: int
-    segments: int
 
 
 class GroupOffset(NamedTuple):
@@ -35,7 +25,7 @@ class GroupOffset(NamedTuple):
     tp: TopicPartition
     committed: OffsetAndMetadata
     start_offset: int
-    end_offset: int
+    end_offset: int  # the high watermark
 
     @property
     def lag(self) -> int:
@@ -57,43 +47,47 @@ class GroupSnapshot(NamedTuple):
         return sum(each.lag for each in self.offsets)
 
 
-async def partition_snapshots(broker: Broker) -> list[PartitionSnapshot]:
-    """Every partition, by topic and number."""
-    found: list[PartitionSnapshot] = []
+async def partition_snapshots(broker: Broker, context: RequestContext) -> list[PartitionState]:
+    """All partitions, by topic and number."""
+    found: list[PartitionState] = []
     since_pause = 0
-    for name in broker.catalog.names():
+    for name in broker.topic_names(context):
         try:
-            logs = list(broker.catalog.logs(name))
+            states = await topic_partitions(broker, context, name)
         except TopicNotFoundError:
             continue  # deleted between two slices
-        for log in logs:
-            found.append(partition_snapshot(log))
-            since_pause += 1
-            if since_pause == PARTITIONS_AT_ONCE:
-                since_pause = 0
-                await asyncio.sleep(0)
+        found += states
+        since_pause += len(states)
+        if since_pause >= PARTITIONS_AT_ONCE:
+            since_pause = 0
+            await asyncio.sleep(0)
     return found
 
 
-def partition_snapshot(log: PartitionLog) -> PartitionSnapshot:
-    return PartitionSnapshot(
-        *log.tp,
-        log.log_start_offset,
-        log.high_watermark,
-        log.segments.size_bytes,
-        len(log.segments),
-    )
+async def topic_partitions(
+    broker: Broker, context: RequestContext, topic: str
+) -> list[PartitionState]:
+    """The partitions of a topic, by number."""
+    found = broker.partition_states(context, topic, 0, PARTITIONS_AT_ONCE)
+    while len(found) % PARTITIONS_AT_ONCE == 0:
+        await asyncio.sleep(0)
+        first = len(found)
+        more = broker.partition_states(context, topic, first, first + PARTITIONS_AT_ONCE)
+        if not more:
+            break
+        found += more
+    return found
 
 
-async def group_snapshots(broker: Broker) -> list[GroupSnapshot]:
-    """Every group, by name."""
+async def group_snapshots(broker: Broker, context: RequestContext) -> list[GroupSnapshot]:
+    """All groups, by name."""
     found: list[GroupSnapshot] = []
-    for number, listing in enumerate(broker.group_coordinator.list_groups(), 1):
+    for number, listing in enumerate(broker.groups(context), 1):
         try:
-            members = broker.group_coordinator.member_count(listing.group_id)
+            members = broker.member_count(context, listing.group_id)
         except GroupNotFoundError:
             continue
-        offsets = await group_offsets(broker, listing.group_id)
+        offsets = await group_offsets(broker, context, listing.group_id)
         found.append(
             GroupSnapshot(listing.group_id, listing.state, listing.protocol_type, members, offsets)
         )
@@ -102,18 +96,18 @@ async def group_snapshots(broker: Broker) -> list[GroupSnapshot]:
     return found
 
 
-async def group_offsets(broker: Broker, group: str) -> list[GroupOffset]:
+async def group_offsets(broker: Broker, context: RequestContext, group: str) -> list[GroupOffset]:
     """The committed offsets of a group, by topic and partition; deleted topics are left out."""
-    committed = broker.group_coordinator.fetch_offsets(group)
+    committed = broker.fetch_offsets(context, group)
     found = []
     for number, tp in enumerate(sorted(committed), 1):
         if not number % PARTITIONS_AT_ONCE:
             await asyncio.sleep(0)
         value = committed[tp]
         try:
-            log = broker.catalog.log(*tp)
+            state = broker.partition_state(context, *tp)
         except TopicNotFoundError:
             continue
-        if value is not None:
-            found.append(GroupOffset(tp, value, log.log_start_offset, log.high_watermark))
+        if isinstance(value, OffsetAndMetadata):
+            found.append(GroupOffset(tp, value, state.start_offset, state.high_watermark))
     return found

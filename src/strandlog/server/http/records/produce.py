@@ -60,16 +60,18 @@ async def produce(
     state: HttpState, request: ApiRequest[Nothing, ProduceRequest]
 ) -> ProduceResponse:
     sent = request.body
-    topic = state.broker.catalog.topic(request.path["topic"])
+    topic = state.broker.topic(request.context, request.path["topic"])
     if len(sent.records) > IN_LOOP_RECORDS:
         records = await asyncio.to_thread(_records, sent.records)
     else:
         records = _records(sent.records)
     acks = ACKS[sent.acks]
-    places = await state.writing.append(topic.name, sent.partition, records, acks)
+    positions = await state.producer.produce(
+        request.context, topic.name, sent.partition, records, acks
+    )
     if acks is Acks.NONE:
         return ProduceResponse([])
-    return ProduceResponse([ProduceResult(*place) for place in places])
+    return ProduceResponse([ProduceResult(*position) for position in positions])
 
 
 def _records(sent: list[ProduceRecord]) -> list[NewRecord]:

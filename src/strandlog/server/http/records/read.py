@@ -1,30 +1,33 @@
-"""Records out over HTTP: from an offset, a time or the end on, through a filter.
+"""Reads one page of records from an offset, a time or the end, through a filter.
 
-    one request   looks at records until it has `limit` that pass, or has looked at `max_bytes`, or
-                  `max_ms` are over; whichever comes first
-    the cursor    where to go on, for each partition. It is always there: at the end it serves to
-                  ask again later
+    one request   scans records until `limit` of them pass, `max_bytes` are scanned or `max_ms` are
+                  over, whichever comes first
+    the cursor    the next offset of each partition. It is always returned: at the end it serves to
+                  read later records
 
-Partitions are read in turn, a piece each, so that a page has something of all; a page is ordered by
-time. `last` gives the newest ones of what the last offsets of each partition hold. Bytes are read
-in the event loop; unpacking, filtering and writing as JSON happen in a thread, for a few requests
-at the same time. Damage is told in `problems` and passed over.
+Partitions are read in turn, a piece each, so that a page has records of all; a page is ordered by
+time. `last` returns the newest records among the last offsets of each partition. Bytes are read in
+the event loop; decoding, filtering and JSON encoding happen in a thread, for a few requests at a
+time. Damage is reported in `problems` and skipped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from strandlog.broker.broker import Broker
+from strandlog.broker.context import RequestContext
+from strandlog.broker.facade.topics import PartitionState
+from strandlog.broker.lookups import NOT_FOUND
 from strandlog.clock import stopwatch
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError
-from strandlog.model import Record
-from strandlog.server.awaiting import decoded, visible
-from strandlog.server.core import ServerCore
+from strandlog.model import IsolationLevel, Record, TopicPartition
+from strandlog.server.background import as_future
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.filter import RecordFilter, Test
 from strandlog.server.http.records.payload import (
@@ -38,8 +41,6 @@ from strandlog.server.http.records.scan import ScanLimits, scan
 from strandlog.server.http.routing import ApiRequest
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
-from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.time_lookup import finding_timestamp
 
 MAX_RECORDS = 1000
 MAX_PROBLEMS = 100
@@ -53,8 +54,8 @@ Offset = Annotated[int, Meta(ge=0, le=LARGEST_OFFSET)]
 
 
 class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
-    """Where to begin (cursor, offset, time_ms or last; else at the beginning), what passes, and how
-    much work to do for it."""
+    """The start (cursor, offset, time_ms or last; default: the beginning), the filter, and limits
+    on the work."""
 
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     cursor: str | None = None
@@ -70,7 +71,7 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
 
 
 class RecordsPage(Struct):
-    """Some records by time, and where to go on; `is_at_end` when nothing is left for now."""
+    """Records by time, and the cursor of the next page; `is_at_end` if there are no more now."""
 
     records: list[JsonRecord]
     cursor: str
@@ -82,55 +83,60 @@ class RecordsPage(Struct):
 
 
 async def read_records(state: HttpState, request: ApiRequest[RecordsQuery, None]) -> RecordsPage:
-    query = request.query
+    query, context, topic = request.query, request.context, request.path["topic"]
     test = query.test()
-    logs = _logs(state, request.path["topic"], query.partition)
+    broker = state.broker
+    numbers: Iterable[int] = range(broker.topic(context, topic).partitions)
+    if query.partition is not None:
+        broker.partition_state(context, topic, query.partition)  # raises if it does not exist
+        numbers = [query.partition]
     async with state.reads:
-        await visible(state.core, logs.values())
-        begins = await _begins(state.core, logs, query)
-        look = _Look(state, query, test, {number: logs[number] for number in begins}, begins)
-        await look.run()
-        return await look.page()
-
-
-def _logs(state: HttpState, topic: str, partition: int | None) -> dict[int, PartitionLog]:
-    catalog = state.broker.catalog
-    if partition is not None:
-        return {partition: catalog.log(topic, partition)}
-    return dict(enumerate(catalog.logs(topic)))
+        partitions = [(topic, number) for number in numbers]
+        await as_future(broker.make_visible(context, partitions))
+        states = {number: broker.partition_state(context, topic, number) for number in numbers}
+        begins = await _begins(state, context, states, query)
+        chosen = {number: states[number] for number in begins}
+        reader = _PageReader(broker, request, test, chosen, begins)
+        await reader.run()
+        return await reader.page()
 
 
 async def _begins(
-    core: ServerCore, logs: Mapping[int, PartitionLog], query: RecordsQuery
+    state: HttpState,
+    context: RequestContext,
+    partitions: Mapping[int, PartitionState],
+    query: RecordsQuery,
 ) -> dict[int, int]:
-    """Where each partition is read from."""
+    """The offset from which each partition is read."""
     ways = (query.cursor, query.offset, query.time_ms, query.last)
     if sum(way is not None for way in ways) > 1:
         raise bad_request("give one of cursor, offset, time_ms and last")
     if query.cursor is not None:
-        return _parse_cursor(query.cursor, logs)
+        return _parse_cursor(query.cursor, partitions)
     begins = {}
-    for number, log in logs.items():
-        start, end = log.log_start_offset, _end(log, query.committed)
+    for number, each in partitions.items():
+        start, end = each.start_offset, _end(each, query.committed)
         if query.offset is not None:
             if query.partition is not None and not start <= query.offset <= end:
-                raise OffsetOutOfRangeError(*log.tp, query.offset, start, end)
+                raise OffsetOutOfRangeError(each.topic, number, query.offset, start, end)
             start = min(max(start, query.offset), end)
         elif query.time_ms is not None:
-            steps = finding_timestamp(log, query.time_ms)
-            found = await decoded(core, "records by time", steps)
-            start = end if found is None else found.offset
+            work = state.broker.list_offset(
+                context, each.topic, number, query.time_ms, IsolationLevel.READ_UNCOMMITTED
+            )
+            found = await state.decode("records by time", work)
+            start = end if found == NOT_FOUND else found.offset
         elif query.last is not None:
             start = max(start, end - query.last)
         begins[number] = start
     return begins
 
 
-def _end(log: PartitionLog, committed: bool) -> int:
-    return log.last_stable_offset if committed else log.high_watermark
+def _end(partition: PartitionState, committed: bool) -> int:
+    return partition.last_stable_offset if committed else partition.high_watermark
 
 
-def _parse_cursor(text: str, logs: Mapping[int, PartitionLog]) -> dict[int, int]:
+def _parse_cursor(text: str, partitions: Mapping[int, PartitionState]) -> dict[int, int]:
     begins = {}
     try:
         for part in text.split(","):
@@ -140,31 +146,33 @@ def _parse_cursor(text: str, logs: Mapping[int, PartitionLog]) -> dict[int, int]
         raise bad_request(
             f"invalid cursor {text[:80]!r}: use one from a previous response"
         ) from None
-    if not begins.keys() <= logs.keys() or min(begins.values()) < 0:
+    if not begins.keys() <= partitions.keys() or min(begins.values()) < 0:
         raise bad_request(f"cursor {text[:80]!r} does not belong to these partitions")
     return begins
 
 
-class _Look:
-    """One walk over some partitions."""
+class _PageReader:
+    """Reads one page, a piece of each partition in turn."""
 
     def __init__(
         self,
-        state: HttpState,
-        query: RecordsQuery,
+        broker: Broker,
+        request: ApiRequest[RecordsQuery, None],
         test: Test | None,
-        logs: Mapping[int, PartitionLog],
+        partitions: Mapping[int, PartitionState],
         begins: Mapping[int, int],
     ) -> None:
-        self._core = state.core
+        query = request.query
+        self._broker = broker
+        self._context = request.context
+        self._topic = request.path["topic"]
         self._query = query
         self._test = test
-        self._logs = logs
         self._next = dict(begins)
-        self._ends = {number: _end(log, query.committed) for number, log in logs.items()}
-        for number, log in logs.items():  # what a cursor names may be gone, or not be there yet
-            inside = max(self._next[number], log.log_start_offset)
-            self._next[number] = min(inside, max(self._ends[number], log.log_start_offset))
+        self._ends = {number: _end(each, query.committed) for number, each in partitions.items()}
+        for number, each in partitions.items():  # a cursor may be outside the partition
+            inside = max(self._next[number], each.start_offset)
+            self._next[number] = min(inside, max(self._ends[number], each.start_offset))
         self._passed: list[Record] = []
         self._scanned_records = self._scanned_bytes = 0
         self._problems: list[str] = []
@@ -172,11 +180,11 @@ class _Look:
         self._deadline = self._began + query.max_ms / 1000
 
     async def run(self) -> None:
-        """Walk until there is enough, or enough was done for it."""
+        """Scans until the page is full or a limit is reached."""
         while open_ones := [n for n, end in self._ends.items() if self._next[n] < end]:
             for number in open_ones:
                 wanted = self._wanted(len(open_ones))
-                if not wanted or self._is_tired():
+                if not wanted or self._is_over_limits():
                     return
                 await self._read_piece(number, wanted, len(open_ones))
 
@@ -187,7 +195,7 @@ class _Look:
         left = self._query.limit - len(self._passed)
         return min(left, math.ceil(self._query.limit / count)) if left > 0 else 0
 
-    def _is_tired(self) -> bool:
+    def _is_over_limits(self) -> bool:
         return stopwatch() >= self._deadline or self._scanned_bytes >= self._query.max_bytes
 
     async def _read_piece(self, number: int, wanted: int, count: int) -> None:
@@ -197,8 +205,9 @@ class _Look:
         end = self._ends[number]
         try:
             found = await fetch(
-                self._core,
-                self._logs[number].tp,
+                self._broker,
+                self._context,
+                TopicPartition(self._topic, number),
                 offset,
                 max_bytes=size,
                 committed=self._query.committed,
@@ -207,20 +216,22 @@ class _Look:
             self._problems.append(str(damage))
             self._next[number] = max(offset, damage.resume_offset or end)
             return
-        batch_bytes = self._core.broker.settings.decompressed_max_bytes
+        batch_bytes = self._broker.settings.decompressed_max_bytes
         bounds = ScanLimits(end, wanted, max(share, 1), self._deadline, batch_bytes)
         piece = await asyncio.to_thread(scan, found, offset, self._test, bounds)
         self._passed += piece.passed
         self._problems += map(str, piece.problems)
         if piece.not_searched:
-            self._problems.append(_not_searched(self._logs[number], piece.not_searched))
+            self._problems.append(
+                _not_searched(TopicPartition(self._topic, number), piece.not_searched)
+            )
         self._scanned_records += piece.scanned_records
         self._scanned_bytes += piece.scanned_bytes
-        # One that does not get on has nothing more to show for now.
+        # A piece without progress means that nothing more can be read now.
         self._next[number] = piece.next_offset if piece.next_offset > offset else end
 
     async def page(self) -> RecordsPage:
-        """What was found."""
+        """The page."""
         query = self._query
         records = await asyncio.to_thread(_rendered, self._passed, query)
         return RecordsPage(
@@ -234,9 +245,9 @@ class _Look:
         )
 
 
-def _not_searched(log: PartitionLog, offsets: list[int]) -> str:
+def _not_searched(tp: TopicPartition, offsets: list[int]) -> str:
     return (
-        f"{log.tp}: {len(offsets)} values from offset {offsets[0]} on were not searched: `path` "
+        f"{tp}: {len(offsets)} values from offset {offsets[0]} on were not searched: `path` "
         f"looks into values of up to {MAX_PARSED_BYTES} bytes and {MAX_PARSED_ITEMS} items"
     )
 

@@ -1,9 +1,9 @@
-"""The newest records of a topic, for somebody who looks at them as they come.
+"""Returns the newest records of a topic since the last call.
 
-A tail begins at the end. Each look gives at most `limit` records: when more came since the last
-one, the older are skipped and counted, so that whoever looks is always at the end, and a look costs
-the same however much a topic takes. Through a filter a look goes over more, for what passes may be
-rare; what it does not get to is skipped and counted as well.
+A tail starts at the end. Each call returns at most `limit` records: if more were written since the
+last one, the older ones are skipped and counted, so that the tail stays at the end, and a call
+costs the same however busy a topic is. With a filter a call scans more records, because matches may
+be rare; what it does not reach is skipped and counted as well.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from strandlog.broker.context import RequestContext
+from strandlog.broker.facade.topics import PartitionState
 from strandlog.clock import stopwatch
 from strandlog.errors import CorruptSegmentError
-from strandlog.model import Record
-from strandlog.server.awaiting import visible
+from strandlog.model import Record, TopicPartition
+from strandlog.server.background import as_future
+from strandlog.server.http.metrics.snapshot import topic_partitions
 from strandlog.server.http.records.filter import Test
 from strandlog.server.http.records.payload import JsonRecord, PayloadFormat, json_records
 from strandlog.server.http.records.scan import ScanLimits, ScanResult, scan
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
-from strandlog.storage.partition.log import PartitionLog
 
-MAX_PARTITIONS = 20  # that one look reads from; the others have their turn at the next
+MAX_PARTITIONS = 20  # that one call reads; the others follow in the next calls
 PIECE_BYTES = 64 * 1024
 SEARCH_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.5
-MAX_SHOWN_BYTES = 256 * 1024  # of one look, as JSON: a client may leave it unread
+MAX_SHOWN_BYTES = 256 * 1024  # of one call, as JSON: a client may leave it unread
 
 
 class TailOptions(NamedTuple):
-    """What a tail shows: of one partition or all, what passes, so many of them, in which form."""
+    """Partition (default: all), filter, number of records and format of a tail."""
 
     partition: int | None
     test: Test | None
@@ -43,7 +45,7 @@ class TailOptions(NamedTuple):
 
 
 class RecordsEvent(Struct):
-    """Records that came since the last look, by time; `skipped` offsets went by unseen."""
+    """Records since the last event, by time; `skipped` counts the offsets left out."""
 
     topic: str
     records: list[JsonRecord]
@@ -51,66 +53,74 @@ class RecordsEvent(Struct):
 
 
 class Tail:
-    """One look after the other at the end of a topic."""
+    """The newest records of a topic, one call after the other."""
 
-    def __init__(self, state: HttpState, topic: str, options: TailOptions) -> None:
+    def __init__(
+        self, state: HttpState, context: RequestContext, topic: str, options: TailOptions
+    ) -> None:
         self._state = state
+        self._broker = state.broker
+        self._context = context
         self._topic = topic
         self._options = options
         self._next: dict[int, int] = {}
-        self.go_to_end()
 
-    def go_to_end(self) -> None:
-        """Show only what comes from now on."""
-        self._next = {log.tp.partition: log.high_watermark for log in self.logs()}
+    async def go_to_end(self) -> None:
+        """Skips everything that was written before this call."""
+        self._next = {each.partition: each.high_watermark for each in await self._partitions()}
 
-    def logs(self) -> list[PartitionLog]:
-        """The partitions it shows."""
-        catalog = self._state.broker.catalog
-        if self._options.partition is not None:
-            return [catalog.log(self._topic, self._options.partition)]
-        return list(catalog.logs(self._topic))
+    async def _partitions(self) -> list[PartitionState]:
+        """The partitions of the tail; everything written before this call is visible."""
+        broker, context, topic = self._broker, self._context, self._topic
+        number = self._options.partition
+        if number is not None:
+            broker.partition_state(context, topic, number)  # raises if it does not exist
+            await as_future(broker.make_visible(context, [(topic, number)]))
+            return [broker.partition_state(context, topic, number)]
+        count = broker.topic(context, topic).partitions
+        await as_future(broker.make_visible(context, [(topic, each) for each in range(count)]))
+        return await topic_partitions(broker, context, topic)
 
     async def newest(self) -> RecordsEvent:
-        """What came since the last look. TopicNotFoundError when the topic is gone."""
-        await visible(self._state.core, self.logs())
+        """The records since the last call. Raises TopicNotFoundError if the topic was deleted."""
         behind = []
-        for log in self.logs():
-            number = log.tp.partition
-            # A partition that was not there before is new as a whole; one that begins anew, too.
-            if self._next.setdefault(number, log.log_start_offset) > log.high_watermark:
-                self._next[number] = log.log_start_offset
-            if self._next[number] < log.high_watermark:
-                behind.append(log)
-        behind.sort(key=lambda log: self._next[log.tp.partition] - log.high_watermark)
+        for each in await self._partitions():
+            number = each.partition
+            # A new partition, or one that was created again, is read from its start.
+            if self._next.setdefault(number, each.start_offset) > each.high_watermark:
+                self._next[number] = each.start_offset
+            if self._next[number] < each.high_watermark:
+                behind.append(each)
+        behind.sort(key=lambda each: self._next[each.partition] - each.high_watermark)
         shown: list[JsonRecord] = []
         skipped = 0
         reading = behind[:MAX_PARTITIONS]
-        for log in reading:
+        for each in reading:
             async with self._state.tails:
-                found, passed_over = await self._read(log, len(reading))
+                found, passed_over = await self._read(each, len(reading))
             shown += found
             skipped += passed_over
         shown.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
         return RecordsEvent(self._topic, shown, skipped)
 
-    async def _read(self, log: PartitionLog, count: int) -> tuple[list[JsonRecord], int]:
+    async def _read(self, partition: PartitionState, count: int) -> tuple[list[JsonRecord], int]:
         """The last records of one of `count` partitions, and how many offsets were skipped."""
         share = max(1, self._options.limit // count)
-        number, end = log.tp.partition, log.high_watermark
+        number, end = partition.partition, partition.high_watermark
         test = self._options.test
-        begin = max(self._next[number], log.log_start_offset)
+        begin = max(self._next[number], partition.start_offset)
         if test is None:
             begin = max(begin, end - share)
         skipped = begin - self._next[number]
         size = PIECE_BYTES if test is None else SEARCH_BYTES
         try:
-            data = await fetch(self._state.core, log.tp, begin, max_bytes=size)
+            tp = TopicPartition(self._topic, number)
+            data = await fetch(self._broker, self._context, tp, begin, max_bytes=size)
         except CorruptSegmentError:
-            self._next[number] = end  # whoever looks for records is told (`browse.py`)
+            self._next[number] = end  # reading the records reports the damage (`read.py`)
             return [], end - begin + skipped
         deadline = stopwatch() + MAX_SECONDS
-        batch_bytes = self._state.broker.settings.decompressed_max_bytes
+        batch_bytes = self._broker.settings.decompressed_max_bytes
         bounds = ScanLimits(end, share, MAX_BYTES, deadline, batch_bytes)
 
         def read() -> tuple[ScanResult, list[JsonRecord]]:
@@ -134,9 +144,10 @@ class Tail:
         )
 
 
-async def begin_tail(state: HttpState, topic: str, options: TailOptions) -> Tail:
-    """A tail behind all that was written before this call."""
-    tail = Tail(state, topic, options)
-    await visible(state.core, tail.logs())
-    tail.go_to_end()
+async def begin_tail(
+    state: HttpState, context: RequestContext, topic: str, options: TailOptions
+) -> Tail:
+    """A tail that starts behind everything that was written before this call."""
+    tail = Tail(state, context, topic, options)
+    await tail.go_to_end()
     return tail

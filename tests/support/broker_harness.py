@@ -1,8 +1,8 @@
-"""A broker with transactions on a workbench: its disk, its clock and its syncs are in your hands.
+"""A broker whose disk, clock and fsyncs a test controls.
 
-It is wired as the Kafka door wires it, for it is that door; only what the server does by itself is
-left to the test: `sync` (or `take` and `execute`, one partition at a time) brings what was written
-to disk, `advance` lets time pass. So one can look at every state that is "on its way to disk".
+The test does what the server's threads do: `sync` (or `take` and `execute` for each partition)
+flushes what was written, and `advance` lets time pass. So a test can examine every state in which a
+change is not on disk yet.
 """
 
 from __future__ import annotations

@@ -96,13 +96,13 @@ def test_a_group_of_threads_gets_every_record_once(tmp_path: Path) -> None:
     """Each member commits after each poll; members come and go while records come in."""
     names, count = ["a", "b", "c"], 400
     found: list[Record] = []
-    refused = 0
+    rejected = 0
     lock = threading.Lock()
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("t", 4)
 
         def consume(polls: int | None = None) -> None:
-            nonlocal refused
+            nonlocal rejected
             with log.consumer(["t"], group="g") as consumer:
                 while polls is None or polls > 0:
                     polls = None if polls is None else polls - 1
@@ -110,7 +110,7 @@ def test_a_group_of_threads_gets_every_record_once(tmp_path: Path) -> None:
                     try:
                         consumer.commit()
                     except GroupError:
-                        refused += 1
+                        rejected += 1
                         continue
                     with lock:
                         found.extend(records)
@@ -124,11 +124,11 @@ def test_a_group_of_threads_gets_every_record_once(tmp_path: Path) -> None:
         for _ in range(5):
             crew.start(lambda: consume(polls=4), count=1)
         crew.finish()
-    assert refused == 0, "a member that commits after each poll is never overtaken"
+    assert rejected == 0, "a member that commits after each poll never commits too late"
     check_complete(found, names, count)
 
 
-def test_topics_come_and_go_beside_senders(tmp_path: Path) -> None:
+def test_topics_are_created_and_deleted_while_others_send(tmp_path: Path) -> None:
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("t", 2)
 
@@ -159,7 +159,7 @@ def test_topics_come_and_go_beside_senders(tmp_path: Path) -> None:
         assert last == {b"a": b"a-99", b"b": b"b-99"}
 
 
-def test_closing_under_load_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_close_under_load_loses_nothing_acknowledged(tmp_path: Path) -> None:
     acknowledged: list[bytes] = []
     log = strandlog.open(tmp_path / "data")
     log.create_topic("t", 2)

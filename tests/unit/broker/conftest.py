@@ -1,4 +1,4 @@
-"""A coordinator on a workbench: its clock, its log and its ids are in the test's hands."""
+"""A group coordinator whose clock, log and ids a test controls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ctrl-C in the middle of anything: the program may go on with the log as if nothing had happened.
+"""Ctrl-C at any line: the program can continue to use the log.
 
 A tracer raises KeyboardInterrupt at the n-th line that strandlog executes, for every n, as the
-interpreter may do when a signal comes.
+interpreter may do when a signal arrives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.examples import is_quick
 import strandlog
 
 PACKAGE = strandlog.__file__.removesuffix("__init__.py")
-# The lock itself cannot be taken and given back without a line in between.
+# A lock cannot be taken and released without a line in between.
 SPARED = ("lifecycle.py", "testing/", "errors.py")
 
 
@@ -97,7 +97,7 @@ def test_interrupted_sends_lose_nothing_that_was_acknowledged(desk: Desk) -> Non
     assert desk.log.problems == []
 
 
-def test_interrupted_batches_are_kept_whole_or_not_at_all(desk: Desk) -> None:
+def test_interrupted_batches_are_stored_as_a_whole_or_not_at_all(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
 
     def interrupt(line: int) -> bool:
@@ -115,7 +115,7 @@ def test_interrupted_batches_are_kept_whole_or_not_at_all(desk: Desk) -> None:
         assert values.count(value) % 3 == 0
 
 
-def test_an_interrupted_poll_has_handed_out_nothing(desk: Desk) -> None:
+def test_an_interrupted_poll_returns_its_records_again(desk: Desk) -> None:
     desk.log.create_topic("t", 3)
     desk.send("t", *numbered(9))
 
@@ -132,7 +132,7 @@ def test_an_interrupted_poll_has_handed_out_nothing(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("deed", ["compact", "enforce_retention", "run_maintenance"])
-def test_an_interrupted_cleaning_is_begun_again(desk: Desk, deed: str) -> None:
+def test_interrupted_maintenance_is_repeated(desk: Desk, deed: str) -> None:
     config = {"segment.bytes": 1024, "retention.bytes": 3000, "cleanup.policy": "compact,delete"}
     desk.log.create_topic("t", config=config)
     producer = desk.log.producer()

@@ -1,26 +1,26 @@
-"""Who gets which partition: pure functions, the same answer for the same question.
+"""Kafka's partition assignors: range, roundrobin, sticky, cooperative-sticky. Pure functions.
 
     name                what it does
     range               each topic on its own: its sorted subscribers get neighbouring partitions,
                         the first ones one more; so topics with equal counts are co-partitioned
-    roundrobin          all partitions, sorted, dealt in turn to the sorted members
+    roundrobin          all partitions, sorted, assigned in turn to the sorted members
     sticky              balanced, and each member keeps what it has as far as balance allows
-    cooperative-sticky  sticky, but a partition that moves is given to nobody in this round: its old
-                        owner lets go first and the round after gives it away
+    cooperative-sticky  sticky, but a partition that moves has no owner in this round: its old owner
+                        gives it up first, and the next round assigns it
 
-`range` and `roundrobin` answer exactly as Kafka's Java assignors without racks do, so that
-members of either make agree. Members are sorted as Kafka sorts them: static ones first by their
+`range` and `roundrobin` assign exactly as Kafka's Java assignors without racks do, so that
+clients of both kinds agree. Members are sorted as Kafka sorts them: static ones first by their
 instance id, then the others by their member id, both in UTF-16 order.
 
-Invariants, whatever the input: every member has an entry; a member gets partitions of topics it
+Invariants for every input: every member has an entry; a member gets partitions of topics it
 subscribed to and no others; no partition has two owners; with the exception of
 cooperative-sticky, every partition of a subscribed topic has an owner. With equal subscriptions
 sticky counts differ by at most one; with unequal ones no single move would level two members
 further.
 
-A claim to an owned partition counts if it is of the newest generation among its claimants and
-nobody else claims the same; older and contested claims are those of members that missed a
-rebalance.
+A claim to an owned partition counts if it is of the newest generation among its claimants and no
+other member of that generation claims it; older and contested claims come from members that missed
+a rebalance.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def assign_round_robin(members: Members, partitions: Mapping[str, int]) -> Assig
 
 
 def assign_sticky(members: Members, partitions: Mapping[str, int]) -> Assignments:
-    """Keeps valid claims, hands out the rest, then levels."""
+    """Keeps valid claims, assigns the rest, then balances."""
     result: Assignments = {member_id: [] for member_id in _sorted_members(members)}
     every = _all_partitions(members, partitions)
     owners = _owners(members, set(every))
@@ -139,7 +139,7 @@ def assign_cooperative_sticky(members: Members, partitions: Mapping[str, int]) -
         for partition in member.owned_partitions:
             claimants[partition].add(member_id)
     for member_id, held in result.items():
-        # A claim that does not count in the balance still says that somebody may be reading.
+        # A claim that does not count in the balance still means that a member may be reading.
         result[member_id] = [
             partition
             for partition in held
@@ -159,7 +159,7 @@ ASSIGNORS: dict[str, Assignor] = {
 def _keep_within_quota(
     result: Assignments, owners: Mapping[TopicPartition, str], total: int
 ) -> None:
-    """Each member keeps up to its share of `total`; as many as must may keep one more."""
+    """Each member keeps up to its part of `total`; the remainder lets some keep one more."""
     share, extra = divmod(total, len(result))
     claimed: Assignments = defaultdict(list)
     for partition, member_id in owners.items():
@@ -177,7 +177,7 @@ def _level(
     """Moves partitions from long lists to short ones while a move makes the two more equal.
 
     Every move lowers the sum of the squares of the counts, so this ends. Partitions that had no
-    owner (`loose`) move before those that somebody holds.
+    owner (`loose`) move before those that a member owns.
     """
 
     def count(member_id: str) -> int:
@@ -201,7 +201,7 @@ def _level(
 
 
 def _owners(members: Members, existing: set[TopicPartition]) -> dict[TopicPartition, str]:
-    """The one rightful owner of each partition that has one, in the order of partitions."""
+    """The valid owner of each partition that has one, in the order of partitions."""
     claims: dict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
     for member_id, member in members.items():
         topics = set(member.topics)
@@ -218,7 +218,7 @@ def _owners(members: Members, existing: set[TopicPartition]) -> dict[TopicPartit
 
 
 def _topics(members: Members, partitions: Mapping[str, int]) -> list[str]:
-    """Topics that somebody wants and that have partitions, in Kafka's order."""
+    """Subscribed topics that have partitions, in Kafka's order."""
     wanted = {topic for member in members.values() for topic in member.topics}
     return sorted((topic for topic in wanted if partitions.get(topic, 0) > 0), key=_java_order)
 

@@ -319,31 +319,31 @@ class TransactionCoordinator:
         del self._in_flight[name]
 
     def _write_markers(self, markers: list[Marker], kind: ControlType) -> Procedure[None]:
-        """Writes all markers, then waits for one group commit. Retries those that the disk refuses
+        """Writes all markers, then waits for one group commit. Retries those that fail
         and skips partitions that were deleted."""
         unwritten, written = markers, list[_WrittenMarker]()
         while True:
-            refused = []
+            failed = []
             for marker in unwritten:
                 try:
                     log = self._markers.write(marker, kind)
                 except StrandlogError:
-                    refused.append(marker)
+                    failed.append(marker)
                     continue
                 if log is not None:
                     written.append(_WrittenMarker(marker, log, log.log_end_offset))
             waits = [self._durable(each.log, each.end_offset) for each in written]
             yield gather(waits)
             written = [each for each, wait in zip(written, waits, strict=True) if wait.error]
-            if not refused and not written:
+            if not failed and not written:
                 return
             yield self._sleep()
             # A partition that was reopened may have lost its marker.
-            unwritten = refused + [each.marker for each in written if each.log.is_closed]
+            unwritten = failed + [each.marker for each in written if each.log.is_closed]
             written = [each for each in written if not each.log.is_closed]
 
     def _retry(self, write: Callable[[], R]) -> Procedure[R]:
-        """Writes something, as often as the disk refuses."""
+        """Calls `write` until it succeeds."""
         while True:
             try:
                 return write()

@@ -1,4 +1,4 @@
-"""Every assignor: nobody gets what it did not ask for, nothing is lost, nothing is given twice."""
+"""Every assignor: members get subscribed topics only, and each partition has one owner."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shown(result: Assignments) -> dict[str, str]:
     }
 
 
-def test_range_gives_neighbours_and_the_first_ones_one_more() -> None:
+def test_range_assigns_neighbours_and_the_first_members_get_one_more() -> None:
     members = {"m2": want("a", "b"), "m1": want("a", "b")}
     result = assign("range", members, {"a": 3, "b": 3})
     assert shown(result) == {"m1": "a0 a1 b0 b1", "m2": "a2 b2"}
@@ -56,7 +56,7 @@ def test_range_keeps_equal_topics_co_partitioned() -> None:
         assert numbers[0] == numbers[1]
 
 
-def test_round_robin_deals_in_turn_and_passes_over_who_did_not_ask() -> None:
+def test_round_robin_skips_members_that_are_not_subscribed() -> None:
     # The example in the documentation of Kafka's RoundRobinAssignor.
     members = {"C0": want("a"), "C1": want("a", "b"), "C2": want("a", "b", "c")}
     result = assign("roundrobin", members, {"a": 1, "b": 2, "c": 3})
@@ -111,7 +111,7 @@ def test_cooperative_sticky_withholds_what_moves_until_it_is_given_up() -> None:
     assert shown(second) == {"m1": "a0 a1", "m2": "a2 a3"}
 
 
-def test_an_old_claim_does_not_count_but_still_delays_a_cooperative_move() -> None:
+def test_an_old_claim_is_ignored_but_delays_a_cooperative_move() -> None:
     members = {
         "m1": want("a", owned="a0", generation=5),
         "m2": want("a", owned="a0 a1", generation=2),
@@ -122,7 +122,7 @@ def test_an_old_claim_does_not_count_but_still_delays_a_cooperative_move() -> No
     assert result == {"m1": "a0", "m2": "a1", "m3": "b0"}
 
 
-def test_a_contested_claim_counts_for_nobody() -> None:
+def test_a_contested_claim_is_ignored() -> None:
     members = {
         "m1": want("a", owned="a0", generation=5),
         "m2": want("a", owned="a0", generation=5),
@@ -131,7 +131,7 @@ def test_a_contested_claim_counts_for_nobody() -> None:
     assert shown(assign("sticky", members, {"a": 1})) == {"m1": "a0", "m2": ""}
 
 
-def test_what_an_eager_java_member_had_is_read_from_its_user_data() -> None:
+def test_the_owned_partitions_of_an_eager_java_member_are_read_from_its_user_data() -> None:
     data = encode_sticky_user_data(partitions("a1"), 6)
     subscription = member_subscription(Subscription(("a",), data), "i")
     assert subscription == MemberSubscription(("a",), tuple(partitions("a1")), 6, "i")
@@ -159,7 +159,9 @@ COUNTS = st.fixed_dictionaries({topic: st.integers(0, 8) for topic in TOPICS})
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(members=MEMBERS, counts=COUNTS)
-def test_whatever_is_asked(name: str, members: Members, counts: dict[str, int]) -> None:
+def test_assignments_are_complete_and_disjoint_for_any_subscription(
+    name: str, members: Members, counts: dict[str, int]
+) -> None:
     result = assign(name, members, counts)
     assert result == assign(name, dict(reversed(members.items())), counts)
     assert result.keys() == members.keys()
@@ -176,7 +178,7 @@ def test_whatever_is_asked(name: str, members: Members, counts: dict[str, int]) 
 
 
 @given(members=MEMBERS, counts=COUNTS)
-def test_sticky_is_as_level_as_a_single_move_can_make_it(
+def test_no_single_move_improves_the_balance_of_sticky(
     members: Members, counts: dict[str, int]
 ) -> None:
     result = assign("sticky", members, counts)
@@ -199,10 +201,10 @@ def test_sticky_changes_nothing_when_nothing_changed(
 
 
 @given(members=MEMBERS, counts=COUNTS)
-def test_cooperative_rounds_arrive_without_ever_sharing_a_partition(
+def test_cooperative_rounds_converge_without_sharing_a_partition(
     members: Members, counts: dict[str, int]
 ) -> None:
-    """Each member first drops what it was not given; the next round goes on from there."""
+    """Each member first gives up what it was not assigned; then the next round follows."""
     for generation in range(5, 8):
         held = {member_id: set(member.owned_partitions) for member_id, member in members.items()}
         result = assign("cooperative-sticky", members, counts)
@@ -233,18 +235,18 @@ def aiokafka_answer(assignor: Any, members: Members, counts: dict[str, int]) -> 
 
 
 @given(members=MEMBERS, counts=COUNTS)
-def test_range_answers_as_aiokafka_does(members: Members, counts: dict[str, int]) -> None:
+def test_range_assigns_as_aiokafka_does(members: Members, counts: dict[str, int]) -> None:
     theirs = aiokafka_answer(RangePartitionAssignor, members, counts)
     assert assign("range", members, counts) == theirs
 
 
 @given(members=MEMBERS, counts=COUNTS)
-def test_round_robin_answers_as_aiokafka_does(members: Members, counts: dict[str, int]) -> None:
+def test_round_robin_assigns_as_aiokafka_does(members: Members, counts: dict[str, int]) -> None:
     theirs = aiokafka_answer(RoundRobinPartitionAssignor, members, counts)
     assert assign("roundrobin", members, counts) == theirs
 
 
-def test_a_large_group_is_assigned_in_no_time() -> None:
+def test_a_large_group_is_assigned_quickly() -> None:
     members = {f"m{number:03}": want("a", "b") for number in range(100)}
     for name in ASSIGNORS:
         result = assign(name, members, {"a": 1000, "b": 1000})

@@ -1,4 +1,4 @@
-"""Who may move a group's offsets, and what a commit keeps."""
+"""Who may commit offsets of a group, and what a commit stores."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def test_a_cooperative_member_commits_what_it_is_giving_up(bench: Bench) -> None
     again = bench.join(request).result()
     bench.sync(again)
     bench.sync(second.result())
-    # T2 and T3 are withheld: nobody owns them, and their old owner says how far it came.
+    # T2 and T3 are withheld: no member owns them, and their old owner commits its position.
     bench.commit({T2: 8}, again)
     with pytest.raises(NotOwnerError):
         bench.commit({T2: 0}, second.result())
     assert bench.committed() == {T2: 8}
 
 
-def test_metadata_that_is_too_long_spoils_the_whole_commit_or_just_its_partition(
+def test_metadata_that_is_too_long_fails_the_commit_or_just_its_partition(
     bench: Bench,
 ) -> None:
     request = CommitRequest(
@@ -114,12 +114,12 @@ def test_metadata_that_is_too_long_spoils_the_whole_commit_or_just_its_partition
     with pytest.raises(OffsetMetadataTooLargeError):
         bench.coordinator.commit_offsets(request)
     assert bench.committed() == {}
-    refused = bench.coordinator.try_commit_offsets(request)
-    assert list(refused) == [T0]
+    errors = bench.coordinator.try_commit_offsets(request)
+    assert list(errors) == [T0]
     assert bench.committed() == {T1: 2}
 
 
-def test_an_empty_commit_makes_no_group(bench: Bench) -> None:
+def test_an_empty_commit_creates_no_group(bench: Bench) -> None:
     bench.commit({})
     assert bench.coordinator.list_groups() == []
     assert bench.log.records == []
@@ -136,7 +136,7 @@ def test_a_commit_that_cannot_be_written_changes_nothing(bench: Bench) -> None:
     assert [group.group_id for group in bench.coordinator.list_groups()] == ["g"]
 
 
-def test_a_commit_counts_as_a_sign_of_life(bench: Bench) -> None:
+def test_a_commit_extends_the_session(bench: Bench) -> None:
     member = bench.stable()[0]
     for offset in range(5):
         bench.advance(9_000)
@@ -144,7 +144,7 @@ def test_a_commit_counts_as_a_sign_of_life(bench: Bench) -> None:
     assert bench.state() == "Stable"
 
 
-def test_an_assignment_does_not_outlive_its_generation(bench: Bench) -> None:
+def test_an_assignment_ends_with_its_generation(bench: Bench) -> None:
     first = bench.stable()[0]
     bench.join()
     again = bench.join(bench.request(first.member_id)).result()
@@ -154,14 +154,14 @@ def test_an_assignment_does_not_outlive_its_generation(bench: Bench) -> None:
     assert bench.committed() == {}
 
 
-def test_nobody_commits_while_the_leader_assigns(bench: Bench) -> None:
+def test_commits_are_rejected_while_the_leader_assigns(bench: Bench) -> None:
     request = bench.request(protocols=("cooperative-sticky",), owned=(T0,))
     joined = bench.join(request).result()
     with pytest.raises(RebalanceInProgressError):
         bench.commit({T0: 1}, joined)
 
 
-def test_what_a_member_once_owned_is_not_its_own_when_another_has_it(bench: Bench) -> None:
+def test_a_member_may_not_commit_a_partition_that_another_member_owns_now(bench: Bench) -> None:
     first = bench.stable()[0]
     second = bench.join()
     again = bench.join(bench.request(first.member_id, owned=(T0, T1, T2, T3))).result()

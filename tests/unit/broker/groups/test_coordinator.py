@@ -33,7 +33,7 @@ U0 = TopicPartition("u", 0)
 WEEK_MS = 7 * 86_400_000
 
 
-def test_nothing_is_answered_before_loading(bench: Bench) -> None:
+def test_requests_before_loading_are_rejected(bench: Bench) -> None:
     fresh = GroupCoordinator(bench.settings, bench.clock, Timers(), bench.log, lambda: "x")
     with pytest.raises(CoordinatorLoadingError):
         fresh.join(bench.request())
@@ -44,7 +44,7 @@ def test_nothing_is_answered_before_loading(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\nb", "a\x00", "\x7f", "\ud800"])
-def test_bad_group_names_are_refused_everywhere(bench: Bench, name: str) -> None:
+def test_invalid_group_names_are_rejected_everywhere(bench: Bench, name: str) -> None:
     with pytest.raises(InvalidGroupError):
         bench.join(bench.request(group=name))
     with pytest.raises(InvalidGroupError):
@@ -65,7 +65,7 @@ def test_group_id_containing_a_bar_makes_the_broker_unable_to_start(
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
-def test_session_time_outs_have_limits(bench: Bench, session_ms: int) -> None:
+def test_session_timeouts_have_limits(bench: Bench, session_ms: int) -> None:
     with pytest.raises(InvalidSessionTimeoutError, match="6000 to 1800000"):
         bench.join(bench.request(session_ms=session_ms))
     with pytest.raises(InvalidSessionTimeoutError):
@@ -73,13 +73,13 @@ def test_session_time_outs_have_limits(bench: Bench, session_ms: int) -> None:
     assert bench.coordinator.list_groups() == []
 
 
-def test_a_join_that_could_not_be_written_down_is_refused(bench: Bench) -> None:
+def test_a_join_that_cannot_be_stored_is_rejected(bench: Bench) -> None:
     with pytest.raises(DataError):
         bench.join(bench.request(client="x" * 40_000))
     assert bench.coordinator.list_groups() == []
 
 
-def test_a_refused_first_join_leaves_no_group(bench: Bench) -> None:
+def test_a_rejected_first_join_leaves_no_group(bench: Bench) -> None:
     with pytest.raises(InconsistentProtocolError):
         bench.join(bench.request(protocols=()))
     assert bench.coordinator.list_groups() == []
@@ -98,13 +98,13 @@ def test_a_member_of_a_group_that_does_not_exist(bench: Bench) -> None:
 # Restarts.
 
 
-def test_members_carry_on_after_a_restart(bench: Bench) -> None:
+def test_members_continue_after_a_restart(bench: Bench) -> None:
     leader, follower = bench.stable(2)
     before = bench.coordinator.describe("g")
     bench.advance(9_999)
     bench.restart()
     assert bench.coordinator.describe("g") == before
-    bench.advance(9_999)  # sessions begin anew
+    bench.advance(9_999)  # sessions start again
     for member in (leader, follower):
         bench.coordinator.heartbeat("g", 2, member.member_id)
     bench.commit({T0: 4}, leader)
@@ -118,7 +118,7 @@ def test_members_carry_on_after_a_restart(bench: Bench) -> None:
     assert (description.state, description.generation) == ("Empty", 3)
 
 
-def test_a_restart_in_the_middle_of_a_rebalance_goes_back_to_the_last_one(bench: Bench) -> None:
+def test_a_restart_during_a_rebalance_returns_to_the_last_completed_one(bench: Bench) -> None:
     member = bench.stable()[0]
     bench.join()
     again = bench.join(bench.request(member.member_id)).result()
@@ -128,7 +128,7 @@ def test_a_restart_in_the_middle_of_a_rebalance_goes_back_to_the_last_one(bench:
     assert bench.join(bench.request(member.member_id)).result().generation == 2
 
 
-def test_what_cannot_be_read_is_skipped_and_counted(bench: Bench) -> None:
+def test_records_that_cannot_be_decoded_are_skipped_and_counted(bench: Bench) -> None:
     bench.stable()
     bench.commit({T0: 1}, group="h")
     bench.log.records += [
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_skipped_and_counted(bench: Bench) -> None:
     assert coordinator.load() == LoadReport(groups=2, offsets=1, skipped=4)
 
 
-def test_a_group_kept_with_the_same_member_twice_comes_back_empty(bench: Bench) -> None:
+def test_a_group_stored_with_the_same_member_twice_is_restored_empty(bench: Bench) -> None:
     bench.stable()
     key, value = next(iter(latest_values(bench.log).items()))
     member = value[value.index(b"\x00\x06c-0001\xff\xff") :]
@@ -182,7 +182,9 @@ def test_offsets_of_a_simple_consumer_expire_a_week_after_the_commit(bench: Benc
     assert bench.coordinator.list_groups() == []
 
 
-def test_offsets_of_a_living_group_expire_for_topics_it_gave_up(bench_type: type[Bench]) -> None:
+def test_offsets_of_an_active_group_expire_for_topics_it_unsubscribed(
+    bench_type: type[Bench],
+) -> None:
     bench = bench_type({"offsets.retention.minutes": 1})
     bench.commit({T0: 1, U0: 1})
     bench.sync(bench.join(bench.request(session_ms=1_800_000)).result())
@@ -191,7 +193,7 @@ def test_offsets_of_a_living_group_expire_for_topics_it_gave_up(bench_type: type
     assert bench.committed() == {T0: 1}
 
 
-def test_expiry_that_cannot_be_written_is_tried_again(bench: Bench) -> None:
+def test_expiry_is_retried_after_a_failed_write(bench: Bench) -> None:
     bench.commit({T0: 1})
     bench.log.is_broken = True
     bench.advance(WEEK_MS + 600_000)
@@ -202,7 +204,7 @@ def test_expiry_that_cannot_be_written_is_tried_again(bench: Bench) -> None:
     assert bench.committed() == {}
 
 
-def test_a_group_that_emptied_on_a_broken_disk_is_saved_later(bench: Bench) -> None:
+def test_a_group_that_emptied_on_a_failing_disk_is_stored_later(bench: Bench) -> None:
     member = bench.stable()[0]
     bench.commit({T0: 1}, member)
     bench.log.is_broken = True
@@ -260,14 +262,14 @@ def test_offsets_in_use_are_not_deleted(bench: Bench) -> None:
         bench.coordinator.delete_offsets("nobody", [T0])
     assert bench.coordinator.delete_offsets("g", [T1, T2]) == {}
     bench.stable()
-    refused = bench.coordinator.delete_offsets("g", [T0, U0])
-    assert {tp: error.kafka_code for tp, error in refused.items()} == {T0: 86}
+    errors = bench.coordinator.delete_offsets("g", [T0, U0])
+    assert {tp: error.kafka_code for tp, error in errors.items()} == {T0: 86}
     assert bench.committed() == {T0: 1}
     bench.restart()
     assert bench.committed() == {T0: 1}
 
 
-def test_a_deleted_topic_is_forgotten_by_every_group(bench: Bench) -> None:
+def test_offsets_of_a_deleted_topic_are_deleted_in_every_group(bench: Bench) -> None:
     bench.commit({T0: 1, U0: 1})
     bench.commit({T1: 1}, group="h")
     run_inline(bench.coordinator.delete_topic_offsets("t"))

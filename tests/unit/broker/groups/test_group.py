@@ -1,4 +1,4 @@
-"""The group's state machine: each transition and each refusal, by hand-driven time."""
+"""The group's state machine: each transition and each error, with a manual clock."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_only_the_leader_sees_the_members(bench: Bench) -> None:
     assert leader.protocol_type == follower.protocol_type == "consumer"
 
 
-def test_a_follower_waits_for_the_leader_and_both_get_their_share(bench: Bench) -> None:
+def test_a_follower_waits_for_the_leader_and_both_get_their_assignment(bench: Bench) -> None:
     first = bench.join().result()
     second = bench.join()
     waiting = [second.is_done]
@@ -58,7 +58,7 @@ def test_a_follower_waits_for_the_leader_and_both_get_their_share(bench: Bench) 
     assert [len(share.partitions) for share in shares] == [2, 2]
 
 
-def test_an_empty_group_gathers_members_before_its_first_generation(
+def test_an_empty_group_waits_for_members_before_its_first_generation(
     bench_type: type[Bench],
 ) -> None:
     bench = bench_type({"group.initial.rebalance.delay.ms": 3_000})
@@ -76,7 +76,7 @@ def test_an_empty_group_gathers_members_before_its_first_generation(
     assert len(first.result().members) == 2
 
 
-def test_gathering_ends_with_the_rebalance_time_out(bench_type: type[Bench]) -> None:
+def test_the_initial_delay_ends_at_the_rebalance_timeout(bench_type: type[Bench]) -> None:
     bench = bench_type({"group.initial.rebalance.delay.ms": 3_000})
     pendings = [bench.join(bench.request(rebalance_ms=10_000))]
     for _ in range(9):
@@ -87,7 +87,7 @@ def test_gathering_ends_with_the_rebalance_time_out(bench_type: type[Bench]) -> 
     assert all(pending.is_done for pending in pendings)
 
 
-def test_an_emptied_gathering_ends_at_once(bench_type: type[Bench]) -> None:
+def test_the_initial_delay_ends_when_all_members_leave(bench_type: type[Bench]) -> None:
     bench = bench_type({"group.initial.rebalance.delay.ms": 3_000})
     pending = bench.join()
     bench.coordinator.leave("g", "c-0001")
@@ -95,7 +95,7 @@ def test_an_emptied_gathering_ends_at_once(bench_type: type[Bench]) -> None:
     assert bench.state() == "Empty"
 
 
-def test_a_newcomer_is_sent_back_with_an_id_first(bench: Bench) -> None:
+def test_a_new_member_gets_its_id_first(bench: Bench) -> None:
     with pytest.raises(MemberIdRequiredError) as caught:
         bench.join(bench.request(require_member_id=True))
     member_id = caught.value.member_id
@@ -104,7 +104,7 @@ def test_a_newcomer_is_sent_back_with_an_id_first(bench: Bench) -> None:
     assert joined.member_id == member_id
 
 
-def test_a_rebalance_waits_for_ids_that_were_promised(bench: Bench) -> None:
+def test_a_rebalance_waits_for_pending_members(bench: Bench) -> None:
     with pytest.raises(MemberIdRequiredError):
         bench.join(bench.request(require_member_id=True, session_ms=7_000))
     waiting = bench.join()
@@ -114,7 +114,7 @@ def test_a_rebalance_waits_for_ids_that_were_promised(bench: Bench) -> None:
     assert [before, waiting.is_done] == [False, True]
 
 
-def test_a_promised_id_can_be_given_back_and_expires(bench: Bench) -> None:
+def test_a_pending_member_can_leave_and_expires(bench: Bench) -> None:
     with pytest.raises(MemberIdRequiredError) as caught:
         bench.join(bench.request(require_member_id=True))
     bench.coordinator.leave("g", caught.value.member_id)
@@ -123,23 +123,23 @@ def test_a_promised_id_can_be_given_back_and_expires(bench: Bench) -> None:
         bench.join(bench.request(caught.value.member_id))
 
 
-def test_a_member_that_does_not_rejoin_is_left_behind(bench: Bench) -> None:
+def test_a_member_that_does_not_rejoin_is_removed(bench: Bench) -> None:
     old = bench.stable()[0]
-    newcomer = bench.join()
+    new_member = bench.join()
     for _ in range(6):
-        before = newcomer.is_done
+        before = new_member.is_done
         with pytest.raises(RebalanceInProgressError):
             bench.coordinator.heartbeat("g", 1, old.member_id)
         bench.advance(9_999)
     assert not before
     bench.advance(6)
-    joined = newcomer.result()
+    joined = new_member.result()
     assert joined.is_leader and joined.generation == 2
     with pytest.raises(UnknownMemberError):
         bench.coordinator.heartbeat("g", joined.generation, old.member_id)
 
 
-def test_heartbeats_keep_a_member_and_silence_ends_it(bench: Bench) -> None:
+def test_a_member_without_heartbeats_is_removed(bench: Bench) -> None:
     member = bench.stable()[0]
     for _ in range(10):
         bench.advance(9_000)
@@ -152,7 +152,7 @@ def test_heartbeats_keep_a_member_and_silence_ends_it(bench: Bench) -> None:
         bench.coordinator.heartbeat("g", 1, member.member_id)
 
 
-def test_a_heartbeat_tells_of_a_rebalance_and_of_a_wrong_generation(bench: Bench) -> None:
+def test_a_heartbeat_reports_a_rebalance_and_a_wrong_generation(bench: Bench) -> None:
     member = bench.stable()[0]
     with pytest.raises(IllegalGenerationError):
         bench.coordinator.heartbeat("g", 0, member.member_id)
@@ -161,13 +161,13 @@ def test_a_heartbeat_tells_of_a_rebalance_and_of_a_wrong_generation(bench: Bench
         bench.coordinator.heartbeat("g", 1, member.member_id)
 
 
-def test_a_heartbeat_is_fine_while_the_leader_assigns(bench: Bench) -> None:
+def test_a_heartbeat_succeeds_while_the_leader_assigns(bench: Bench) -> None:
     joined = bench.join().result()
     bench.coordinator.heartbeat("g", 1, joined.member_id)
     assert bench.state() == "CompletingRebalance"
 
 
-def test_a_member_that_waits_does_not_lose_its_session(bench: Bench) -> None:
+def test_a_waiting_member_keeps_its_session(bench: Bench) -> None:
     first = bench.stable()[0]
     second = bench.join()
     leader = bench.join(bench.request(first.member_id)).result()
@@ -195,25 +195,25 @@ def test_leaving_starts_a_rebalance_and_the_last_one_empties_the_group(bench: Be
         bench.coordinator.leave("g", follower.member_id)
 
 
-def test_who_waits_hears_when_its_group_changes(bench: Bench) -> None:
+def test_waiting_members_get_an_error_when_the_group_changes(bench: Bench) -> None:
     leader = bench.stable()[0]
-    newcomer = bench.join()
+    new_member = bench.join()
     leader = bench.join(bench.request(leader.member_id)).result()
-    waiting = bench.sync(newcomer.result())
+    waiting = bench.sync(new_member.result())
     bench.join()
     assert isinstance(waiting.error, RebalanceInProgressError)
     with pytest.raises(RebalanceInProgressError):
         bench.sync(leader)
 
 
-def test_whoever_leaves_while_waiting_hears_it(bench: Bench) -> None:
+def test_a_member_that_leaves_while_it_waits_gets_an_error(bench: Bench) -> None:
     bench.stable()
-    newcomer = bench.join()
+    new_member = bench.join()
     bench.coordinator.leave("g", "c-0002")
-    assert isinstance(newcomer.error, UnknownMemberError)
+    assert isinstance(new_member.error, UnknownMemberError)
 
 
-def test_a_member_that_never_asks_for_its_share_has_to_go(bench: Bench) -> None:
+def test_a_member_that_never_syncs_is_removed(bench: Bench) -> None:
     first = bench.stable()[0]
     lazy = bench.join(bench.request(session_ms=1_000_000))
     leader = bench.join(bench.request(first.member_id, session_ms=1_000_000)).result()
@@ -227,7 +227,7 @@ def test_a_member_that_never_asks_for_its_share_has_to_go(bench: Bench) -> None:
         bench.coordinator.heartbeat("g", 2, lazy.result().member_id)
 
 
-def test_a_leader_that_never_assigns_has_to_go(bench: Bench) -> None:
+def test_a_leader_that_never_assigns_is_removed(bench: Bench) -> None:
     first = bench.stable()[0]
     second = bench.join(bench.request(session_ms=1_000_000))
     bench.join(bench.request(first.member_id, session_ms=1_000_000)).result()
@@ -238,7 +238,7 @@ def test_a_leader_that_never_assigns_has_to_go(bench: Bench) -> None:
     assert bench.join(bench.request(second.result().member_id)).result().is_leader
 
 
-def test_a_newcomer_that_gave_up_is_forgotten_after_five_minutes(bench: Bench) -> None:
+def test_a_new_member_that_gave_up_is_removed_after_five_minutes(bench: Bench) -> None:
     member = bench.stable()[0]
     request = bench.request(member.member_id, session_ms=1_000_000, rebalance_ms=1_000_000)
     again = bench.join(request).result()
@@ -248,33 +248,33 @@ def test_a_newcomer_that_gave_up_is_forgotten_after_five_minutes(bench: Bench) -
     assert isinstance(ghost.error, UnknownMemberError)
 
 
-def test_joining_again_unchanged_tells_a_follower_its_generation(bench: Bench) -> None:
+def test_a_follower_that_rejoins_unchanged_gets_its_generation(bench: Bench) -> None:
     _, follower = bench.stable(2)
     again = bench.join(bench.request(follower.member_id)).result()
     assert again == follower
     assert bench.state() == "Stable"
 
 
-def test_joining_again_with_other_topics_starts_a_rebalance(bench: Bench) -> None:
+def test_rejoining_with_other_topics_starts_a_rebalance(bench: Bench) -> None:
     _, follower = bench.stable(2)
     again = bench.join(bench.request(follower.member_id, topics=("t", "u")))
     assert not again.is_done
     assert bench.state() == "PreparingRebalance"
 
 
-def test_the_leader_starts_a_rebalance_by_joining_again(bench: Bench) -> None:
+def test_the_leader_starts_a_rebalance_by_rejoining(bench: Bench) -> None:
     leader, _ = bench.stable(2)
     assert not bench.join(bench.request(leader.member_id)).is_done
     assert bench.state() == "PreparingRebalance"
 
 
-def test_a_lost_join_answer_is_given_again(bench: Bench) -> None:
+def test_a_repeated_join_gets_the_same_result(bench: Bench) -> None:
     joined = bench.join().result()
     assert bench.join(bench.request(joined.member_id)).result() == joined
     assert bench.state() == "CompletingRebalance"
 
 
-def test_a_second_call_waits_for_the_same_answer(bench: Bench) -> None:
+def test_a_repeated_request_waits_for_the_same_result(bench: Bench) -> None:
     bench.stable()
     first = bench.join(bench.request(require_member_id=False))
     second = bench.join(bench.request("c-0002"))
@@ -284,7 +284,7 @@ def test_a_second_call_waits_for_the_same_answer(bench: Bench) -> None:
     assert bench.sync(leader).is_done
 
 
-def test_a_sync_in_stable_gives_the_share_again(bench: Bench) -> None:
+def test_a_sync_in_stable_returns_the_assignment_again(bench: Bench) -> None:
     leader = bench.stable()[0]
     once = bench.sync(leader).result()
     assert bench.sync(leader).result() == once
@@ -307,7 +307,7 @@ def sync_with(bench: Bench, joined: JoinResult, kind: str | None, name: str | No
     )
 
 
-def test_a_sync_about_another_protocol_is_refused(bench: Bench) -> None:
+def test_a_sync_with_another_protocol_is_rejected(bench: Bench) -> None:
     joined = bench.join().result()
     with pytest.raises(InconsistentProtocolError):
         sync_with(bench, joined, "connect", None)
@@ -316,7 +316,7 @@ def test_a_sync_about_another_protocol_is_refused(bench: Bench) -> None:
     sync_with(bench, joined, "consumer", "range")
 
 
-def test_a_sync_of_another_generation_is_refused(bench: Bench) -> None:
+def test_a_sync_of_another_generation_is_rejected(bench: Bench) -> None:
     joined = bench.join().result()
     with pytest.raises(IllegalGenerationError):
         bench.sync(joined._replace(generation=7))
@@ -333,7 +333,7 @@ def test_a_sync_of_another_generation_is_refused(bench: Bench) -> None:
         ([("a", "b", "c"), ("c", "b"), ("b", "c")], "b"),  # "a" is not shared by all
     ],
 )
-def test_the_protocol_is_chosen_by_vote_among_those_that_all_have(
+def test_the_protocol_is_chosen_by_vote_among_the_common_ones(
     bench_type: type[Bench], offers: list[tuple[str, ...]], chosen: str
 ) -> None:
     bench = bench_type({"group.initial.rebalance.delay.ms": 1_000})
@@ -342,7 +342,7 @@ def test_the_protocol_is_chosen_by_vote_among_those_that_all_have(
     assert {pending.result().protocol_name for pending in pendings} == {chosen}
 
 
-def test_a_member_without_a_common_protocol_is_not_let_in(bench: Bench) -> None:
+def test_a_member_without_a_common_protocol_is_rejected(bench: Bench) -> None:
     bench.stable()
     with pytest.raises(InconsistentProtocolError):
         bench.join(bench.request(protocols=("sticky",)))
@@ -357,13 +357,13 @@ def test_a_member_without_a_common_protocol_is_not_let_in(bench: Bench) -> None:
     assert bench.state() == "Stable"
 
 
-def test_a_member_alone_may_change_its_protocol(bench: Bench) -> None:
+def test_a_single_member_may_change_its_protocol(bench: Bench) -> None:
     member = bench.stable()[0]
     again = bench.join(bench.request(member.member_id, protocols=("sticky",))).result()
     assert again.protocol_name == "sticky"
 
 
-def test_a_full_group_lets_nobody_in_but_keeps_its_members(bench_type: type[Bench]) -> None:
+def test_a_full_group_rejects_new_members_and_keeps_its_own(bench_type: type[Bench]) -> None:
     bench = bench_type({"group.max.size": 2})
     leader, follower = bench.stable(2)
     with pytest.raises(GroupFullError):
@@ -372,11 +372,11 @@ def test_a_full_group_lets_nobody_in_but_keeps_its_members(bench_type: type[Benc
     assert bench.join(bench.request(follower.member_id)).is_done
 
 
-def test_a_failed_write_is_told_to_all_and_tried_again_by_a_rebalance(bench: Bench) -> None:
+def test_a_failed_write_fails_all_syncs_and_starts_a_rebalance(bench: Bench) -> None:
     leader = bench.stable()[0]
-    newcomer = bench.join()
+    new_member = bench.join()
     leader = bench.join(bench.request(leader.member_id)).result()
-    waiting = bench.sync(newcomer.result())
+    waiting = bench.sync(new_member.result())
     bench.log.is_broken = True
     answer = bench.sync(leader)
     assert isinstance(answer.error, StorageError)
@@ -384,7 +384,7 @@ def test_a_failed_write_is_told_to_all_and_tried_again_by_a_rebalance(bench: Ben
     assert bench.state() == "PreparingRebalance"
     bench.log.is_broken = False
     pendings = [
-        bench.join(bench.request(joined.member_id)) for joined in (leader, newcomer.result())
+        bench.join(bench.request(joined.member_id)) for joined in (leader, new_member.result())
     ]
     answers = [bench.sync(pending.result()) for pending in pendings]
     assert all(answer.is_done for answer in answers)

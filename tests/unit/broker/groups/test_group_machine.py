@@ -1,14 +1,14 @@
-"""Random members, random time, random restarts: what holds for a group whatever happens.
+"""Invariants of a group under random members, time and restarts.
 
-Six clients join, sync, beat, commit, leave and crash in any order; two of them are static. The
-disk may fail and the broker may restart between any two steps. Checked all the while:
+Six clients join, sync, send heartbeats, commit, leave and crash in any order; two of them are
+static. The disk may fail and the broker may restart between any two steps. Checked after each step:
 
 - a generation has one leader, and generations never go down while the broker runs;
 - in Stable, after honest assignments, every partition of a subscribed topic has exactly one owner,
-  and nobody owns a partition of a topic that it did not subscribe to;
-- every open `Deferred` has a deadline that the timers know of, and time alone settles all of them;
-- committed offsets are what the last accepted commit said, also after a restart, and nobody but an
-  owner got one accepted.
+  and no member owns a partition of a topic that it did not subscribe to;
+- every open `Deferred` has a deadline with a timer, and time alone completes all of them;
+- committed offsets are those of the last accepted commit, also after a restart, and only commits of
+  owners are accepted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Client:
     owned: frozenset[TopicPartition] = field(default_factory=frozenset)
 
     def forget(self) -> None:
-        """What a crashed process does, or one that was told that it is unknown."""
+        """What a process does after a crash, or after UnknownMemberError."""
         self.member_id = ""
         self.join = self.sync = self.joined = None
         self.owned = frozenset()

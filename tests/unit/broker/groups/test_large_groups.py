@@ -1,4 +1,4 @@
-"""Groups of thousands: what a request costs does not grow with the group, and all is bounded."""
+"""Groups of thousands: the cost of a request does not grow with the group; memory is bounded."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_leaving_and_expiry_cost_the_same_for_each_member() -> None:
     _assert_linear(expire)
 
 
-def test_static_members_that_come_back_cost_the_same_for_each_member() -> None:
+def test_returning_static_members_cost_the_same_for_each_member() -> None:
     def cost(count: int) -> float:
         bench = _gathering()
         for number in range(count):
@@ -124,7 +124,7 @@ def test_static_members_that_come_back_cost_the_same_for_each_member() -> None:
     _assert_linear(cost)
 
 
-def test_the_answers_of_a_rebalance_leave_some_at_a_time() -> None:
+def test_the_results_of_a_rebalance_complete_some_at_a_time() -> None:
     bench = _gathering()
     count = 3 * COMPLETED_AT_ONCE
     pendings = _join_all(bench, count)
@@ -139,8 +139,8 @@ def test_the_answers_of_a_rebalance_leave_some_at_a_time() -> None:
     assert done[-1] == count
 
 
-def test_static_members_that_stay_away_are_not_looked_at_a_thousand_times_a_second() -> None:
-    """The rebalance began anew after its time-out, which may be one millisecond."""
+def test_absent_static_members_are_not_checked_a_thousand_times_a_second() -> None:
+    """The rebalance restarted after its time-out, which may be one millisecond."""
     bench = Bench()
 
     def join(instance: str, member_id: str = "") -> Deferred[JoinResult]:
@@ -166,7 +166,7 @@ def test_static_members_that_stay_away_are_not_looked_at_a_thousand_times_a_seco
     assert looks < 100
 
 
-def test_a_full_group_takes_no_promise_either() -> None:
+def test_a_full_group_accepts_no_pending_member() -> None:
     bench = Bench({"group.max.size": 2})
     for _ in range(2):
         with pytest.raises(MemberIdRequiredError):
@@ -175,7 +175,7 @@ def test_a_full_group_takes_no_promise_either() -> None:
         bench.join(bench.request(require_member_id=True))
 
 
-def test_a_member_with_too_much_metadata_is_refused() -> None:
+def test_a_member_with_too_much_metadata_is_rejected() -> None:
     bench = Bench({"group.member.metadata.max.bytes": 2000})
     big = JoinRequest(group_id="g", protocols=(MemberProtocol("range", bytes(2000)),))
     with pytest.raises(GroupMetadataTooLargeError, match=r"group\.member\.metadata\.max\.bytes"):
@@ -200,7 +200,7 @@ def test_the_metadata_of_a_group_and_of_all_groups_is_bounded() -> None:
     assert 2 <= joined <= 2 * limit // MEMBER_BYTES
 
 
-def test_members_that_leave_make_room() -> None:
+def test_members_that_leave_release_memory() -> None:
     bench = Bench({"groups.metadata.max.bytes": 2 * MEMBER_BYTES})
     for _ in range(20):
         joined = bench.join().result()
@@ -208,7 +208,7 @@ def test_members_that_leave_make_room() -> None:
         bench.coordinator.leave("g", joined.member_id)
 
 
-def test_an_assignment_that_is_too_large_is_refused_and_the_group_goes_on() -> None:
+def test_an_assignment_that_is_too_large_is_rejected_and_the_group_continues() -> None:
     bench = Bench({"group.metadata.max.bytes": 10_000})
     joined = bench.join().result()
     sync = SyncRequest(
@@ -235,7 +235,7 @@ def test_the_number_of_groups_is_bounded() -> None:
     bench.commit({TopicPartition("t", 0): 1}, group="c")
 
 
-def test_committed_offsets_are_bounded_and_known_ones_can_still_be_moved() -> None:
+def test_committed_offsets_are_bounded_and_existing_ones_can_still_change() -> None:
     bench = Bench({"offsets.max.bytes": 2000})
     with pytest.raises(TooManyOffsetsError, match=r"offsets\.max\.bytes"):
         for number in range(100):
@@ -247,19 +247,19 @@ def test_committed_offsets_are_bounded_and_known_ones_can_still_be_moved() -> No
     bench.commit({TopicPartition("t", 9): 1})
 
 
-def test_commits_for_what_others_own_are_judged_without_a_look_at_each_member() -> None:
+def test_commits_of_foreign_partitions_are_checked_without_a_scan_of_all_members() -> None:
     bench, results = _stable(200)
     joined = results[0]
     offsets = {TopicPartition("t", number): OffsetAndMetadata(1) for number in range(2000)}
     request = CommitRequest(
         group_id="g", offsets=offsets, member_id=joined.member_id, generation=joined.generation
     )
-    refused = bench.coordinator.try_commit_offsets(request)
-    assert len(refused) == 2000
-    assert all(isinstance(error, NotOwnerError) for error in refused.values())
+    errors = bench.coordinator.try_commit_offsets(request)
+    assert len(errors) == 2000
+    assert all(isinstance(error, NotOwnerError) for error in errors.values())
 
 
-def test_a_look_for_expired_offsets_goes_through_some_groups_at_a_time() -> None:
+def test_the_expiry_of_offsets_checks_some_groups_at_a_time() -> None:
     bench = Bench({"offsets.retention.minutes": 1})
     count = 2 * GROUPS_AT_ONCE + 1
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Committed offsets: what is kept, what is refused, what grows old."""
+"""Committed offsets: storage, validation and expiry."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def test_offsets_are_kept_per_group() -> None:
     store.put("h", {T0: OffsetAndMetadata(9)})
     store.put("g", {T0: OffsetAndMetadata(3)})
     assert store.fetch("g", [T0, T1]) == {T0: OffsetAndMetadata(3), T1: None}
-    assert store.fetch("nobody", [T0]) == {T0: None}
+    assert store.fetch("unknown", [T0]) == {T0: None}
     store.delete("h", [T0, T1])
     store.delete("h", [T0])
     assert store.groups() == ["g"]
     assert not store.has_offsets("h")
 
 
-def test_what_is_handed_out_cannot_change_the_store() -> None:
+def test_returned_offsets_are_a_copy() -> None:
     store = CommittedOffsets()
     store.put("g", {T0: OffsetAndMetadata(1)})
     store.of_group("g").clear()
     assert store.has_offsets("g")
 
 
-def test_records_say_what_was_committed() -> None:
+def test_commit_records_round_trip() -> None:
     value = OffsetAndMetadata(5, 2, "note", 77)
     ((key, data),) = commit_records("g|h", {T1: value})
     assert decode_key(key) == OffsetKey("g|h", "t", 1)
@@ -64,7 +64,7 @@ def test_metadata_is_limited_in_bytes() -> None:
         (TopicPartition("t" * 40_000, 0), OffsetAndMetadata(1)),
     ],
 )
-def test_what_could_not_be_read_back_is_refused(
+def test_offsets_that_cannot_be_stored_are_rejected(
     partition: TopicPartition, value: OffsetAndMetadata
 ) -> None:
     assert isinstance(offset_error(partition, value, 4096), DataError)

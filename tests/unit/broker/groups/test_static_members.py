@@ -1,4 +1,4 @@
-"""Static members: they come back to their place, and only one at a time runs under a name."""
+"""Static members: they return under a new id, and only one uses an instance id at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def share(bench: Bench, joined: JoinResult) -> tuple[TopicPartition, ...]:
     return decode_assignment(bench.sync(joined).result().assignment).partitions
 
 
-def test_a_static_member_comes_back_without_a_rebalance(bench: Bench) -> None:
+def test_a_static_member_returns_without_a_rebalance(bench: Bench) -> None:
     leader, follower = static_pair(bench)
     before = share(bench, follower)
     back = bench.join(bench.request(instance="i2")).result()
@@ -57,7 +57,7 @@ def test_a_returning_static_leader_does_not_assign_again(bench: Bench) -> None:
     assert bench.state() == "Stable"
 
 
-def test_a_static_member_that_comes_back_with_other_topics_is_given_them(bench: Bench) -> None:
+def test_a_static_member_that_returns_with_other_topics_gets_them(bench: Bench) -> None:
     static_pair(bench)
     back = bench.join(bench.request(instance="i2", topics=("u",)))
     assert not back.is_done
@@ -76,7 +76,7 @@ def test_a_static_member_that_gave_up_a_topic_of_others_does_not_keep_its_partit
     assert bench.state() == "PreparingRebalance"
 
 
-def test_a_static_member_that_comes_back_during_a_rebalance_fences_the_old_one(
+def test_a_static_member_that_returns_during_a_rebalance_fences_its_old_id(
     bench: Bench,
 ) -> None:
     leader, _ = static_pair(bench)
@@ -88,7 +88,7 @@ def test_a_static_member_that_comes_back_during_a_rebalance_fences_the_old_one(
     assert new.result().generation == 3
 
 
-def test_a_static_member_that_comes_back_while_the_leader_assigns(bench: Bench) -> None:
+def test_a_static_member_that_returns_while_the_leader_assigns(bench: Bench) -> None:
     first = bench.join(bench.request(instance="i1")).result()
     second = bench.join(bench.request(instance="i2"))
     bench.join(bench.request(first.member_id, instance="i1")).result()
@@ -99,7 +99,7 @@ def test_a_static_member_that_comes_back_while_the_leader_assigns(bench: Bench) 
     assert not back.is_done
 
 
-def test_a_rebalance_ends_with_a_silent_static_member_still_in_its_place(bench: Bench) -> None:
+def test_a_rebalance_keeps_an_absent_static_member(bench: Bench) -> None:
     first = bench.join(bench.request(instance="i1", rebalance_ms=2_000)).result()
     second = bench.join(bench.request(instance="i2", rebalance_ms=2_000))
     request = bench.request(first.member_id, instance="i1", rebalance_ms=2_000)
@@ -112,7 +112,7 @@ def test_a_rebalance_ends_with_a_silent_static_member_still_in_its_place(bench: 
     bench.sync(again.result())
     bench.advance(1_999)
     assert bench.state() == "Stable"
-    bench.advance(1)  # it has not asked for its share in time
+    bench.advance(1)  # it has not synced in time
     assert bench.state() == "PreparingRebalance"
 
 
@@ -126,7 +126,7 @@ def test_a_static_member_leaves_by_its_instance_id(bench: Bench) -> None:
         bench.coordinator.leave("g", "stranger", "i1")
 
 
-def test_only_silent_static_members_keep_a_rebalance_open_until_they_expire(
+def test_absent_static_members_keep_a_rebalance_open_until_they_expire(
     bench: Bench,
 ) -> None:
     first = bench.join(bench.request(instance="i1", rebalance_ms=2_000)).result()
@@ -139,7 +139,7 @@ def test_only_silent_static_members_keep_a_rebalance_open_until_they_expire(
     assert bench.state() == "Empty"
 
 
-def test_a_static_member_that_came_back_before_its_sync_asks_for_its_share_in_time(
+def test_a_static_member_that_returned_before_its_sync_syncs_in_time(
     bench: Bench,
 ) -> None:
     first = bench.join(bench.request(instance="i1")).result()
@@ -155,7 +155,7 @@ def test_a_static_member_that_came_back_before_its_sync_asks_for_its_share_in_ti
     assert bench.state() == "Stable"
 
 
-def test_a_static_newcomer_that_came_back_waits_as_long_as_the_rebalance_takes(
+def test_a_new_static_member_that_returned_waits_for_the_whole_rebalance(
     bench: Bench,
 ) -> None:
     member = bench.stable()[0]

@@ -1,7 +1,7 @@
-"""Offsets that are committed inside transactions: when they count, and which of two does.
+"""Offsets committed inside transactions: when they count, and which of several counts.
 
-One rule says it all: of all records for a partition that count, the last one in the log wins. What
-the broker says must be the same before and after a restart, so every test asks both.
+Of all records for a partition that count, the last one in the log wins. The result must be the same
+before and after a restart, so every test checks both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check(bench: TransactionBench, expected: dict[TopicPartition, int], group: s
     assert again.committed(group) == expected, "after a restart"
 
 
-def test_they_count_when_the_transaction_commits(bench: TransactionBench) -> None:
+def test_offsets_count_when_the_transaction_commits(bench: TransactionBench) -> None:
     producer = sent(bench, "a", 5)
     check(bench, {})
     assert bench.broker.group_coordinator.has_pending_commit("g", T1)
@@ -57,7 +57,7 @@ def test_they_count_when_the_transaction_commits(bench: TransactionBench) -> Non
     check(bench, {T1: 5})
 
 
-def test_they_never_count_when_it_aborts(bench: TransactionBench) -> None:
+def test_offsets_never_count_when_the_transaction_aborts(bench: TransactionBench) -> None:
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
     end(bench, producer, "a", commit=False)
@@ -65,7 +65,7 @@ def test_they_never_count_when_it_aborts(bench: TransactionBench) -> None:
     check(bench, {T1: 1})
 
 
-def test_they_never_count_when_it_runs_into_its_time_out(bench: TransactionBench) -> None:
+def test_offsets_never_count_when_the_transaction_times_out(bench: TransactionBench) -> None:
     sent(bench, "a", 5)
     bench.advance(TIMEOUT_MS)
     bench.settle()
@@ -74,7 +74,7 @@ def test_they_never_count_when_it_runs_into_its_time_out(bench: TransactionBench
     check(bench, {})
 
 
-def test_those_of_an_open_transaction_survive_a_restart(bench: TransactionBench) -> None:
+def test_offsets_of_an_open_transaction_survive_a_restart(bench: TransactionBench) -> None:
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
     for again in (bench.after_kill(), bench.after_crash()):
@@ -84,7 +84,7 @@ def test_those_of_an_open_transaction_survive_a_restart(bench: TransactionBench)
         check(again, {T1: 5})
 
 
-def test_those_of_a_decided_transaction_count_after_a_restart(bench: TransactionBench) -> None:
+def test_offsets_of_a_decided_transaction_count_after_a_restart(bench: TransactionBench) -> None:
     producer = sent(bench, "a", 5)
     bench.end(producer, name="a")
     bench.sync("__transaction_state")
@@ -159,7 +159,9 @@ def test_groups_in_several_partitions_of_the_table(bench: TransactionBench) -> N
             check(each, {T1: number}, group)
 
 
-def test_offsets_that_are_deleted_do_not_come_back_at_the_end(bench: TransactionBench) -> None:
+def test_deleted_offsets_do_not_return_when_the_transaction_commits(
+    bench: TransactionBench,
+) -> None:
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
     bench.broker.group_coordinator.delete_offsets("g", [T1])
@@ -168,7 +170,9 @@ def test_offsets_that_are_deleted_do_not_come_back_at_the_end(bench: Transaction
     check(bench, {})
 
 
-def test_a_group_that_is_deleted_does_not_come_back_at_the_end(bench: TransactionBench) -> None:
+def test_a_deleted_group_does_not_return_when_the_transaction_commits(
+    bench: TransactionBench,
+) -> None:
     bench.commit_offsets({T1: 1})
     producer = sent(bench, "a", 5)
     bench.broker.group_coordinator.delete("g")
@@ -177,7 +181,7 @@ def test_a_group_that_is_deleted_does_not_come_back_at_the_end(bench: Transactio
     assert bench.broker.group_coordinator.list_groups() == []
 
 
-def test_a_topic_that_is_deleted_and_made_anew_has_no_old_offsets(bench: TransactionBench) -> None:
+def test_a_recreated_topic_has_no_old_offsets(bench: TransactionBench) -> None:
     producer = sent(bench, "a", 5)
     bench.broker.delete_topic(CONTEXT, "t").result()
     bench.broker.create_topic(CONTEXT, "t", 2).result()
@@ -185,7 +189,7 @@ def test_a_topic_that_is_deleted_and_made_anew_has_no_old_offsets(bench: Transac
     check(bench, {})
 
 
-def test_what_is_about_to_be_committed_does_not_expire_before(bench: TransactionBench) -> None:
+def test_offsets_of_open_transactions_do_not_expire(bench: TransactionBench) -> None:
     bench.commit_offsets({T0: 1, T1: 1})
     bench.settle()
     week_ms = bench.broker.settings.offsets_retention_ms
@@ -198,18 +202,18 @@ def test_what_is_about_to_be_committed_does_not_expire_before(bench: Transaction
     check(bench, {T1: 5})
 
 
-def test_a_refused_offset_leaves_the_others_in_peace(bench: TransactionBench) -> None:
+def test_a_rejected_offset_does_not_affect_the_others(bench: TransactionBench) -> None:
     producer = bench.begun(bench.offsets_partition(), name="a")
     request = CommitRequest(
         group_id="g", offsets={T0: OffsetAndMetadata(-5), T1: OffsetAndMetadata(5)}
     )
-    refused = bench.broker.group_coordinator.try_commit_in_transaction(request, producer)
-    assert list(refused) == [T0]
+    errors = bench.broker.group_coordinator.try_commit_in_transaction(request, producer)
+    assert list(errors) == [T0]
     end(bench, producer, "a")
     check(bench, {T1: 5})
 
 
-def test_who_is_no_member_of_the_generation_commits_nothing(bench: TransactionBench) -> None:
+def test_a_member_of_another_generation_commits_nothing(bench: TransactionBench) -> None:
     producer = bench.begun(bench.offsets_partition(), name="a")
     request = CommitRequest(
         group_id="g", offsets={T1: OffsetAndMetadata(5)}, member_id="gone", generation=3
@@ -220,7 +224,7 @@ def test_who_is_no_member_of_the_generation_commits_nothing(bench: TransactionBe
     check(bench, {})
 
 
-def test_offsets_need_a_transaction_that_knows_of_them(bench: TransactionBench) -> None:
+def test_offsets_need_a_transaction_with_their_partition(bench: TransactionBench) -> None:
     producer = bench.begun(T0, name="a")
     with pytest.raises(InvalidTransactionStateError):
         bench.send_offsets(producer, {T1: 5})

@@ -1,4 +1,4 @@
-"""The transaction coordinator on a disk that is watched, cut off, filled up and made to fail."""
+"""The transaction coordinator on a simulated disk that loses power, fills up and fails."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def bench() -> TransactionBench:
     return TransactionBench()
 
 
-# -- nothing is said before it is on disk --------------------------------------------------------
+# -- every reply follows its record on disk -----------------------------------------------------
 
 
-def test_a_producer_hears_of_its_epoch_when_it_is_on_disk(bench: TransactionBench) -> None:
+def test_the_reply_to_init_follows_the_record_on_disk(bench: TransactionBench) -> None:
     asked = bench.init()
     assert not asked.is_done
     with pytest.raises(ConcurrentTransactionsError):
@@ -64,7 +64,7 @@ def test_a_producer_hears_of_its_epoch_when_it_is_on_disk(bench: TransactionBenc
     assert bench.after_crash().producer() == (0, 1)
 
 
-def test_a_partition_is_added_when_that_is_on_disk(bench: TransactionBench) -> None:
+def test_the_reply_to_add_partitions_follows_the_record_on_disk(bench: TransactionBench) -> None:
     producer = bench.producer()
     asked = bench.add(producer, T0)
     assert (asked.is_done, bench.state()) == (False, S.ONGOING)
@@ -81,7 +81,7 @@ def test_a_partition_is_added_when_that_is_on_disk(bench: TransactionBench) -> N
     assert bench.after_crash().state() is S.ONGOING
 
 
-def test_a_write_does_not_overtake_the_answer_that_allows_it(bench: TransactionBench) -> None:
+def test_an_append_before_the_reply_to_add_partitions_is_rejected(bench: TransactionBench) -> None:
     """The last transaction is committed once more after a crash that takes the new one from the
     table: what was written for the new one would be committed with it."""
     producer = bench.begun(T0)
@@ -98,7 +98,7 @@ def test_a_write_does_not_overtake_the_answer_that_allows_it(bench: TransactionB
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers_follow_the_decision_and_the_answer_follows_the_markers(
+def test_the_decision_the_markers_and_the_reply_reach_the_disk_in_this_order(
     bench: TransactionBench, commit: bool
 ) -> None:
     producer = bench.begun(T0, U0)
@@ -138,7 +138,7 @@ def test_all_markers_of_a_transaction_share_one_group_commit(bench: TransactionB
     assert not ended.is_done
 
 
-def test_readers_of_committed_records_wait_for_the_end(bench: TransactionBench) -> None:
+def test_read_committed_readers_wait_for_the_end_of_a_transaction(bench: TransactionBench) -> None:
     producer = bench.begun(T0, T1)
     bench.send(producer, T0, b"a")
     bench.settle()
@@ -149,7 +149,9 @@ def test_readers_of_committed_records_wait_for_the_end(bench: TransactionBench) 
     assert bench.held_back() == []
 
 
-def test_transactions_follow_each_other_at_once(bench: TransactionBench) -> None:
+def test_a_transaction_may_begin_right_after_the_reply_of_the_last_one(
+    bench: TransactionBench,
+) -> None:
     producer = bench.producer()
     for number in range(6):
         bench.done(lambda: bench.add(producer, T0, U0))
@@ -167,7 +169,7 @@ def test_transactions_follow_each_other_at_once(bench: TransactionBench) -> None
 # -- who may ask ---------------------------------------------------------------------------------
 
 
-def test_time_outs_have_limits(bench: TransactionBench) -> None:
+def test_transaction_timeouts_have_limits(bench: TransactionBench) -> None:
     for timeout_ms in (0, -1, 900_001):
         with pytest.raises(InvalidTransactionTimeoutError):
             bench.init(timeout_ms=timeout_ms)
@@ -176,7 +178,7 @@ def test_time_outs_have_limits(bench: TransactionBench) -> None:
         bench.init("")
 
 
-def test_a_new_producer_aborts_what_the_old_one_left_open(bench: TransactionBench) -> None:
+def test_a_new_producer_aborts_the_open_transaction_of_the_old_one(bench: TransactionBench) -> None:
     old = bench.begun(T0)
     bench.send(old, T0, b"zombie")
     bench.settle()
@@ -201,7 +203,7 @@ def test_a_new_producer_aborts_what_the_old_one_left_open(bench: TransactionBenc
     assert bench.seen(T0) == [b"new"]
 
 
-def test_the_partitions_know_of_the_fence_themselves(bench: TransactionBench) -> None:
+def test_partitions_reject_the_epoch_of_a_fenced_producer(bench: TransactionBench) -> None:
     old = bench.begun(T0)
     bench.send(old, T0, b"1")
     bench.producer()
@@ -210,7 +212,7 @@ def test_the_partitions_know_of_the_fence_themselves(bench: TransactionBench) ->
         log.append(batch(b"2", producer=(*old, 1), transactional=True))
 
 
-def test_nobody_writes_outside_of_a_transaction(bench: TransactionBench) -> None:
+def test_an_append_outside_of_a_transaction_is_rejected(bench: TransactionBench) -> None:
     producer = bench.begun(T0)
     for stranger, tp in (
         (producer, T1),  # not added
@@ -225,15 +227,13 @@ def test_nobody_writes_outside_of_a_transaction(bench: TransactionBench) -> None
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
-def test_a_write_with_an_epoch_that_is_not_the_producers_is_refused(
-    bench: TransactionBench, shift: int
-) -> None:
+def test_an_append_with_another_epoch_is_rejected(bench: TransactionBench, shift: int) -> None:
     producer = bench.begun(T0)
     with pytest.raises(InvalidProducerEpochError):
         bench.transactions.check_append(producer._replace(epoch=producer.epoch + shift), T0)
 
 
-def test_an_answer_that_was_lost_is_given_again(bench: TransactionBench) -> None:
+def test_a_repeated_init_gets_the_same_reply(bench: TransactionBench) -> None:
     first = bench.producer()
     second = bench.producer(given=first)
     assert second == (first.producer_id, first.epoch + 1)
@@ -243,7 +243,7 @@ def test_an_answer_that_was_lost_is_given_again(bench: TransactionBench) -> None
         bench.init(given=first)
 
 
-def test_a_zombie_that_asks_for_an_epoch_stays_fenced_off(bench: TransactionBench) -> None:
+def test_a_zombie_that_asks_for_an_epoch_stays_fenced(bench: TransactionBench) -> None:
     zombie = bench.producer()
     owner = bench.producer()  # another process, which knows of no epoch
     with pytest.raises(ProducerFencedError):
@@ -251,7 +251,7 @@ def test_a_zombie_that_asks_for_an_epoch_stays_fenced_off(bench: TransactionBenc
     bench.done(lambda: bench.add(owner, T0))
 
 
-def test_two_names_never_share_a_producer_id(bench: TransactionBench) -> None:
+def test_two_transactional_ids_never_share_a_producer_id(bench: TransactionBench) -> None:
     ids = [bench.producer(f"tx{number}").producer_id for number in range(4)]
     again = bench.after_crash()
     ids += [again.producer(f"new{number}").producer_id for number in range(4)]
@@ -287,7 +287,7 @@ def test_a_producer_out_of_epochs_gets_a_new_id(bench: TransactionBench) -> None
     assert bench.after_crash().producer() == (again.producer_id, 1)
 
 
-def test_who_shows_the_last_epoch_does_not_hold_readers_back_for_ever(
+def test_a_producer_with_the_last_epoch_does_not_block_readers_for_ever(
     bench: TransactionBench,
 ) -> None:
     guessed = bench.producer()._replace(epoch=LAST_EPOCH)
@@ -302,7 +302,7 @@ def test_who_shows_the_last_epoch_does_not_hold_readers_back_for_ever(
 # -- time ----------------------------------------------------------------------------------------
 
 
-def test_an_open_transaction_runs_into_its_time_out(bench: TransactionBench) -> None:
+def test_an_open_transaction_is_aborted_at_its_timeout(bench: TransactionBench) -> None:
     producer = bench.begun(T0)
     bench.send(producer, T0, b"a")
     bench.advance(TIMEOUT_MS - 1)
@@ -315,7 +315,7 @@ def test_an_open_transaction_runs_into_its_time_out(bench: TransactionBench) -> 
         bench.add(producer, T0)
     with pytest.raises(ProducerFencedError):
         bench.end(producer)
-    back = bench.producer(given=producer)  # it may go on with a new epoch
+    back = bench.producer(given=producer)  # it may continue with a new epoch
     assert back == (producer.producer_id, producer.epoch + 1)
     bench.done(lambda: bench.add(back, T0))
     bench.send(back, T0, b"b")
@@ -323,7 +323,7 @@ def test_an_open_transaction_runs_into_its_time_out(bench: TransactionBench) -> 
     assert bench.seen(T0) == [b"b"]
 
 
-def test_more_partitions_do_not_make_more_time(bench: TransactionBench) -> None:
+def test_adding_partitions_does_not_extend_the_timeout(bench: TransactionBench) -> None:
     producer = bench.begun(T0)
     bench.advance(TIMEOUT_MS - 10)
     bench.done(lambda: bench.add(producer, T1))
@@ -332,7 +332,7 @@ def test_more_partitions_do_not_make_more_time(bench: TransactionBench) -> None:
     assert bench.state() is S.COMPLETE_ABORT
 
 
-def test_the_next_transaction_has_its_own_time(bench: TransactionBench) -> None:
+def test_each_transaction_has_its_own_timeout(bench: TransactionBench) -> None:
     producer = bench.begun(T0)
     bench.advance(TIMEOUT_MS - 10)
     bench.done(lambda: bench.end(producer))
@@ -344,7 +344,7 @@ def test_the_next_transaction_has_its_own_time(bench: TransactionBench) -> None:
     assert bench.state() is S.COMPLETE_ABORT
 
 
-def test_time_goes_on_while_the_broker_is_down(bench: TransactionBench) -> None:
+def test_the_timeout_includes_the_time_the_broker_was_down(bench: TransactionBench) -> None:
     bench.begun(T0)
     bench.clock.advance(TIMEOUT_MS - 100)
     again = bench.after_crash()
@@ -356,7 +356,7 @@ def test_time_goes_on_while_the_broker_is_down(bench: TransactionBench) -> None:
 
 
 @pytest.mark.parametrize("days", [-1, 1])
-def test_a_clock_that_was_put_right_gives_at_most_the_whole_time(
+def test_a_clock_set_back_extends_the_timeout_to_at_most_its_full_length(
     bench: TransactionBench, days: int
 ) -> None:
     bench.begun(T0)
@@ -367,7 +367,7 @@ def test_a_clock_that_was_put_right_gives_at_most_the_whole_time(
     assert again.state() is S.COMPLETE_ABORT
 
 
-def test_a_time_out_waits_for_a_change_that_is_on_its_way(bench: TransactionBench) -> None:
+def test_a_timeout_waits_for_a_change_in_flight(bench: TransactionBench) -> None:
     producer = bench.begun(T0)
     bench.advance(TIMEOUT_MS - 10)
     asked = bench.add(producer, T1)
@@ -381,7 +381,7 @@ def test_a_time_out_waits_for_a_change_that_is_on_its_way(bench: TransactionBenc
     assert bench.marker_count(T1) == 1
 
 
-def test_a_decision_is_not_overtaken_by_the_time_out(bench: TransactionBench) -> None:
+def test_a_decision_cancels_the_timeout(bench: TransactionBench) -> None:
     producer = bench.begun(T0)
     bench.send(producer, T0, b"a")
     bench.settle()
@@ -393,7 +393,7 @@ def test_a_decision_is_not_overtaken_by_the_time_out(bench: TransactionBench) ->
     assert (bench.state(), bench.seen(T0)) == (S.COMPLETE_COMMIT, [b"a"])
 
 
-def test_idle_producers_are_forgotten_and_busy_ones_are_not() -> None:
+def test_idle_transactional_ids_expire_and_active_ones_do_not() -> None:
     day_ms = 86_400_000
     bench = TransactionBench(settings={"transactional.id.expiration.ms": day_ms})
     idle = bench.producer("idle")
@@ -410,7 +410,7 @@ def test_idle_producers_are_forgotten_and_busy_ones_are_not() -> None:
     assert again.producer("busy") == (busy.producer_id, 1)
 
 
-def test_a_producer_that_slept_too_long_can_start_again(bench: TransactionBench) -> None:
+def test_an_expired_producer_can_start_again(bench: TransactionBench) -> None:
     """It shows an id that was forgotten meanwhile; all it wants is one that counts."""
     producer = bench.producer()
     bench.advance(8 * 86_400_000)
@@ -420,7 +420,7 @@ def test_a_producer_that_slept_too_long_can_start_again(bench: TransactionBench)
     bench.done(lambda: bench.add(again, T0))
 
 
-def test_a_full_disk_does_not_make_an_idle_producer_half_forgotten() -> None:
+def test_expiry_on_a_full_disk_is_all_or_nothing() -> None:
     day_ms = 86_400_000
     bench = TransactionBench(settings={"transactional.id.expiration.ms": day_ms})
     bench.producer()
@@ -470,7 +470,7 @@ FAULTS: list[tuple[Operation, str, int]] = [
 
 
 @pytest.mark.parametrize(("operation", "path", "error"), FAULTS)
-def test_whatever_the_disk_refuses_the_change_is_pursued(
+def test_a_change_is_retried_whichever_disk_operation_fails(
     operation: Operation, path: str, error: int
 ) -> None:
     clean = TransactionBench()
@@ -497,7 +497,7 @@ def test_whatever_the_disk_refuses_the_change_is_pursued(
             assert each.committed() == {T1: 11}, (skip, count)
 
 
-def test_who_asked_hears_of_a_failed_sync_and_the_change_goes_on(bench: TransactionBench) -> None:
+def test_a_failed_fsync_fails_the_reply_and_the_change_is_retried(bench: TransactionBench) -> None:
     producer = bench.begun(T0)
     bench.send(producer, T0, b"a")
     bench.settle()
@@ -514,7 +514,7 @@ def test_who_asked_hears_of_a_failed_sync_and_the_change_goes_on(bench: Transact
     assert bench.end(producer).is_done
 
 
-def test_what_the_table_does_not_take_has_not_happened(bench: TransactionBench) -> None:
+def test_a_change_that_the_table_rejects_has_not_happened(bench: TransactionBench) -> None:
     producer = bench.producer()
     bench.disk.fail_on("append", TABLE, error=errno.ENOSPC)
     with pytest.raises(StorageError):
@@ -552,7 +552,7 @@ def test_a_topic_is_deleted_in_the_middle_of_a_transaction(bench: TransactionBen
     assert bench.seen(T0) == [b"a"]
 
 
-def test_a_topic_is_deleted_while_the_decision_is_on_its_way(bench: TransactionBench) -> None:
+def test_a_topic_is_deleted_while_the_decision_is_in_flight(bench: TransactionBench) -> None:
     producer = bench.begun(T0, U0)
     asked = bench.end(producer)
     delete(bench, "u")
@@ -560,7 +560,7 @@ def test_a_topic_is_deleted_while_the_decision_is_on_its_way(bench: TransactionB
     assert asked.is_done
 
 
-def test_a_topic_is_deleted_while_its_marker_is_on_its_way(bench: TransactionBench) -> None:
+def test_a_topic_is_deleted_while_its_marker_is_in_flight(bench: TransactionBench) -> None:
     """Nobody would ever say that the marker is on disk: the producer waited for ever."""
     producer = bench.begun(T0, U0)
     asked = bench.end(producer)
@@ -574,7 +574,7 @@ def test_a_topic_is_deleted_while_its_marker_is_on_its_way(bench: TransactionBen
     bench.done(lambda: bench.add(producer, T0))
 
 
-def test_a_topic_is_made_anew_while_its_marker_is_on_its_way(bench: TransactionBench) -> None:
+def test_a_topic_is_recreated_while_its_marker_is_in_flight(bench: TransactionBench) -> None:
     producer = bench.begun(T0, U0)
     asked = bench.end(producer)
     bench.sync(TABLE)
@@ -585,7 +585,7 @@ def test_a_topic_is_made_anew_while_its_marker_is_on_its_way(bench: TransactionB
     assert (bench.seen(U0), bench.held_back()) == ([], [])
 
 
-def test_a_partition_is_opened_anew_while_its_marker_is_on_its_way(
+def test_a_partition_is_reopened_while_its_marker_is_in_flight(
     bench: TransactionBench,
 ) -> None:
     producer = bench.begun(T0)
@@ -602,7 +602,7 @@ def test_a_partition_is_opened_anew_while_its_marker_is_on_its_way(
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_the_table_is_opened_anew_while_a_change_is_on_its_way(
+def test_the_table_is_reopened_while_a_change_is_in_flight(
     bench: TransactionBench, partition: int
 ) -> None:
     run_inline(bench.broker.transactions_table.ensure())
@@ -623,7 +623,7 @@ def test_the_table_is_opened_anew_while_a_change_is_on_its_way(
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("rounds", range(4))
-def test_a_start_ends_what_was_decided(commit: bool, rounds: int) -> None:
+def test_a_start_completes_decided_transactions(commit: bool, rounds: int) -> None:
     bench = TransactionBench()
     producer = bench.begun(T0, U0)
     bench.send(producer, T0, b"a")
@@ -644,7 +644,7 @@ def test_a_start_ends_what_was_decided(commit: bool, rounds: int) -> None:
         assert again.producer().epoch > producer.epoch
 
 
-def test_a_start_with_a_disk_that_is_full_ends_it_later() -> None:
+def test_a_start_on_a_full_disk_completes_decided_transactions_later() -> None:
     bench = TransactionBench()
     producer = bench.begun(T0, U0)
     bench.send(producer, T0, b"a")
@@ -673,13 +673,13 @@ def orphaned(disk: SimulatedFiles) -> TransactionBench:
     return bench
 
 
-def test_an_open_transaction_that_nobody_knows_is_aborted() -> None:
+def test_an_open_transaction_that_the_table_does_not_know_is_aborted() -> None:
     again = orphaned(SimulatedFiles()).after_kill()
     again.settle()
     assert (again.seen(T0), again.held_back()) == ([b"plain"], [])
 
 
-def test_a_full_disk_does_not_keep_a_broker_with_an_orphan_from_starting() -> None:
+def test_a_broker_with_an_orphaned_transaction_starts_on_a_full_disk() -> None:
     disk = orphaned(SimulatedFiles()).disk.after_kill()
     disk.fail_on("append", "data/t-0", count=2, error=errno.ENOSPC)
     again = TransactionBench(disk)
@@ -689,7 +689,7 @@ def test_a_full_disk_does_not_keep_a_broker_with_an_orphan_from_starting() -> No
     assert (again.seen(T0), again.held_back()) == ([b"plain"], [])
 
 
-def test_the_abort_of_an_orphan_does_not_hit_the_next_transaction() -> None:
+def test_the_abort_of_an_orphan_does_not_abort_the_next_transaction() -> None:
     bench = TransactionBench()
     producer = bench.producer()
     log = bench.log(T0)
@@ -708,7 +708,7 @@ def test_the_abort_of_an_orphan_does_not_hit_the_next_transaction() -> None:
     assert again.seen(T0) == [b"kept"]
 
 
-def test_records_of_a_newer_release_are_passed_over() -> None:
+def test_records_of_a_newer_release_are_skipped() -> None:
     bench = TransactionBench()
     bench.producer("old")
     from strandlog.protocol.transaction_records import encode_key
@@ -721,13 +721,13 @@ def test_records_of_a_newer_release_are_passed_over() -> None:
     assert again.producer("new").epoch == 0
 
 
-def test_ever_new_transactional_ids_take_a_bounded_amount_of_memory() -> None:
+def test_transactional_ids_take_a_bounded_amount_of_memory() -> None:
     bench = TransactionBench(settings={"transactional.ids.max.bytes": 100_000})
     for number in range(3):
         bench.done(lambda number=number: bench.init(f"{number}" + "x" * 30_000))  # type: ignore[misc]
     with pytest.raises(TooManyTransactionalIdsError, match=r"transactional\.ids\.max\.bytes"):
         bench.init("y" * 30_000)
-    bench.done(lambda: bench.init("0" + "x" * 30_000))  # a known one goes on
+    bench.done(lambda: bench.init("0" + "x" * 30_000))  # a known id still works
     again = bench.after_crash()
     with pytest.raises(TooManyTransactionalIdsError):
         again.init("y" * 30_000)

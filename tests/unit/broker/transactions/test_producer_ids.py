@@ -1,4 +1,4 @@
-"""No producer id is assigned twice, whatever happens to the file that counts them."""
+"""No producer id is allocated twice, whatever happens to `producer-ids.json`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("producers", [3, BLOCK + 3])
-def test_a_new_producers_records_are_written_after_the_file_was_lost(
+def test_records_of_a_new_producer_are_written_after_the_id_file_was_lost(
     damage: Callable[[SimulatedFiles, str], None], producers: int
 ) -> None:
     disk = SimulatedFiles()
@@ -95,7 +95,7 @@ def test_a_new_producers_records_are_written_after_the_file_was_lost(
     assert broker.producer_ids.next() not in used
 
 
-def test_an_old_copy_of_the_file_is_noticed() -> None:
+def test_an_old_copy_of_the_id_file_is_reported() -> None:
     disk = SimulatedFiles()
     used_folder(disk)
     old = disk.read(PATH)
@@ -110,7 +110,7 @@ def test_an_old_copy_of_the_file_is_noticed() -> None:
     assert broker.producer_ids.next() > later
 
 
-def test_a_file_that_is_older_than_its_copy_is_noticed() -> None:
+def test_an_id_file_older_than_its_copy_is_reported() -> None:
     disk = SimulatedFiles()
     used_folder(disk)
     older = disk.read(PATH)
@@ -125,7 +125,7 @@ def test_a_file_that_is_older_than_its_copy_is_noticed() -> None:
     assert not open_broker(disk).problems
 
 
-def test_ids_that_only_the_log_or_a_silent_producer_has_are_not_assigned_again() -> None:
+def test_ids_known_only_to_the_log_or_a_silent_producer_are_not_allocated_again() -> None:
     """After the state of all producers has expired, twice, with the file lost each time."""
     disk, clock = SimulatedFiles(), FakeClock()
     used: list[int] = []
@@ -144,7 +144,7 @@ def test_ids_that_only_the_log_or_a_silent_producer_has_are_not_assigned_again()
         both(SimulatedFiles.remove)(disk, PATH)
 
 
-def test_ids_in_the_tail_that_recovery_reads_back_count() -> None:
+def test_ids_in_the_recovered_tail_count() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk, FakeClock(0))  # at this time only evidence helps
     broker.create_topic(CONTEXT, "t").result()
@@ -155,7 +155,7 @@ def test_ids_in_the_tail_that_recovery_reads_back_count() -> None:
     assert open_broker(killed, FakeClock(0)).producer_ids.next() > used[-1]
 
 
-def test_ids_that_only_the_transaction_table_has_count() -> None:
+def test_ids_known_only_to_the_transaction_table_count() -> None:
     bench = TransactionBench(clock=FakeClock(0))  # at this time only evidence helps
     producer_id, _ = bench.producer()
     killed = bench.disk.after_kill()
@@ -164,7 +164,7 @@ def test_ids_that_only_the_transaction_table_has_count() -> None:
     assert again.broker.producer_ids.next() > producer_id
 
 
-def test_an_id_that_a_client_made_up_is_not_assigned_to_another_one() -> None:
+def test_an_id_made_up_by_a_client_is_not_allocated_to_another() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()
@@ -180,7 +180,7 @@ def test_an_id_that_a_client_made_up_is_not_assigned_to_another_one() -> None:
     assert broker.producer_ids.next() == second + 2
 
 
-def test_a_new_folder_begins_at_0_and_reports_nothing() -> None:
+def test_a_new_folder_starts_at_0_and_reports_nothing() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     assert [broker.producer_ids.next() for _ in range(3)] == [0, 1, 2]
@@ -191,7 +191,7 @@ def test_a_new_folder_begins_at_0_and_reports_nothing() -> None:
     assert not broker.problems
 
 
-def test_a_full_disk_does_not_keep_a_folder_without_its_file_from_being_opened() -> None:
+def test_a_folder_without_its_id_file_opens_on_a_full_disk() -> None:
     disk = SimulatedFiles()
     used = used_folder(disk)
     both(SimulatedFiles.remove)(disk, PATH)
@@ -201,7 +201,7 @@ def test_a_full_disk_does_not_keep_a_folder_without_its_file_from_being_opened()
     assert broker.producer_ids.next() not in used
 
 
-def test_a_client_that_makes_up_ever_higher_ids_does_not_grow_the_problems() -> None:
+def test_ever_higher_made_up_ids_are_reported_once() -> None:
     broker = open_broker(SimulatedFiles())
     broker.create_topic(CONTEXT, "t").result()
     for turn in range(MOST_OF_A_KIND + 90):

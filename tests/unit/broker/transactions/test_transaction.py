@@ -1,4 +1,4 @@
-"""The rules of one transactional producer: every state against everything that can be asked."""
+"""States and transitions of one transactional producer: every request in every state."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_state_and_every_request(state: TransactionState, request_number: 
 
 
 @pytest.mark.parametrize("state", TABLE)
-def test_a_stranger_is_told_so_in_every_state(state: TransactionState) -> None:
+def test_a_request_of_another_producer_is_rejected_in_every_state(state: TransactionState) -> None:
     transaction = in_state(state)
     with pytest.raises(InvalidProducerIdMappingError):
         check_owner(transaction, "tx", ProducerIdentity(8, 3))
@@ -115,7 +115,9 @@ def test_a_first_partition_begins_a_transaction_and_others_join_it() -> None:
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
-def test_a_new_transaction_has_nothing_of_the_last_one(state: TransactionState) -> None:
+def test_a_new_transaction_starts_without_the_partitions_of_the_last_one(
+    state: TransactionState,
+) -> None:
     left_over = in_state(state, partitions=frozenset([P1]), started_ms=5)
     begun = with_partitions(left_over, [P0], NOW_MS)
     assert (begun.partitions, begun.started_ms) == (frozenset([P0]), NOW_MS)
@@ -136,7 +138,7 @@ def test_markers_go_to_every_partition_of_the_decision() -> None:
         assert done.identity == decided.identity
 
 
-def test_what_was_decided_is_completed_that_way() -> None:
+def test_a_transaction_completes_as_decided() -> None:
     commit = prepared(in_state(S.ONGOING), commit=True, now_ms=NOW_MS)
     abort = prepared(in_state(S.ONGOING), commit=False, now_ms=NOW_MS)
     assert (commit.is_commit, abort.is_commit) == (True, False)
@@ -148,7 +150,7 @@ def test_what_was_decided_is_completed_that_way() -> None:
 # -- epochs --------------------------------------------------------------------------------------
 
 
-def test_each_init_raises_the_epoch_and_forgets_the_transaction() -> None:
+def test_each_init_raises_the_epoch_and_clears_the_transaction() -> None:
     again = initialised(in_state(S.COMPLETE_ABORT), ME, 5_000, None, NOW_MS)
     assert again.identity == (7, 4)
     assert (again.state, again.timeout_ms, again.partitions) == (S.EMPTY, 5_000, frozenset())
@@ -158,7 +160,9 @@ def test_each_init_raises_the_epoch_and_forgets_the_transaction() -> None:
 @pytest.mark.parametrize(
     ("epoch", "is_out"), [(0, False), (LAST_EPOCH - 2, False), (LAST_EPOCH - 1, True)]
 )
-def test_the_last_epoch_is_kept_for_an_abort_by_us(epoch: int, is_out: bool) -> None:
+def test_the_last_epoch_is_reserved_for_an_abort_by_the_coordinator(
+    epoch: int, is_out: bool
+) -> None:
     transaction = in_state(S.COMPLETE_COMMIT, epoch=epoch)
     assert is_out_of_epochs(transaction) is is_out
     if is_out:
@@ -169,7 +173,7 @@ def test_the_last_epoch_is_kept_for_an_abort_by_us(epoch: int, is_out: bool) -> 
         assert initialised(transaction, ME, 1, None, NOW_MS).epoch == epoch + 1
 
 
-def test_a_producer_with_the_largest_epoch_can_be_fenced_off() -> None:
+def test_a_producer_with_the_largest_epoch_can_be_fenced() -> None:
     assert LAST_EPOCH == 2**15 - 1
     off = fenced(in_state(S.ONGOING, epoch=LAST_EPOCH - 1), NOW_MS)
     assert off.epoch == LAST_EPOCH
@@ -177,14 +181,14 @@ def test_a_producer_with_the_largest_epoch_can_be_fenced_off() -> None:
     assert is_out_of_epochs(completed(off, NOW_MS))
 
 
-def test_an_epoch_that_nobody_was_given_does_not_make_a_transaction_immortal() -> None:
+def test_a_made_up_last_epoch_does_not_keep_a_transaction_open() -> None:
     """A client that guesses the last epoch could else hold readers back for ever."""
     off = fenced(in_state(S.ONGOING, epoch=LAST_EPOCH), NOW_MS)
     assert off.epoch == LAST_EPOCH
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
-def test_who_may_ask_for_a_new_epoch(state: TransactionState) -> None:
+def test_which_producers_may_ask_for_a_new_epoch(state: TransactionState) -> None:
     transaction = in_state(state, last_epoch=2)
     assert is_current(transaction, ProducerIdentity())  # a new process
     assert is_current(transaction, ME)
@@ -211,7 +215,7 @@ def test_a_retry_of_init_counts_until_the_new_epoch_is_used() -> None:
         is_current(begun, ME)
 
 
-def test_a_zombie_is_not_handed_the_identity_of_the_process_that_replaced_it() -> None:
+def test_a_zombie_does_not_get_the_identity_of_its_successor() -> None:
     """It shows the epoch before the current one, as one does who did not hear the answer."""
     replaced = initialised(in_state(S.EMPTY), ProducerIdentity(), 1, None, NOW_MS)
     assert replaced.identity == (7, 4)
@@ -219,7 +223,7 @@ def test_a_zombie_is_not_handed_the_identity_of_the_process_that_replaced_it() -
         is_current(replaced, ME)
 
 
-def test_a_producer_that_timed_out_may_come_back_once() -> None:
+def test_a_producer_that_timed_out_may_return_once() -> None:
     aborted = completed(fenced(in_state(S.ONGOING), NOW_MS), NOW_MS)
     assert aborted.identity == (7, 4)
     assert not is_current(aborted, ME)  # it gets the new epoch as it is
@@ -229,7 +233,7 @@ def test_a_producer_that_timed_out_may_come_back_once() -> None:
 
 
 @pytest.mark.parametrize("state", TABLE)
-def test_what_is_kept_comes_back(state: TransactionState) -> None:
+def test_stored_transactions_are_restored(state: TransactionState) -> None:
     transaction = in_state(state, last_epoch=2)
     again = restored("tx", transaction.value)
     # Retries across a restart are not known any more; everything else is.

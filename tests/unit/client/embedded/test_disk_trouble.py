@@ -1,4 +1,4 @@
-"""A disk that is full or fails: what the program is told, what still works, and that it ends."""
+"""A full or failing disk: the errors, what still works, and the recovery."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fill_up(desk: Desk, topic: str = "t") -> int:
     return sent
 
 
-def test_sends_are_refused_before_the_disk_is_really_full(desk: Desk) -> None:
+def test_sends_are_rejected_before_the_disk_is_full(desk: Desk) -> None:
     desk.settings = {"log.min.free.bytes": MIB}
     desk.disk.capacity_bytes = 4 * MIB
     desk.log.create_topic("t")
@@ -47,7 +47,7 @@ def test_sends_are_refused_before_the_disk_is_really_full(desk: Desk) -> None:
     assert desk.values("other") == [b"works again"]
 
 
-def test_retention_makes_room(desk: Desk) -> None:
+def test_retention_frees_space(desk: Desk) -> None:
     desk.settings = {"log.min.free.bytes": MIB}
     desk.disk.capacity_bytes = 4 * MIB
     desk.log.create_topic("t", config={"segment.bytes": MIB // 2})
@@ -58,7 +58,7 @@ def test_retention_makes_room(desk: Desk) -> None:
     assert desk.log.producer().send("t", b"next").offset == sent
 
 
-def test_a_disk_that_is_really_full_keeps_what_it_had(desk: Desk) -> None:
+def test_a_full_disk_keeps_its_records(desk: Desk) -> None:
     desk.settings = {"log.min.free.bytes": 0}
     desk.disk.capacity_bytes = 2 * MIB
     desk.log.create_topic("t")
@@ -85,7 +85,7 @@ def test_a_disk_that_fills_up_inside_a_batch_over_partitions(desk: Desk) -> None
         assert info.end_offset % 10 == 0, f"a batch of partition {number} was kept in part"
 
 
-def test_a_failed_sync_stops_the_partition_until_it_is_mended(desk: Desk) -> None:
+def test_a_failed_fsync_stops_the_partition_until_it_is_repaired(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     producer = desk.log.producer(acks="all")
     producer.send("t", b"before", partition=0)
@@ -103,7 +103,7 @@ def test_a_failed_sync_stops_the_partition_until_it_is_mended(desk: Desk) -> Non
     assert desk.values("t") == [b"before", b"unsure", b"after", b"fine"]
 
 
-def test_nothing_acknowledged_is_lost_whenever_a_sync_fails() -> None:
+def test_nothing_acknowledged_is_lost_whichever_fsync_fails() -> None:
     for skip in range(6):
         desk = Desk()
         desk.log.create_topic("t", config={"segment.bytes": 1024})
@@ -122,7 +122,7 @@ def test_nothing_acknowledged_is_lost_whenever_a_sync_fails() -> None:
         assert [value for value in found if value in acknowledged] == acknowledged
 
 
-def test_a_disk_that_goes_on_failing_is_told_at_every_send(desk: Desk) -> None:
+def test_a_failing_disk_fails_every_send(desk: Desk) -> None:
     desk.log.create_topic("t")
     producer = desk.log.producer()
     desk.disk.fail_on("sync", "/t-0/", count=10**6)
@@ -138,7 +138,7 @@ def test_a_disk_that_goes_on_failing_is_told_at_every_send(desk: Desk) -> None:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("operation", ["append", "create", "sync", "sync_dir", "overwrite"])
-def test_a_commit_that_failed_was_not_made(desk: Desk, operation: Operation, error: int) -> None:
+def test_a_failed_commit_changes_nothing(desk: Desk, operation: Operation, error: int) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(6))
     consumer = member(desk)
@@ -158,7 +158,7 @@ def test_a_commit_that_failed_was_not_made(desk: Desk, operation: Operation, err
     assert [record.offset for record in member(desk).poll()] == [5]
 
 
-def test_a_group_that_could_not_be_saved_comes_together_later(desk: Desk) -> None:
+def test_a_group_that_could_not_be_stored_rebalances_later(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(4))
     first = member(desk)
@@ -171,7 +171,7 @@ def test_a_group_that_could_not_be_saved_comes_together_later(desk: Desk) -> Non
     assert len(desk.log.describe_group("g").members) == 2
 
 
-def test_reading_fails_and_goes_on(desk: Desk) -> None:
+def test_a_failed_read_can_be_repeated(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(6))
     consumer = desk.log.consumer(["t"])

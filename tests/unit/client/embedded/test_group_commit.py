@@ -1,4 +1,4 @@
-"""Threads share syncs, and nobody pulls a partition from under a sync that is under way."""
+"""Threads share fsyncs, and no thread closes or deletes a partition during one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 10
 
 
 class SlowSync:
-    """Holds the next sync of a log file back until it is released."""
+    """Blocks the next fsync of a log file until it is released."""
 
     def __init__(self, path_part: str = "/t-0/") -> None:
         self.path_part = path_part
@@ -29,10 +29,10 @@ class SlowSync:
         if is_meant and self.path_part in step.path and not self._is_used:
             self._is_used = True
             self.has_begun.set()
-            assert self._may_go_on.wait(PATIENCE_S), "nobody released the sync"
+            assert self._may_go_on.wait(PATIENCE_S), "the fsync was not released"
 
     def wait_until_begun(self) -> None:
-        assert self.has_begun.wait(PATIENCE_S), "no sync began"
+        assert self.has_begun.wait(PATIENCE_S), "no fsync began"
 
     def release(self) -> None:
         self._may_go_on.set()
@@ -61,7 +61,7 @@ class Worker(threading.Thread):
 
 @contextmanager
 def slow_sync(desk: Desk, path_part: str = "/t-0/") -> Iterator[SlowSync]:
-    """The next sync waits for the test; the end of the block releases it anyway."""
+    """Blocks the next fsync until the test releases it, at the latest at the end of the block."""
     slow = SlowSync(path_part)
     desk.disk.watch(slow)
     try:
@@ -71,7 +71,7 @@ def slow_sync(desk: Desk, path_part: str = "/t-0/") -> Iterator[SlowSync]:
         desk.disk.watch(None)
 
 
-def test_threads_that_wait_together_share_one_sync(desk: Desk) -> None:
+def test_threads_that_wait_together_share_one_fsync(desk: Desk) -> None:
     desk.log.create_topic("t")
     producer = desk.log.producer()
     producer.send("t", b"first")
@@ -90,7 +90,7 @@ def test_threads_that_wait_together_share_one_sync(desk: Desk) -> None:
     assert len(desk.values("t")) == 10
 
 
-def test_many_producers_need_fewer_syncs_than_sends(desk: Desk) -> None:
+def test_many_producers_need_fewer_fsyncs_than_sends(desk: Desk) -> None:
     desk.log.create_topic("t")
 
     def send_many() -> None:
@@ -111,27 +111,27 @@ def test_many_producers_need_fewer_syncs_than_sends(desk: Desk) -> None:
     assert desk.count_steps("sync", "/t-0/00000000000000000000.log") < 300
 
 
-def test_what_was_acknowledged_is_on_disk(desk: Desk) -> None:
+def test_acknowledged_records_are_on_disk(desk: Desk) -> None:
     desk.log.create_topic("t")
     with slow_sync(desk) as slow:
         leader = Worker(lambda: desk.log.producer().send("t", b"waits"))
         slow.wait_until_begun()
-        assert leader.is_alive(), "acks=all returns after the sync, not before"
+        assert leader.is_alive(), "acks=all returns after the fsync, not before"
         slow.release()
         leader.finish()
     desk.lose_power()
     assert desk.values("t") == [b"waits"]
 
 
-def test_a_partition_is_not_synced_twice_at_a_time(desk: Desk) -> None:
-    """When the first sync fails, a second one would vouch for bytes that the kernel has dropped."""
+def test_a_partition_has_one_fsync_in_flight(desk: Desk) -> None:
+    """If the first fsync failed, a second one would report success for lost bytes."""
     desk.log.create_topic("t")
     consumer = desk.log.consumer(["t"])
     with slow_sync(desk) as slow:
         desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")
         leader = Worker(lambda: desk.log.producer().send("t", b"lost"))
         slow.wait_until_begun()
-        assert consumer.poll() == [], "the reader leaves the partition to the one who syncs it"
+        assert consumer.poll() == [], "the reader skips a partition with an fsync in flight"
         desk.clock.advance(2_000)
         desk.log.run_maintenance()
         slow.release()
@@ -142,7 +142,7 @@ def test_a_partition_is_not_synced_twice_at_a_time(desk: Desk) -> None:
     assert desk.values("t") == []
 
 
-def test_a_reader_does_not_sync_a_partition_that_failed_to_sync(desk: Desk) -> None:
+def test_a_reader_does_not_flush_a_partition_after_a_failed_fsync(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")
     with pytest.raises(StorageError):
@@ -157,12 +157,12 @@ def test_a_reader_does_not_sync_a_partition_that_failed_to_sync(desk: Desk) -> N
         with pytest.raises(StorageError, match="stopped taking records"):
             call()
     consumer.seek_to_time(0)
-    assert consumer.poll() == [], "only after it was written and synced again may it be shown"
+    assert consumer.poll() == [], "readable only after it was rewritten and flushed"
     desk.advance(5_000)
     assert [record.value for record in consumer.poll()] == [b"not acknowledged"]
 
 
-def test_closing_waits_for_the_sync_under_way(desk: Desk) -> None:
+def test_close_waits_for_the_fsync_in_flight(desk: Desk) -> None:
     desk.log.create_topic("t")
     log, disk = desk.log, desk.disk
     with slow_sync(desk) as slow:
@@ -170,7 +170,7 @@ def test_closing_waits_for_the_sync_under_way(desk: Desk) -> None:
         slow.wait_until_begun()
         closer = Worker(log.close)
         closer.join(0.05)
-        assert closer.is_alive(), "the folder is not given away while somebody writes in it"
+        assert closer.is_alive(), "the folder is not released while a thread writes to it"
         slow.release()
         closer.finish()
         sender.finish()
@@ -203,7 +203,9 @@ def test_a_sender_that_waits_for_the_lock_finds_the_log_closed(desk: Desk) -> No
     assert desk.log.topics() == ["t"]
 
 
-def test_a_topic_deleted_under_a_waiting_sender_and_made_anew_is_not_spoilt(desk: Desk) -> None:
+def test_a_recreated_topic_is_not_damaged_by_a_sender_that_waited_for_the_old_one(
+    desk: Desk,
+) -> None:
     def delete_and_create() -> None:
         desk.log.delete_topic("t")
         desk.log.create_topic("t")
@@ -221,7 +223,7 @@ def test_a_topic_deleted_under_a_waiting_sender_and_made_anew_is_not_spoilt(desk
         for worker in (leader, follower, deleter):
             worker.finish()
     assert leader.error is None and deleter.error is None
-    # Made anew before the follower looked again: the new one is not the one it wrote to.
+    # Recreated before the follower checked again: it is not the topic it wrote to.
     assert follower.error is None or isinstance(follower.error, (TopicNotFoundError, StorageError))
     desk.send("t", b"new")
     desk.kill()
@@ -229,7 +231,7 @@ def test_a_topic_deleted_under_a_waiting_sender_and_made_anew_is_not_spoilt(desk
     assert desk.log.problems == []
 
 
-def test_a_failed_sync_fails_everybody_who_waited_for_it(desk: Desk) -> None:
+def test_a_failed_fsync_fails_all_waiting_senders(desk: Desk) -> None:
     desk.log.create_topic("t")
     with slow_sync(desk) as slow:
         desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")

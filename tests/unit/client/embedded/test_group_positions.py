@@ -1,4 +1,4 @@
-"""Where a group goes on: commits, late ones refused, auto commit, expiry."""
+"""Committed offsets of embedded groups: commits, late commits, auto commit, expiry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandlog.errors import (
 # -- positions ---------------------------------------------------------------------------------
 
 
-def test_a_group_goes_on_where_it_committed(desk: Desk) -> None:
+def test_a_group_continues_at_its_committed_offset(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(6))
     consumer = member(desk)
@@ -43,7 +43,7 @@ def test_commits_survive_a_power_cut(desk: Desk) -> None:
     assert [record.offset for record in member(desk).poll()] == [4, 5]
 
 
-def test_a_commit_may_go_back(desk: Desk) -> None:
+def test_a_commit_may_rewind(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(6))
     consumer = member(desk)
@@ -55,7 +55,7 @@ def test_a_commit_may_go_back(desk: Desk) -> None:
     assert member(desk).poll()[0].offset == 2
 
 
-def test_dead_members_are_not_waited_for_after_a_kill(desk: Desk) -> None:
+def test_no_rebalance_waits_for_members_of_a_killed_process(desk: Desk) -> None:
     desk.log.create_topic("t", 4)
     members = [member(desk) for _ in range(3)]
     assert owned(*members) == [0, 1, 2, 3]
@@ -64,7 +64,7 @@ def test_dead_members_are_not_waited_for_after_a_kill(desk: Desk) -> None:
     assert owned(survivor) == [0, 1, 2, 3]
 
 
-def test_a_member_that_was_silent_for_too_long_loses_its_place(desk: Desk) -> None:
+def test_a_member_that_does_not_poll_for_too_long_is_removed(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(8))
     slow = member(desk, max_poll_interval_ms=60_000)
@@ -83,7 +83,7 @@ def test_a_member_that_was_silent_for_too_long_loses_its_place(desk: Desk) -> No
     assert len(slow.assignment) == len(quick.assignment) == 1
 
 
-def test_a_late_commit_does_not_move_the_group_back(desk: Desk) -> None:
+def test_a_late_commit_does_not_rewind_the_group(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(8))
     stale = member(desk, max_poll_interval_ms=60_000)
@@ -100,7 +100,7 @@ def test_a_late_commit_does_not_move_the_group_back(desk: Desk) -> None:
     assert desk.log.committed_offsets("g") == before
 
 
-def test_a_commit_of_an_old_generation_is_refused(desk: Desk) -> None:
+def test_a_commit_of_an_old_generation_is_rejected(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(8))
     first = member(desk)
@@ -118,22 +118,22 @@ def test_a_commit_of_an_old_generation_is_refused(desk: Desk) -> None:
         first.commit()
 
 
-def test_a_commit_while_the_group_comes_together_anew_is_not_refused(desk: Desk) -> None:
+def test_a_commit_during_a_rebalance_is_accepted(desk: Desk) -> None:
     """The member gave up nothing by waiting: what it still has after that, it may commit."""
     desk.log.create_topic("t", 3)
     desk.send("t", *numbered(9))
     waiting, busy = member(desk), member(desk)
     assert busy.poll()
-    newcomer = member(desk)
-    assert waiting.poll() == [] and newcomer.poll() == []
+    new_member = member(desk)
+    assert waiting.poll() == [] and new_member.poll() == []
     waiting.seek_all(1)
     busy.close()
     committed = waiting.commit()
     assert committed.keys() == set(waiting.assignment), "those that it lost are not committed"
-    assert owned(waiting, newcomer) == [0, 1, 2]
+    assert owned(waiting, new_member) == [0, 1, 2]
 
 
-def test_a_member_cannot_ask_about_what_it_does_not_have(desk: Desk) -> None:
+def test_a_member_cannot_use_partitions_it_does_not_own(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     first, second = member(desk), member(desk)
     foreign = second.assignment[0].partition
@@ -226,7 +226,7 @@ def test_auto_commit_does_not_count_the_poll_at_which_the_program_failed(desk: D
     assert member(desk).poll()[0].value == b"1"
 
 
-def test_auto_commit_before_a_consumer_turns_to_other_partitions(desk: Desk) -> None:
+def test_assign_commits_first_with_auto_commit(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(4))
     consumer = member(desk, auto_commit=True)
@@ -235,7 +235,7 @@ def test_auto_commit_before_a_consumer_turns_to_other_partitions(desk: Desk) -> 
     assert {at.offset for at in desk.log.committed_offsets("g").values()} == {2}
 
 
-def test_auto_commit_needs_a_group(desk: Desk) -> None:
+def test_auto_commit_requires_a_group(desk: Desk) -> None:
     with pytest.raises(InvalidGroupError, match="auto_commit requires a group"):
         desk.log.consumer(auto_commit=True)
 

@@ -48,7 +48,7 @@ def test_more_members_than_partitions_leaves_some_without_any(desk: Desk) -> Non
     assert idle.poll() == [] and idle.commit() == {}
 
 
-def test_a_newcomer_gets_its_share_and_a_leaver_hands_it_back(desk: Desk) -> None:
+def test_a_new_member_gets_partitions_and_a_leaving_one_returns_them(desk: Desk) -> None:
     desk.log.create_topic("t", 4)
     first = member(desk)
     assert owned(first) == [0, 1, 2, 3]
@@ -60,7 +60,7 @@ def test_a_newcomer_gets_its_share_and_a_leaver_hands_it_back(desk: Desk) -> Non
     assert second.assignment == []
 
 
-def test_what_a_leaver_committed_is_not_read_again(desk: Desk) -> None:
+def test_committed_records_of_a_leaving_member_are_not_read_again(desk: Desk) -> None:
     desk.log.create_topic("t", 4)
     desk.send("t", *numbered(8))
     first, second = member(desk), member(desk)
@@ -72,7 +72,7 @@ def test_what_a_leaver_committed_is_not_read_again(desk: Desk) -> None:
     assert sorted(record.value or b"" for record in done + rest) == numbered(8)
 
 
-def test_what_a_leaver_did_not_commit_is_read_again(desk: Desk) -> None:
+def test_uncommitted_records_of_a_leaving_member_are_read_again(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(8))
     first, second = member(desk), member(desk)
@@ -95,7 +95,7 @@ def test_a_member_with_uncommitted_records_keeps_its_partitions(desk: Desk) -> N
     assert second.poll() == [], "nothing is read twice"
 
 
-def test_a_member_gives_its_partitions_up_when_it_polls(desk: Desk) -> None:
+def test_a_member_gives_up_its_partitions_when_it_polls(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(4))
     first = member(desk)
@@ -105,23 +105,23 @@ def test_a_member_gives_its_partitions_up_when_it_polls(desk: Desk) -> None:
     assert len(second.poll()) == 2, "not committed, so read again by the new owner"
 
 
-def test_a_member_that_joins_again_hands_out_nothing_meanwhile(desk: Desk) -> None:
-    """It would hand out records of partitions that it is about to lose."""
+def test_a_member_that_rejoins_returns_no_records_meanwhile(desk: Desk) -> None:
+    """It would return records of partitions that it is about to lose."""
     desk.log.create_topic("t", 3)
     desk.send("t", *numbered(3))
     busy, idle = member(desk), member(desk)
     done = len(busy.poll())
     assert done
     desk.send("t", *numbered(3))
-    newcomer = member(desk)
-    assert idle.poll() == [] and newcomer.poll() == []
+    new_member = member(desk)
+    assert idle.poll() == [] and new_member.poll() == []
     busy.commit()
-    values = read_values(busy, idle, newcomer)
+    values = read_values(busy, idle, new_member)
     assert len(values) + done == 6
-    assert owned(busy, idle, newcomer) == [0, 1, 2]
+    assert owned(busy, idle, new_member) == [0, 1, 2]
 
 
-def test_a_member_that_closed_while_it_waited_to_join_leaves_no_ghost(desk: Desk) -> None:
+def test_a_member_that_closes_while_it_joins_is_removed(desk: Desk) -> None:
     desk.log.create_topic("t", 4)
     desk.send("t", *numbered(8))
     first = member(desk)
@@ -134,7 +134,7 @@ def test_a_member_that_closed_while_it_waited_to_join_leaves_no_ghost(desk: Desk
     assert len(desk.log.describe_group("g").members) == 1
 
 
-def test_three_members_are_settled_as_soon_as_the_third_is_there(desk: Desk) -> None:
+def test_three_members_share_as_soon_as_the_third_joins(desk: Desk) -> None:
     desk.log.create_topic("t", 3)
     members = [member(desk) for _ in range(3)]
     assert [len(each.assignment) for each in members] == [1, 1, 1]
@@ -149,7 +149,7 @@ def test_groups_are_independent(desk: Desk) -> None:
     assert desk.log.groups() == ["one", "two"]
 
 
-def test_members_with_different_subscriptions_never_get_foreign_topics(desk: Desk) -> None:
+def test_members_get_only_topics_they_subscribed_to(desk: Desk) -> None:
     for topic in ("a", "b", "c"):
         desk.log.create_topic(topic, 3)
     wishes = [("a",), ("b",), ("a", "b"), ("c",)]
@@ -162,7 +162,7 @@ def test_members_with_different_subscriptions_never_get_foreign_topics(desk: Des
         assert have == [TopicPartition(topic, n) for topic in "abc" for n in range(3)]
 
 
-def test_a_topic_that_grows_is_shared_anew(desk: Desk) -> None:
+def test_added_partitions_are_shared(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     first, second = member(desk), member(desk)
     desk.log.alter_topic("t", partitions=6)
@@ -174,7 +174,7 @@ def test_a_topic_that_grows_is_shared_anew(desk: Desk) -> None:
     assert read_values(first, second) == numbered(6)
 
 
-def test_growth_of_a_topic_that_only_a_follower_reads_is_noticed(desk: Desk) -> None:
+def test_added_partitions_of_a_topic_that_only_a_follower_reads_are_assigned(desk: Desk) -> None:
     desk.log.create_topic("a")
     desk.log.create_topic("b")
     leader, follower = member(desk, "a"), member(desk, "b")
@@ -185,7 +185,7 @@ def test_growth_of_a_topic_that_only_a_follower_reads_is_noticed(desk: Desk) -> 
         assert len(follower.assignment) == count
 
 
-def test_a_member_asks_for_a_topic_that_does_not_exist(desk: Desk) -> None:
+def test_subscribing_to_a_missing_topic_is_an_error(desk: Desk) -> None:
     with pytest.raises(Exception, match="topic 'nowhere' does not exist; create it first"):
         member(desk, "nowhere")
     assert desk.log.groups() == []
@@ -204,7 +204,7 @@ def test_a_topic_in_use_is_not_deleted(desk: Desk) -> None:
     assert desk.log.topics() == []
 
 
-def test_offsets_are_set_from_outside_while_nobody_reads(desk: Desk) -> None:
+def test_offsets_of_a_group_without_members_can_be_set(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(8))
     desk.log.commit_offsets("g", {TopicPartition("t", 0): 3, TopicPartition("t", 1): 1})
@@ -268,7 +268,7 @@ def test_a_member_that_assigns_itself_partitions_leaves_its_group(desk: Desk) ->
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256, "\ud800"])
-def test_bad_group_names_are_refused_and_do_no_harm(desk: Desk, name: str) -> None:
+def test_invalid_group_names_are_rejected(desk: Desk, name: str) -> None:
     desk.log.create_topic("t")
     with pytest.raises(InvalidGroupError, match="invalid group name"):
         member(desk, group=name)
@@ -277,7 +277,7 @@ def test_bad_group_names_are_refused_and_do_no_harm(desk: Desk, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["a|b", "a/b", "a b", "ä", "..", "-", "日本"])
-def test_odd_group_names_are_fine(desk: Desk, name: str) -> None:
+def test_unusual_group_names_are_valid(desk: Desk, name: str) -> None:
     desk.log.create_topic("t")
     desk.send("t", b"0")
     consumer = member(desk, group=name)
@@ -288,7 +288,7 @@ def test_odd_group_names_are_fine(desk: Desk, name: str) -> None:
     assert member(desk, group=name).poll() == []
 
 
-def test_a_member_that_could_not_start_leaves_nothing_behind(desk: Desk) -> None:
+def test_a_member_that_could_not_start_leaves_no_trace(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     with pytest.raises(InvalidSettingError, match="some of range, roundrobin, sticky"):
         member(desk, assignors=["nonsense"])
@@ -304,7 +304,7 @@ def test_a_member_that_could_not_start_leaves_nothing_behind(desk: Desk) -> None
     assert owned(first) == [0, 1]
 
 
-def test_a_full_group_says_so(desk: Desk) -> None:
+def test_joining_a_full_group_is_an_error(desk: Desk) -> None:
     desk.settings = {"group.max.size": 2}
     desk.log.create_topic("t", 3)
     first, second = member(desk), member(desk)
@@ -314,7 +314,7 @@ def test_a_full_group_says_so(desk: Desk) -> None:
     assert owned(first, second) == [0, 1, 2]
 
 
-def test_a_closed_log_lets_its_members_go(desk: Desk) -> None:
+def test_closing_the_log_removes_its_members(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     member(desk)
     desk.reopen()

@@ -28,7 +28,7 @@ from strandlog.errors import DataError, InvalidSettingError, UnknownSettingError
 # -- topics ------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_made_described_altered_and_deleted(desk: Desk) -> None:
+def test_a_topic_is_created_described_altered_and_deleted(desk: Desk) -> None:
     made = desk.log.create_topic("t", partitions=2, config={"retention.ms": "1h"})
     assert made == desk.log.describe_topic("t")
     assert made.name == "t" and made.config == {"retention.ms": 3_600_000}
@@ -47,7 +47,7 @@ def test_a_topic_is_made_described_altered_and_deleted(desk: Desk) -> None:
     assert desk.log.topics() == []
 
 
-def test_topics_are_listed_by_name_without_the_logs_own(desk: Desk) -> None:
+def test_topics_are_listed_by_name_without_internal_ones(desk: Desk) -> None:
     for name in ("b", "a", "C"):
         desk.log.create_topic(name)
     with desk.log.consumer(["a"], group="g") as consumer:
@@ -82,7 +82,7 @@ def test_the_number_of_partitions_is_a_setting(desk: Desk) -> None:
         ({"preallocate": "maybe"}, InvalidSettingError, "true or false"),
     ],
 )
-def test_settings_of_a_topic_are_checked(
+def test_topic_settings_are_validated(
     desk: Desk, config: dict[str, object], error: type[Exception], message: str
 ) -> None:
     desk.log.create_topic("t")
@@ -96,7 +96,7 @@ def test_settings_of_a_topic_are_checked(
     assert desk.log.topics() == ["t"] and desk.log.describe_topic("t").config == {}
 
 
-def test_settings_of_the_broker_are_checked(tmp_path: Path) -> None:
+def test_broker_settings_are_validated(tmp_path: Path) -> None:
     with pytest.raises(UnknownSettingError, match=r"did you mean 'log.durability'"):
         strandlog.open(tmp_path / "data", {"log.durabilty": "fsync"})
     with pytest.raises(InvalidSettingError, match="one of fsync, page_cache"):
@@ -105,7 +105,7 @@ def test_settings_of_the_broker_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "..", "x" * 250, None, 5])
-def test_names_that_are_none_are_refused(desk: Desk, name: str) -> None:
+def test_invalid_names_are_rejected(desk: Desk, name: str) -> None:
     for call in (lambda: desk.log.create_topic(name), lambda: desk.log.delete_topic(name)):
         with pytest.raises(InvalidTopicError, match="invalid topic name"):
             call()
@@ -134,7 +134,7 @@ def topic_calls(desk: Desk, name: str) -> list[Callable[[], object]]:
     ]
 
 
-def test_creating_twice_does_not_wipe(desk: Desk) -> None:
+def test_creating_an_existing_topic_keeps_its_records(desk: Desk) -> None:
     made = desk.log.create_topic("t", 2)
     desk.send("t", b"kept")
     with pytest.raises(TopicExistsError, match="topic 't' already exists; use it, or"):
@@ -146,7 +146,7 @@ def test_creating_twice_does_not_wipe(desk: Desk) -> None:
 # -- deleting and cleaning by hand -------------------------------------------------------------
 
 
-def test_a_topic_made_anew_begins_at_zero_for_everybody(desk: Desk) -> None:
+def test_a_recreated_topic_starts_at_zero_for_all_consumers(desk: Desk) -> None:
     old = desk.log.create_topic("t")
     desk.send("t", *numbered(5))
     with desk.log.consumer(["t"], group="g") as consumer:
@@ -178,7 +178,7 @@ def test_deleted_records_stay_deleted(desk: Desk) -> None:
             desk.log.delete_records("t", 0, outside)
 
 
-def test_deleting_everything_does_not_give_offsets_out_again(desk: Desk) -> None:
+def test_offsets_are_not_reused_after_deleting_all_records(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(8))
     desk.log.delete_records("t", 0, 8)
@@ -214,7 +214,7 @@ def producer_offset(desk: Desk) -> int:
     return desk.log.producer().send("t", b"x").offset
 
 
-def test_tombstones_go_when_slow_readers_had_their_time(desk: Desk) -> None:
+def test_tombstones_are_removed_after_delete_retention_ms(desk: Desk) -> None:
     desk.log.create_topic("t", config={"delete.retention.ms": "1h"})
     producer = desk.log.producer()
     producer.send("t", b"1", b"k")
@@ -294,7 +294,7 @@ def test_a_folder_has_one_owner_among_processes(tmp_path: Path) -> None:
         assert log.topics() == []
 
 
-def test_a_folder_with_other_things_in_it_is_not_touched(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "diary.txt").write_text("precious")
     for call in (strandlog.open, strandlog.read):
         with pytest.raises(UnknownLayoutError, match="is not a strandlog folder: it holds 'diary"):
@@ -316,7 +316,7 @@ def test_a_relative_path_stays_where_it_was(
     assert (tmp_path / "data" / "t-0").is_dir()
 
 
-def test_a_closed_log_says_so(desk: Desk) -> None:
+def test_a_closed_log_raises(desk: Desk) -> None:
     desk.log.create_topic("t")
     log = desk.log
     calls = topic_calls(desk, "t")
@@ -340,7 +340,7 @@ def test_a_closed_log_says_so(desk: Desk) -> None:
             call()
 
 
-def test_a_log_that_could_not_close_cleanly_gives_the_folder_back(desk: Desk) -> None:
+def test_a_log_that_fails_to_close_releases_the_folder(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.log.producer(acks=0).send("t", b"x")
     desk.disk.fail_on("sync", "/t-0/")
@@ -349,7 +349,7 @@ def test_a_log_that_could_not_close_cleanly_gives_the_folder_back(desk: Desk) ->
     assert desk.log.topics() == ["t"]
 
 
-def test_nothing_is_wrong_with_a_folder_that_was_closed(desk: Desk) -> None:
+def test_a_closed_folder_has_no_problems(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(3))
     assert desk.reopen().problems == []
@@ -367,7 +367,7 @@ def test_a_torn_tail_is_cut_and_reported(desk: Desk) -> None:
     assert desk.log.producer().send("t", b"next").offset == 3
 
 
-def test_settings_of_a_topic_survive_and_work_after_a_restart(desk: Desk) -> None:
+def test_topic_settings_survive_a_restart(desk: Desk) -> None:
     config = {"segment.bytes": 1024, "compression.type": "zstd", "retention.ms": "1h"}
     desk.log.create_topic("t", config=config)
     desk.kill()
@@ -381,7 +381,7 @@ def test_settings_of_a_topic_survive_and_work_after_a_restart(desk: Desk) -> Non
     assert info.segments > 1 and info.size_bytes < 30 * 200
 
 
-def test_settings_of_a_topic_begin_with_those_of_the_broker(tmp_path: Path) -> None:
+def test_topic_settings_default_to_broker_settings(tmp_path: Path) -> None:
     with strandlog.open(tmp_path / "data", {"log.retention.ms": 1_234_000}) as log:
         log.create_topic("t", config={"segment.bytes": "1MiB"})
         settings = log.topic_settings("t")

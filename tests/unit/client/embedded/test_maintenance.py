@@ -1,4 +1,4 @@
-"""Chores are done on the way through sends and polls; nobody needs to call anything."""
+"""Maintenance runs inside sends and polls; programs need not call anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def files_of(desk: Desk, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["send", "send with a time", "batch", "poll", "upkeep"])
-def test_written_records_are_synced_on_the_way(desk: Desk, way: str) -> None:
+def test_sends_flush_records_that_are_due(desk: Desk, way: str) -> None:
     desk.log.create_topic("t")
     desk.log.create_topic("other", config={"flush.ms": "1h"})
     desk.log.producer(acks=1).send("t", b"x")
@@ -97,7 +97,7 @@ def test_removed_files_wait_for_readers_that_have_them_open(desk: Desk) -> None:
     assert not [path for path in files_of(desk, "t") if path.endswith(".deleted")]
 
 
-def test_closing_removes_what_waits_to_be_removed(desk: Desk) -> None:
+def test_close_removes_files_that_wait_for_removal(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", b"x")
     desk.log.delete_topic("t")

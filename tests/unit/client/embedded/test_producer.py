@@ -1,4 +1,4 @@
-"""Sending: every form of a record, where it goes, how safe it is, and what is refused."""
+"""The embedded producer: forms of records, routing, acks and validation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def as_metadata(record: Record) -> RecordMetadata:
 # -- one record --------------------------------------------------------------------------------
 
 
-def test_every_part_of_a_record_comes_back(desk: Desk) -> None:
+def test_every_field_of_a_record_round_trips(desk: Desk) -> None:
     desk.log.create_topic("t", 3)
     meta = desk.log.producer().send(
         "t", b"value", b"key", headers={"h": b"x", "n": None, "e": b""}, partition=2, timestamp=123
@@ -52,7 +52,7 @@ def test_every_part_of_a_record_comes_back(desk: Desk) -> None:
     )
 
 
-def test_null_and_empty_are_not_the_same(desk: Desk) -> None:
+def test_null_and_empty_are_different(desk: Desk) -> None:
     desk.log.create_topic("t")
     producer = desk.log.producer()
     given: list[tuple[bytes | None, bytes | None]] = [
@@ -73,7 +73,7 @@ def test_any_bytes_are_a_value(desk: Desk) -> None:
     assert (record.key, record.value, record.headers) == (every, every, (("ä\u0000 ", every),))
 
 
-def test_headers_may_be_pairs_and_come_twice(desk: Desk) -> None:
+def test_headers_may_be_pairs_and_repeat(desk: Desk) -> None:
     desk.log.create_topic("t")
     pairs = [("a", b"1"), ("a", b"2"), ("b", None)]
     producer = desk.log.producer()
@@ -82,7 +82,7 @@ def test_headers_may_be_pairs_and_come_twice(desk: Desk) -> None:
     assert [record.headers for record in read_all(desk)] == [tuple(pairs), tuple(pairs), ()]
 
 
-def test_the_time_is_the_clocks_unless_given(desk: Desk) -> None:
+def test_the_timestamp_defaults_to_the_clock(desk: Desk) -> None:
     desk.log.create_topic("t")
     producer = desk.log.producer()
     assert producer.send("t", b"").timestamp == desk.clock.now_ms()
@@ -146,7 +146,7 @@ def test_a_timestamp_out_of_range_raises(desk: Desk, timestamp: int) -> None:
         producer.send_batch("t", [{"value": b"", "timestamp": timestamp}])
 
 
-def test_the_window_for_timestamps_is_the_topics(desk: Desk) -> None:
+def test_timestamps_must_be_in_the_window_of_the_topic(desk: Desk) -> None:
     desk.log.create_topic(
         "t",
         config={"message.timestamp.after.max.ms": "1s", "message.timestamp.before.max.ms": "1h"},
@@ -165,7 +165,7 @@ def test_the_window_for_timestamps_is_the_topics(desk: Desk) -> None:
 # -- where a record goes -----------------------------------------------------------------------
 
 
-def test_an_explicit_partition_comes_before_the_key_and_the_key_before_the_turn(
+def test_partition_beats_key_and_key_beats_round_robin(
     desk: Desk,
 ) -> None:
     desk.log.create_topic("t", 5)
@@ -211,7 +211,7 @@ def test_nine_records_without_keys_over_three_partitions(desk: Desk, form: str) 
     assert Counter(record.partition for record in read_all(desk)) == {0: 3, 1: 3, 2: 3}
 
 
-def test_short_lived_producers_do_not_all_begin_with_the_first_partition(desk: Desk) -> None:
+def test_short_lived_producers_continue_the_round_robin(desk: Desk) -> None:
     desk.log.create_topic("t", 3)
     for value in numbered(9):
         with desk.log.producer() as producer:
@@ -219,7 +219,7 @@ def test_short_lived_producers_do_not_all_begin_with_the_first_partition(desk: D
     assert Counter(record.partition for record in read_all(desk)) == {0: 3, 1: 3, 2: 3}
 
 
-def test_turns_go_on_between_sends_and_batches(desk: Desk) -> None:
+def test_sends_and_batches_share_the_round_robin(desk: Desk) -> None:
     desk.log.create_topic("t", 3)
     producer = desk.log.producer()
     partitions = [producer.send("t", b"").partition]
@@ -230,7 +230,7 @@ def test_turns_go_on_between_sends_and_batches(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("partition", [3, -1, 10**9])
-def test_a_partition_that_is_not_there(desk: Desk, partition: int) -> None:
+def test_a_missing_partition_is_an_error(desk: Desk, partition: int) -> None:
     desk.log.create_topic("t", 3)
     producer = desk.log.producer()
     message = f"topic 't' has no partition {partition}; it has 0 to 2"
@@ -255,7 +255,7 @@ def test_producing_does_not_create_topics(desk: Desk) -> None:
 # -- many records ------------------------------------------------------------------------------
 
 
-def test_send_batch_takes_every_form_and_tells_where_each_record_went(desk: Desk) -> None:
+def test_send_batch_accepts_every_form_and_returns_metadata(desk: Desk) -> None:
     desk.log.create_topic("t", 3)
     producer = desk.log.producer()
     items = [
@@ -299,7 +299,7 @@ def test_lazy_metadata_is_what_consumers_read(desk: Desk, partitions: int, codec
     assert sorted(sent) == sorted(as_metadata(record) for record in read_all(desk))
 
 
-def test_the_list_that_was_sent_may_be_used_again(desk: Desk) -> None:
+def test_the_sent_list_may_be_reused(desk: Desk) -> None:
     desk.log.create_topic("t")
     producer = desk.log.producer()
     items = [b"a", b"b"]
@@ -335,7 +335,7 @@ def test_anything_that_can_be_iterated_is_a_batch(desk: Desk) -> None:
         b"bytes",
     ],
 )
-def test_what_is_no_record_is_refused_and_nothing_is_written(desk: Desk, wrong: object) -> None:
+def test_an_invalid_record_is_rejected_and_nothing_is_written(desk: Desk, wrong: object) -> None:
     desk.log.create_topic("t", 2)
     with pytest.raises(TypeError, match="a record"):
         desk.log.producer().send_batch("t", wrong)  # type: ignore[arg-type]
@@ -372,7 +372,7 @@ def test_a_broken_partition_keeps_a_batch_from_all_partitions(desk: Desk) -> Non
     assert desk.log.describe_topic("t").partitions[0].end_offset == 0
 
 
-def test_a_batch_that_is_too_large_says_how_large_it_may_be(desk: Desk) -> None:
+def test_a_batch_that_is_too_large_reports_the_limit(desk: Desk) -> None:
     desk.log.create_topic("t", config={"max.message.bytes": 500})
     producer = desk.log.producer()
     message = "is over the limit of 500; send smaller batches or raise max.message.bytes"
@@ -416,13 +416,13 @@ def test_every_codec_by_producer_and_by_topic(desk: Desk, codec: str) -> None:
         assert [record.value for record in read_all(desk, topic)] == [value] * 6
 
 
-def test_an_unknown_codec_is_refused(desk: Desk) -> None:
+def test_an_unknown_codec_is_rejected(desk: Desk) -> None:
     with pytest.raises(UnsupportedCodecError, match="none, gzip, snappy, lz4, zstd"):
         desk.log.producer(compression="brotli")
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
-def test_what_packs_well_but_no_reader_could_unpack_is_refused(desk: Desk, codec: str) -> None:
+def test_records_that_no_reader_could_decompress_are_rejected(desk: Desk, codec: str) -> None:
     desk.settings = {"decompressed.max.bytes": 100_000}
     desk.log.create_topic("t")
     producer = desk.log.producer(compression=codec)
@@ -464,7 +464,7 @@ def test_acks_all_survives_a_power_cut(desk: Desk, acks: str) -> None:
     assert sorted(value or b"" for value in desk.values("t")) == [b"a", b"b", b"c"]
 
 
-def test_with_page_cache_durability_nobody_waits_for_the_disk(desk: Desk) -> None:
+def test_with_page_cache_durability_sends_do_not_fsync(desk: Desk) -> None:
     desk.settings = {"log.durability": "page_cache"}
     desk.log.create_topic("t")
     before = desk.count_steps("sync", "/t-0/")
@@ -487,10 +487,10 @@ def test_acks_are_0_1_or_all(desk: Desk, wrong: str) -> None:
         desk.log.producer(acks=wrong)  # type: ignore[arg-type]
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------
 
 
-def test_a_compacted_topic_wants_keys(desk: Desk) -> None:
+def test_a_compacted_topic_requires_keys(desk: Desk) -> None:
     desk.log.create_topic("t", config={"cleanup.policy": "compact"})
     producer = desk.log.producer()
     with pytest.raises(InvalidRecordError, match="t-0 is compacted: every record needs a key"):
@@ -501,7 +501,7 @@ def test_a_compacted_topic_wants_keys(desk: Desk) -> None:
     assert len(read_all(desk)) == 1
 
 
-def test_the_logs_own_topics_are_not_for_programs(desk: Desk) -> None:
+def test_internal_topics_reject_sends(desk: Desk) -> None:
     desk.log.create_topic("t")
     with desk.log.consumer(["t"], group="g") as consumer:
         consumer.commit()
@@ -526,7 +526,7 @@ def use(producer: Producer) -> list[Callable[[], object]]:
     ]
 
 
-def test_a_closed_producer_says_so(desk: Desk) -> None:
+def test_a_closed_producer_raises(desk: Desk) -> None:
     desk.log.create_topic("t")
     with desk.log.producer(acks=0) as producer:
         producer.send("t", b"kept")
@@ -538,7 +538,7 @@ def test_a_closed_producer_says_so(desk: Desk) -> None:
     assert desk.values("t") == [b"kept"], "closing makes everything durable"
 
 
-def test_a_producer_of_a_closed_log_says_so(desk: Desk) -> None:
+def test_a_producer_of_a_closed_log_raises(desk: Desk) -> None:
     desk.log.create_topic("t")
     producer = desk.log.producer()
     desk.log.close()

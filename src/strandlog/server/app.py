@@ -1,17 +1,16 @@
-"""Starts the doors, keeps the broker going, and stops everything in order.
+"""Runs one broker with its listeners: start, crash handling, drain and stop.
 
-    start    open the folder, listen, say `ready`
-    run      requests through the doors; syncs, chores and changes of topics in threads; timers
-    stop     listen no more, read no more, answer what is under way for at most `drain_ms`, wait
+    start    open the data folder, listen, return the ready line
+    run      serve requests; flush, maintain and change topics in threads; run timers
+    stop     accept and read nothing more, answer requests in flight for at most `drain_ms`, wait
              for the threads, close the folder cleanly
 
-One event loop owns the broker: handlers, timers and all that chores decide run in it, one at a
-time. Only the disk is waited for elsewhere: flush plans are executed in worker threads, the
-partitions that are due at once; the slow parts of chores and of changes of topics in others
-(`slow_work.py`). How long the loop is kept from its work is measured (`heartbeat.py`).
+One event loop owns the broker: handlers, timers and all decisions run in it, one at a time. Only
+blocking calls run elsewhere: flush plans in flush threads, the blocking steps of maintenance and
+topic changes in the threads of `ServerRuntime`. `loop_monitor` measures how late the loop is.
 
-When one of these tasks dies of a mistake of ours the server stops and says so (`crash`): a broker
-that takes requests and no longer syncs, or cleans, would be worse than none.
+When one of these tasks fails with a bug, the server stops and reports it (`crash`): a broker that
+accepts requests but no longer flushes or cleans would be worse than none.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ from strandlog.server.core import ServerCore
 from strandlog.server.kafka.api import warm_up
 from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet
-from strandlog.server.loop_monitor import Heartbeat
+from strandlog.server.loop_monitor import LoopMonitor
 from strandlog.storage.files import DiskFiles, Files
 
 logger = logging.getLogger(__name__)
 
-LONGEST_NAP_MS = 1000
+MAX_SLEEP_MS = 1000
 MAX_PROBLEMS_LOGGED = 100
-IDLE_LOOKS = 10  # during the time that a client may be silent
-DRAIN_LOOK_SECONDS = 0.01
-SYNC_THREADS = 8
-FEW_SYNCS = 4  # take less time one after the other than to be spread over threads
+IDLE_CHECKS = 10  # per connections.max.idle.ms
+DRAIN_CHECK_SECONDS = 0.01
+FLUSH_THREADS = 8
+FEW_FLUSHES = 4  # are quicker one after the other than spread over threads
 KILLED_EXIT_CODE = 130
-# How long another thread may keep the interpreter while the loop wants it. Compaction computes;
-# with Python's 5 ms each turn of the loop waited so long for it.
+# How long another thread may hold the GIL while the loop waits for it. Compaction computes; with
+# Python's default of 5 ms the loop waited that long for it each time.
 THREAD_SWITCH_SECONDS = 0.0005
 
 
@@ -72,8 +71,8 @@ class ServerOptions:
     )  # every setting with its origin
 
 
-def execute_all(jobs: list[FlushJob]) -> list[StorageError | None]:
-    """Execute flush plans one after the other; the outcome of each."""
+def execute_jobs(jobs: list[FlushJob]) -> list[StorageError | None]:
+    """Execute flush plans one after the other; returns the error of each, or None."""
     outcomes: list[StorageError | None] = []
     for job in jobs:
         try:
@@ -85,9 +84,9 @@ def execute_all(jobs: list[FlushJob]) -> list[StorageError | None]:
 
 
 def _load() -> None:
-    """Load what requests need, then take all that is there out of garbage collections.
+    """Load what requests need, then exclude all objects that exist from garbage collection.
 
-    The collector looks at every object that it knows, in the event loop: with the partitions of a
+    The collector visits every object that it tracks, in the event loop: with the partitions of a
     large broker and the schemas of the protocol that takes tenths of a second each time.
     """
     warm_up()
@@ -95,14 +94,14 @@ def _load() -> None:
 
 
 class Server:
-    """One broker with its doors open."""
+    """One broker with its listeners."""
 
     def __init__(self, options: ServerOptions, files: Files | None = None) -> None:
         self._options = options
         self._loop = asyncio.get_running_loop()
         files = files or DiskFiles(options.settings.dir_mode)
         clock = SystemClock()
-        self._runtime = ServerRuntime(options.settings, clock, self._on_work, self.crash)
+        self._runtime = ServerRuntime(options.settings, clock, self._schedule, self.crash)
         self.broker = Broker(
             options.data,
             files,
@@ -115,14 +114,14 @@ class Server:
         self._log_problems()
         self.core = ServerCore(self.broker, self._runtime)
         self.kafka = KafkaListener(self.broker, self._runtime, options.listeners[0])
-        self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="strandlog-sync")
-        self._sync_wanted = asyncio.Event()
-        self._heartbeat = Heartbeat(self.broker.metrics)
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ms = 0
-        self._idle_look: asyncio.TimerHandle | None = None
+        self._pool = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="strandlog-flush")
+        self._flush_due = asyncio.Event()
+        self._loop_monitor = LoopMonitor(self.broker.metrics)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._listeners = ListenerSet()
-        self._syncer: asyncio.Task[None] | None = None
+        self._flusher: asyncio.Task[None] | None = None
         self._was_ready = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 
@@ -130,12 +129,13 @@ class Server:
         """Start listening; returns the ready line."""
         kafka, *others = self._options.listeners
         await self._listeners.open(kafka, lambda _: self.kafka)
-        self._loop.set_exception_handler(self._heard_of)
-        self._syncer = asyncio.create_task(self._sync_for_ever(), name="syncing")
-        self._syncer.add_done_callback(self._syncer_ended)
-        self._heartbeat.start()
-        self._look_for_idle()
-        self._set_alarm()
+        self._runtime.start()
+        self._loop.set_exception_handler(self._on_unhandled)
+        self._flusher = asyncio.create_task(self._flush_forever(), name="flushing")
+        self._flusher.add_done_callback(self._flusher_ended)
+        self._loop_monitor.start()
+        self._close_idle()
+        self._set_timer()
         for config in others:
             await self._listeners.open(config, self._make_listener)
         self.kafka.dispatcher.listener_settings = {
@@ -166,7 +166,7 @@ class Server:
         return HttpListener(self.core, http, self.crash)
 
     def warm_up(self) -> None:
-        """Load what the first requests need, while nobody waits for it."""
+        """Load what the first requests need, before they come."""
         self._runtime.in_thread("loading", _load)
         self._listeners.serve()
 
@@ -179,19 +179,21 @@ class Server:
             more = len(problems) - MAX_PROBLEMS_LOGGED
             logger.warning("%d more problems; GET /api/v1/broker lists them", more)
 
-    # -- trouble ---------------------------------------------------------------------------------
+    # -- crashes ---------------------------------------------------------------------------------
 
     def crash(self, what: str, error: BaseException) -> None:
-        """A task died that the broker cannot do without: stop, and say why."""
-        logger.error("%s died of %r; stopping", what, error, exc_info=error)
+        """A task failed that the broker needs: stop, and report why."""
+        logger.error("%s failed with %r; stopping", what, error, exc_info=error)
         if not self.crashed.done():
-            self.crashed.set_exception(ServerCrashError(f"{what} died of {error!r}; see the log"))
+            self.crashed.set_exception(
+                ServerCrashError(f"{what} failed with {error!r}; see the log")
+            )
 
-    def _syncer_ended(self, task: asyncio.Task[None]) -> None:
+    def _flusher_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.crash("syncing", error)
+            self.crash("flushing", error)
 
-    def _heard_of(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An exception that no code caught. One in a callback or a task is a bug of the server; one
         in the protocol of a connection ends that connection only."""
         error = context.get("exception")
@@ -202,68 +204,68 @@ class Server:
         else:
             loop.default_exception_handler(context)
 
-    # -- syncing ---------------------------------------------------------------------------------
+    # -- flushing --------------------------------------------------------------------------------
 
-    def _on_work(self) -> None:
-        """Something was asked of the broker: there may be something to sync or to wait for."""
+    def _schedule(self) -> None:
+        """Start the flushes that are due, and set the timer for the next deadline."""
         if self.broker.durability.is_due():
-            self._sync_wanted.set()
-        self._set_alarm()
+            self._flush_due.set()
+        self._set_timer()
 
-    async def _sync_for_ever(self) -> None:
+    async def _flush_forever(self) -> None:
         metrics = self.broker.metrics
         while True:
-            await self._sync_wanted.wait()
-            self._sync_wanted.clear()
+            await self._flush_due.wait()
+            self._flush_due.clear()
             jobs = self.broker.take_flushes()
             if not jobs:
-                self._on_work()  # `take_flushes` looks at some partitions only
+                self._schedule()  # a partition that is due may need no flush
                 continue
             began = stopwatch()
-            if len(jobs) <= FEW_SYNCS:
-                outcomes = await self._loop.run_in_executor(self._pool, execute_all, jobs)
+            if len(jobs) <= FEW_FLUSHES:
+                outcomes = await self._loop.run_in_executor(self._pool, execute_jobs, jobs)
             else:
-                outcomes = await self._execute_together(jobs)
+                outcomes = await self._execute_parallel(jobs)
             metrics.fsyncs += len(jobs)
             metrics.fsync_seconds.observe(stopwatch() - began)
             for job, outcome in zip(jobs, outcomes, strict=True):
                 metrics.fsync_failures += outcome is not None
                 self.broker.flush_done(job, outcome)
-            self._on_work()
+            self._schedule()
 
-    async def _execute_together(self, jobs: list[FlushJob]) -> list[StorageError | None]:
-        """A file system makes many small files durable at once nearly as quickly as one."""
-        running = [self._loop.run_in_executor(self._pool, execute_all, [job]) for job in jobs]
+    async def _execute_parallel(self, jobs: list[FlushJob]) -> list[StorageError | None]:
+        """A file system flushes many small files at once nearly as quickly as one."""
+        running = [self._loop.run_in_executor(self._pool, execute_jobs, [job]) for job in jobs]
         return [outcome for [outcome] in await asyncio.gather(*running)]
 
     # -- time ------------------------------------------------------------------------------------
 
-    def _set_alarm(self) -> None:
-        """Wake up for the next deadline, unless an alarm is set for that time or earlier."""
-        due_ms = self.broker.next_deadline_ms(with_flushes=not self._sync_wanted.is_set())
-        if self._alarm is not None:
-            if self._alarm_ms <= due_ms:
+    def _set_timer(self) -> None:
+        """Wake up for the next deadline, unless the timer is set for that time or earlier."""
+        due_ms = self.broker.next_deadline_ms(with_flushes=not self._flush_due.is_set())
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
                 return
-            self._alarm.cancel()
-        delay_ms = min(max(0, due_ms - self.broker.clock.monotonic_ms()), LONGEST_NAP_MS)
-        self._alarm_ms = due_ms
-        self._alarm = self._loop.call_later(delay_ms / 1000, self._ring)
+            self._timer.cancel()
+        delay_ms = min(max(0, due_ms - self.broker.clock.monotonic_ms()), MAX_SLEEP_MS)
+        self._timer_ms = due_ms
+        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
 
-    def _ring(self) -> None:
-        self._alarm = None
+    def _tick(self) -> None:
+        self._timer = None
         self.broker.tick()
-        self._on_work()
+        self._schedule()
 
-    def _look_for_idle(self) -> None:
+    def _close_idle(self) -> None:
         max_idle_ms = self._options.settings.connections_max_idle_ms
         self.kafka.close_idle(max_idle_ms)
-        nap_seconds = max_idle_ms / 1000 / IDLE_LOOKS
-        self._idle_look = self._loop.call_later(nap_seconds, self._look_for_idle)
+        nap_seconds = max_idle_ms / 1000 / IDLE_CHECKS
+        self._idle_timer = self._loop.call_later(nap_seconds, self._close_idle)
 
-    # -- figures ---------------------------------------------------------------------------------
+    # -- metrics ---------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, Any]:
-        """Every figure of the table (`broker/metrics.py`), as it is now."""
+        """All metrics (`broker/metrics.py`), as they are now."""
         return self.core.up_to_date_metrics().snapshot()
 
     def _summary(self) -> str:
@@ -273,52 +275,52 @@ class Server:
         return (
             f"{requests} requests of {metrics.connections_accepted} connections; "
             f"{metrics.produced_records} records ({metrics.produced_bytes} bytes) in, "
-            f"{self.broker.delayed_fetches.read_bytes} bytes out; {metrics.fsyncs} syncs; "
+            f"{self.broker.delayed_fetches.read_bytes} bytes out; {metrics.fsyncs} fsyncs; "
             f"event loop late by at most {stall.max_seconds * 1000:.0f} ms, "
             f"99 % of the time by less than {stall.quantile(0.99) * 1000:.0f} ms"
         )
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- stopping --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Answer what is under way, finish what is being synced, close the folder."""
+        """Answer requests in flight, finish flushes, close the folder."""
         self.broker.stop_maintenance()
         self.kafka.stop_accepting()
-        for timer in (self._idle_look, self._alarm):
+        for timer in (self._idle_timer, self._timer):
             if timer is not None:
                 timer.cancel()
         await self._drain()
         self.kafka.close_all()
         self._runtime.abandon()
         await self._runtime.settle()
-        if self._syncer is not None:
-            self._syncer.cancel()
+        if self._flusher is not None:
+            self._flusher.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._syncer
+                await self._flusher
         self._pool.shutdown(wait=True)
         closing = self.broker.log_dir.flushing_for_close()
         self._runtime.run_in_background("stop", closing, is_long=False)
         await self._runtime.finish()
-        self._heartbeat.stop()
-        if self._alarm is not None:
-            self._alarm.cancel()
-        if self._was_ready:  # a broker that never served has nothing to sum up, but an error
+        self._loop_monitor.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._was_ready:  # else there is nothing to sum up
             logger.info("stopped: %s", self._summary())
         self.broker.close()
 
     async def _drain(self) -> None:
-        """Let requests that wait for the disk be answered, and replies be taken."""
+        """Wait until requests that wait for the disk are answered, and responses are read."""
         stopping = asyncio.ensure_future(self._listeners.stop())
         self.kafka.drain()
         self.broker.complete_delayed_fetches()
         deadline = stopwatch() + self._options.drain_ms / 1000
         while self._has_work() and stopwatch() < deadline and not self.crashed.done():
-            self._on_work()
-            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+            self._schedule()
+            await asyncio.sleep(DRAIN_CHECK_SECONDS)
         for connection in self.kafka.connections():
             connection.close()
         while self.kafka.connections() and stopwatch() < deadline:
-            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+            await asyncio.sleep(DRAIN_CHECK_SECONDS)
         await stopping
 
     def _has_work(self) -> bool:
@@ -326,24 +328,24 @@ class Server:
 
 
 async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) -> None:
-    """Run a server until SIGTERM or SIGINT; `say` gets the line that it is ready.
+    """Run a server until SIGTERM or SIGINT; `say` gets the ready line.
 
-    `ServerCrashError` when it stopped by itself. A second signal ends the process at once, as a
-    crash would.
+    Raises `ServerCrashError` if the server stopped by itself. A second signal ends the process at
+    once, as a crash would.
     """
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def told_to_stop() -> None:
+    def on_signal() -> None:
         if stop.is_set():
-            sys.stderr.write("stopped at once: the next start checks what was not on disk\n")
+            sys.stderr.write("stopped at once: the next start checks what was not flushed\n")
             sys.stderr.flush()
             os._exit(KILLED_EXIT_CODE)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop)
+        loop.add_signal_handler(number, on_signal)
     server = Server(options)
     try:
         say(await server.start())
@@ -359,12 +361,12 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
 
 @contextlib.contextmanager
 def _first_crash(server: Server) -> Iterator[None]:
-    """Whatever goes wrong at the end: what made the server stop is what is told."""
+    """If stopping fails as well, report the crash that made the server stop."""
     try:
         yield
     except Exception:
         if not server.crashed.done():
             raise
-        logger.exception("stopping went wrong, too")
+        logger.exception("stopping failed as well")
     if server.crashed.done():
         server.crashed.result()

@@ -68,18 +68,24 @@ class ServerRuntime:
         self.turns = Turns()
         self._is_wake_pending = False
         self._is_wake_scheduled = False
+        self._is_started = False
         self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_abandoned = False
         self._queued: set[Future[object]] = set()  # blocking calls that requests wait for
         self.requested = 0  # how many of the tasks a request waits for
 
+    def start(self) -> None:
+        """The broker is open: handle its wakes from now on."""
+        self._is_started = True
+        self.handle_wake()
+
     # -- the broker's runtime --------------------------------------------------------------------
 
     def wake(self) -> None:
         """A flush or an earlier deadline became due."""
         self._is_wake_pending = True
-        if not self._is_wake_scheduled:
+        if self._is_started and not self._is_wake_scheduled:
             self._is_wake_scheduled = True
             self._loop.call_soon(self._handle_scheduled_wake)
 

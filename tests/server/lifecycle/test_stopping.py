@@ -219,7 +219,7 @@ def test_a_task_whose_exception_is_lost_stops_the_server(tmp_path: Path) -> None
     [
         (FlushPlan, "execute", _broken_execute),
         (Durability, "take_flushes", _broken_take),
-        (FileRemover, "removing", _broken_chore),
+        (FileRemover, "remove", _broken_chore),
         (Maintenance, "start_due", _broken_due),
     ],
 )

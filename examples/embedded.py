@@ -1,9 +1,8 @@
-"""A log at work in one folder, without a broker: `python examples/embedded.py`, half a minute.
+"""An embedded log in a folder, without a broker: `python examples/embedded.py`, half a minute.
 
-A writer process sends orders and is killed with kill -9 in the middle of it. The folder is opened
-again, and everything that was acknowledged is there. Two consumers of a group share the partitions;
-compaction keeps the last state per customer; a reader in another process looks at the files
-meanwhile.
+A writer process sends orders and is killed with kill -9. The folder is opened again, and all
+acknowledged records are there. Two consumers of a group share the partitions; compaction keeps the
+last record of each customer; another log reads the files meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SECONDS_OF_WRITING = 4
 
 console = Console()
 
-# The writer prints the number of each batch once it is on disk; whatever it printed must survive.
+# The writer prints the number of records once they are fsynced; these must survive.
 WRITER = """
 import sys, strandlog
 log = strandlog.open(sys.argv[1])
@@ -48,10 +47,10 @@ while True:
 
 
 def write_until_killed(folder: Path) -> int:
-    """Let another process write for a while, kill it, return how many records it was promised."""
+    """Let another process write, kill it, and return how many records were acknowledged."""
     code = WRITER.format(customers=CUSTOMERS)
     arguments = [sys.executable, "-c", code, str(folder)]
-    promised = 0
+    acknowledged = 0
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with (
         subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as writer,
@@ -61,13 +60,13 @@ def write_until_killed(folder: Path) -> int:
         task = progress.add_task("writing", total=SECONDS_OF_WRITING)
         started = time.monotonic()
         while (elapsed := time.monotonic() - started) < SECONDS_OF_WRITING:
-            promised = int(writer.stdout.readline())
+            acknowledged = int(writer.stdout.readline())
             progress.update(
-                task, completed=elapsed, description=f"{promised:>9,} records on disk, acks=all"
+                task, completed=elapsed, description=f"{acknowledged:>9,} records on disk, acks=all"
             )
         os.kill(writer.pid, signal.SIGKILL)
-        # What it said before it died counts too.
-        return max([promised, *map(int, writer.stdout.read().split())])
+        # Lines that it printed before it was killed count too.
+        return max([acknowledged, *map(int, writer.stdout.read().split())])
 
 
 def read_everything(log: strandlog.Log) -> collections.Counter[str]:
@@ -106,13 +105,13 @@ def run(folder: Path) -> int:
     console.rule("1. A log in a folder")
     with strandlog.open(folder) as log:
         log.create_topic("orders", PARTITIONS, {"segment.bytes": "1MiB", "retention.ms": "7d"})
-    console.print(f"made topic 'orders' with {PARTITIONS} partitions in {folder}")
+    console.print(f"created topic 'orders' with {PARTITIONS} partitions in {folder}")
 
     console.rule("2. A writer, killed with kill -9")
-    promised = write_until_killed(folder)
+    acknowledged = write_until_killed(folder)
     with strandlog.read(folder) as beside:
         ends = [part.end_offset for part in beside.describe_topic("orders").partitions]
-    console.print(f"a read-only look at the files finds {sum(ends):,} records on disk")
+    console.print(f"a read-only log finds {sum(ends):,} records on disk")
 
     console.rule("3. Opened again")
     started = time.perf_counter()
@@ -121,22 +120,22 @@ def run(folder: Path) -> int:
     console.print(f"opened in {took_ms:.0f} ms; problems: {log.problems or 'none'}")
     counts = read_everything(log)
     total = sum(counts.values())
-    kept = total >= promised
-    verdict = "nothing acknowledged was lost" if kept else "RECORDS ARE MISSING"
-    console.print(f"acknowledged before the kill: {promised:,}   read now: {total:,}   {verdict}")
+    kept = total >= acknowledged
+    verdict = "no acknowledged record was lost" if kept else "RECORDS ARE MISSING"
+    console.print(f"acknowledged before the kill: {acknowledged:,}   read: {total:,}   {verdict}")
 
     console.rule("4. Compacted: the last order of each customer")
     report = log.compact("orders")
     console.print(
-        f"{report.records_removed:,} records removed, {report.records_retained:,} stay; "
+        f"{report.records_removed:,} records removed, {report.records_retained:,} kept; "
         f"{report.bytes_before / 1e6:.1f} MB became {report.bytes_after / 1e6:.2f} MB; "
-        f"offsets stay what they were"
+        f"offsets do not change"
     )
     log.close()
     show_files(folder)
     exact = report.records_retained == min(CUSTOMERS, total)
 
-    console.rule("Look next")
+    console.rule("Next steps")
     console.print(
         f"  strandlog topic describe orders -d {folder}\n"
         f"  strandlog consume orders -d {folder} -e -n 5 -f '%p %o %k %s\\n'\n"
@@ -147,13 +146,13 @@ def run(folder: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="use this new folder and leave it there")
+    parser.add_argument("--keep", type=Path, help="use this new folder, and keep it")
     options = parser.parse_args()
     if options.keep:
         return run(options.keep)
     with tempfile.TemporaryDirectory(prefix="strandlog-embedded-") as folder:
         code = run(Path(folder) / "data")
-        console.print("\n(the folder goes now; --keep FOLDER leaves one to look at)")
+        console.print("\n(the folder is deleted; --keep FOLDER keeps it)")
     return code
 
 

@@ -1,9 +1,9 @@
-"""The flights pipeline in plain PySpark: what flights.toml says, for jobs that want to say more.
+"""The flights pipeline in plain PySpark, for jobs that need more than flights.toml can say.
 
     python -m examples.flights.flights_pyspark -b 127.0.0.1:9092     until Ctrl-C
-    python -m examples.flights.flights_pyspark --available-now       what is there, then stop
+    python -m examples.flights.flights_pyspark --available-now       process the data, then stop
 
-Nothing in it but `format("strandlog")` is strandlog's. Rows that do not parse go to the dead-letter
+Only `format("strandlog")` is specific to strandlog. Rows that do not parse go to the dead-letter
 topic, delays per airport and hour to a topic, departures with their weather to Parquet.
 """
 
@@ -13,13 +13,13 @@ import argparse
 from typing import Any
 
 from examples.flights.dataset import FLIGHT_SCHEMA, WEATHER_SCHEMA
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 import strandlog
 from strandlog.spark import session
 
 WATERMARK = ("time_hour", "2 days")
-CORRUPT = "_corrupt STRUCT<key: BINARY, value: BINARY>"  # the record as it was
+CORRUPT = "_corrupt STRUCT<key: BINARY, value: BINARY>"  # the unchanged record
 DELAYS, BAD = "flights.delays.pyspark", "flights.bad.pyspark"
 
 
@@ -58,7 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The flights pipeline in plain PySpark.")
     parser.add_argument("-b", "--bootstrap", default="127.0.0.1:9092", metavar="HOST:PORT")
     parser.add_argument("--folder", default=".", help="for checkpoints and Parquet")
-    parser.add_argument("--available-now", action="store_true", help="what is there, then stop")
+    parser.add_argument(
+        "--available-now", action="store_true", help="process the available data, then stop"
+    )
     options = parser.parse_args()
     with strandlog.connect(options.bootstrap) as log:
         for topic in {DELAYS, BAD} - set(log.topics()):
@@ -76,8 +78,8 @@ def main() -> None:
     bad = rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt.key", "_corrupt.value")
 
     def write_delays(batch: Any, batch_id: int) -> None:
-        # A Python sink has no update mode of its own. Named by its query and number, both of which
-        # the checkpoint remembers, a batch is written once, however often it runs.
+        # Spark has no update mode for Python sinks. The query id and the batch id are in the
+        # checkpoint, so a repeated batch is recognised and written once.
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         (
             to_topic(batch.write, DELAYS)

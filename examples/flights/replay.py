@@ -1,19 +1,19 @@
 """Replays 2013 as live events over the wire: `python -m examples.flights.replay -b HOST:PORT`.
 
-    topic flights   keyed by the plane's tail number: what one plane does stays in order, and 4,000
-                    keys spread evenly over partitions, where three airports would not. A cancelled
-                    flight may have no plane, and so no key
+    topic flights   keyed by the plane's tail number: the flights of one plane stay in order, and
+                    4,000 keys spread evenly over partitions, which three airports would not. A
+                    cancelled flight may have no plane, and so no key
     topic weather   keyed by the airport
-    topic carriers  keyed by the code of the airline; sent at once, for it is no event
+    topic carriers  keyed by the airline's code; sent at once, because it is a lookup table
 
-The year passes in steps of twelve hours. A step is on the broker as a whole before the next begins,
-so that partitions and topics never drift apart by more than one step.
+The year passes in steps of twelve hours. A step is sent completely before the next begins, so that
+partitions and topics never drift apart by more than one step.
 
-Into the departures are mixed, always the same ones:
+The departures include, always the same ones:
 
-    bad          a record that cannot be parsed, after every 997th departure: cut off, no JSON at
-                 all, or of a wrong type, in turn
-    stragglers   every 1009th departure is held back and comes when the year is over, weeks too late
+    bad          a record that cannot be parsed, after every 997th departure: truncated, not JSON,
+                 or with a wrong type, in turn
+    stragglers   every 1009th departure is held back and sent at the end of the year, weeks late
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FLIGHTS, WEATHER, CARRIERS = "flights", "weather", "carriers"
 PARTITIONS = {FLIGHTS: 3, WEATHER: 1, CARRIERS: 1}
 STEP = pd.Timedelta(hours=12)
 BAD_EVERY, STRAGGLER_EVERY = 997, 1009
-# A straggler is older than the end of the replay by this at least: no watermark waits so long.
+# Stragglers are at least this much older than the end of the replay, behind every watermark.
 STRAGGLER_AGE = pd.Timedelta(days=14)
 
 Event = tuple[bytes | None, bytes]
 
 
 class Step(NamedTuple):
-    """What happens in some hours."""
+    """The events of twelve hours."""
 
     until: pd.Timestamp
     flights: list[Event]
@@ -49,24 +49,24 @@ class Step(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A whole year, ready to be sent."""
+    """All events of a replay."""
 
     steps: list[Step]
     stragglers: list[Event]
     straggler_ids: frozenset[int]
-    departures: int  # that come in time
+    departures: int  # without stragglers
     observations: int
     bad: int
-    out_of_order: int  # reported behind one with a later scheduled hour
+    out_of_order: int  # reported after one with a later scheduled hour
 
     @property
     def flight_records(self) -> int:
-        """Records in the topic of flights when all is sent."""
+        """Number of records in the topic flights after the replay."""
         return self.departures + self.bad + len(self.stragglers)
 
 
 def damaged(value: bytes, number: int) -> bytes:
-    """A record as a faulty sender might have written it."""
+    """A record with one of three kinds of damage."""
     return (
         value[: len(value) // 2],
         b"station restarted, please ignore",
@@ -75,7 +75,7 @@ def damaged(value: bytes, number: int) -> bytes:
 
 
 def make_replay(months: int = MONTHS) -> Replay:
-    """Everything that will be sent, in order."""
+    """Prepare all events, in order."""
     flights, weather = flight_events(months), weather_events(months)
     hours = pd.to_datetime(flights["time_hour"], utc=True)
     is_straggler = (flights["id"] % STRAGGLER_EVERY == 0) & (hours < hours.max() - STRAGGLER_AGE)
@@ -116,7 +116,7 @@ def _keyed(frame: pd.DataFrame, column: str) -> Iterator[Event]:
 
 
 def create_topics(log: strandlog.RemoteLog) -> None:
-    """Make the topics that do not exist yet, and fill the one that is a table."""
+    """Create the missing topics, and fill the lookup table."""
     for name, partitions in PARTITIONS.items():
         try:
             log.create_topic(name, partitions)
@@ -133,7 +133,7 @@ def send_steps(
     seconds: float,
     on_step: Callable[[Step], None] = lambda _: None,
 ) -> None:
-    """Send the year evenly in so many seconds, or as fast as it goes for 0."""
+    """Send the year evenly in that many seconds, or at full speed for 0."""
     started = time.monotonic()
     with log.producer(acks=1, compression="lz4") as producer:
         for number, step in enumerate(replay.steps):
@@ -147,7 +147,7 @@ def send_steps(
 
 
 def send_stragglers(log: strandlog.RemoteLog, replay: Replay) -> None:
-    """Send what was held back."""
+    """Send the departures that were held back."""
     if replay.stragglers:
         with log.producer() as producer:
             producer.send_batch(FLIGHTS, replay.stragglers)
@@ -157,11 +157,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Replay the flights of 2013 as live events.")
     parser.add_argument("-b", "--bootstrap", default="127.0.0.1:9092", metavar="HOST:PORT")
     parser.add_argument(
-        "--seconds", type=float, default=60, help="how long the year takes; 0: as fast as it goes"
+        "--seconds", type=float, default=60, help="duration of the replay; 0: full speed"
     )
-    parser.add_argument("--months", type=int, default=MONTHS, help="how many months, from January")
+    parser.add_argument("--months", type=int, default=MONTHS, help="number of months, from January")
     parser.add_argument(
-        "--pause", type=float, default=15, metavar="SECONDS", help="before the stragglers come"
+        "--pause", type=float, default=15, metavar="SECONDS", help="before the stragglers are sent"
     )
     options = parser.parse_args()
     replay = make_replay(options.months)

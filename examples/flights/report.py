@@ -1,4 +1,4 @@
-"""The result of the flights pipeline for people: two tables and a picture."""
+"""The results of the flights pipeline as two tables and a plot."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 from examples.flights.dataset import AIRPORTS
-from examples.flights.results import Results
+from examples.flights.verify import Results
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 LOCAL_TIME = "America/New_York"
 WORST_HOURS = 5
-FEWEST_DEPARTURES = 10  # in an hour, to be called the worst
+FEWEST_DEPARTURES = 10  # for an hour to be listed
 COLOURS = {"EWR": "#c1502e", "JFK": "#1f6f8b", "LGA": "#7a8b2f"}
 RAIN_INCHES = [-0.01, 0.0, 0.05, 0.2, 10]
 RAIN_WORDS = ["dry", "up to 0.05", "0.05 to 0.2", "more than 0.2"]
@@ -44,7 +44,7 @@ def worst_hours_table(results: Results) -> Table:
     """The hours with the longest mean delay, and their weather."""
     title = f"Worst hours (of those with {FEWEST_DEPARTURES} departures or more)"
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-    for name in ("airport", "hour (local)", "left", "mean delay", "rain", "wind", "sight"):
+    for name in ("airport", "hour (local)", "departed", "mean delay", "rain", "wind", "visibility"):
         is_text = name in ("airport", "hour (local)")
         table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
     weather = results.in_weather.groupby(["origin", "time_hour"]).first()
@@ -67,13 +67,13 @@ def worst_hours_table(results: Results) -> Table:
 
 
 def _mean_delay(delays: pd.DataFrame, by: pd.Series[Any]) -> pd.DataFrame:
-    """Minutes, a column for each airport."""
+    """Mean delay in minutes, a column for each airport."""
     sums = delays.groupby([by, "origin"])[["delay_sum", "departed"]].sum()
     return (sums["delay_sum"] / sums["departed"]).unstack()
 
 
 def plot(results: Results, path: Path) -> None:
-    """The delay over the day, and by how much it rains."""
+    """Plot the delay by hour and by rain."""
     import matplotlib  # noqa: PLC0415 - takes a second to load
 
     matplotlib.use("Agg")
@@ -101,7 +101,7 @@ def plot(results: Results, path: Path) -> None:
             label=f"{AIRPORTS[origin]} ({origin})",
         )
     left.set(
-        title="A day gathers delay",
+        title="Delay grows over the day",
         xlabel="scheduled hour of departure, local time",
         ylabel="mean delay, minutes",
         xticks=range(5, 24, 2),
@@ -124,11 +124,11 @@ def _plot_rain(axes: Any, flights: pd.DataFrame) -> None:
     grouped = flights.groupby([rain, "origin"], observed=True)["dep_delay"].mean().unstack()
     width = 0.26
     for number, (origin, colour) in enumerate(COLOURS.items()):
-        places = [place + (number - 1) * width for place in range(len(grouped))]
-        bars = axes.bar(places, grouped[origin], width * 0.92, color=colour, label=origin)
+        positions = [x + (number - 1) * width for x in range(len(grouped))]
+        bars = axes.bar(positions, grouped[origin], width * 0.92, color=colour, label=origin)
         axes.bar_label(bars, fmt="%.0f", fontsize=8, color="#444444")
     axes.set(
-        title="Rain adds to it",
+        title="Delay grows with rain",
         xlabel="rain in the hour of departure, inches",
         ylabel="mean delay, minutes",
         xticks=range(len(grouped)),

@@ -3,7 +3,7 @@
     cluster = SparkCluster(folder)     # everything it writes goes below the folder
     cluster.start()                    # returns when all workers have registered
     session(cluster.master_url, cluster.conf)
-    cluster.kill_executor()            # the worker starts another one in its place
+    cluster.kill_executor()            # the worker starts another one
     cluster.stop()                     # always: nothing is left running
 
 Each worker has one core, so an application gets one executor on each of them. Ports are chosen by

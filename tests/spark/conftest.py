@@ -32,9 +32,9 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    # It lives for minutes, and some records of the tests are of 1970: retention would take them.
+    # Some records of the tests have timestamps of 1970, which retention would delete.
     forever = {"log.retention.ms": "-1"}
-    doors = ("--no-grpc", "--http-port", "0")  # queries report in
+    doors = ("--no-grpc", "--http-port", "0")  # for progress reports
     running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data", forever, doors=doors)
     running.start()
     yield running

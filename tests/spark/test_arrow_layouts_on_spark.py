@@ -1,4 +1,4 @@
-"""Arrow layouts that Spark hands to the sink only when it is told to."""
+"""Arrow layouts that Spark passes to the sink only with certain settings."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from strandlog.client.wire.client import WireClient
 def test_large_variable_width_types_are_written(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str
 ) -> None:
-    place = {"bootstrap.servers": broker.address}
+    cluster = {"bootstrap.servers": broker.address}
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
         spark.range(5).selectExpr(
             "CAST(id AS STRING) AS key",
             "CAST(CAST(id * 10 AS STRING) AS BINARY) AS value",
             "array(struct('h' AS key, CAST('x' AS BINARY) AS value)) AS headers",
-        ).write.format("strandlog").options(**place, topic=topic).mode("append").save()
+        ).write.format("strandlog").options(**cluster, topic=topic).mode("append").save()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
     rows = (
         spark.read.format("strandlog")
-        .options(**place, subscribe=topic, includeHeaders="true")
+        .options(**cluster, subscribe=topic, includeHeaders="true")
         .load()
         .collect()
     )

@@ -177,13 +177,13 @@ def test_avro_becomes_typed_columns(
 def test_an_invalid_option_of_a_stream_is_one_line(
     available: Callable[..., list[int]], wrong: dict[str, str], schema: str | None, words: str
 ) -> None:
-    with pytest.raises(Exception) as refused:
+    with pytest.raises(Exception) as error:
         available(schema, **wrong)
-    told = str(refused.value)
-    [line] = [line for line in told.splitlines() if words in line]
+    text = str(error.value)
+    [line] = [line for line in text.splitlines() if words in line]
     assert "strandlog.errors." in line
-    assert "Traceback" not in told
-    assert "\tat " not in told, "no stack of Java"
+    assert "Traceback" not in text
+    assert "\tat " not in text, "no Java stack trace"
 
 
 def test_an_error_in_a_task_has_no_traceback(
@@ -208,8 +208,8 @@ def test_an_error_in_a_task_has_no_traceback(
     }
     with pytest.raises(Exception) as failed:
         spark.read.format("strandlog").options(**(options | beyond)).load().collect()
-    told = str(failed.value)
-    assert "can be read up to offset 5, but 7 was asked for" in told
-    assert "a transaction is still open" in told
-    assert "see kafkaConsumer.pollTimeoutMs" in told
-    assert "Traceback" not in told
+    text = str(failed.value)
+    assert "is readable up to offset 5, not up to 7" in text
+    assert "a transaction is still open" in text
+    assert "see kafkaConsumer.pollTimeoutMs" in text
+    assert "Traceback" not in text

@@ -120,15 +120,18 @@ def test_a_pipeline_resumes_where_it_stopped_and_sets_bad_records_aside(
     with listening() as other:
         strandlog_pipeline("run", file, "--available-now", "--report", other.address)
     assert "rows/s" in capsys.readouterr().err
-    assert [each["state"] for each in (other.told[0], other.told[-1])] == ["running", "stopped"]
+    assert [each["state"] for each in (other.reports[0], other.reports[-1])] == [
+        "running",
+        "stopped",
+    ]
     with client_of(broker) as http:
         assert ok(http.get(f"/api/v1/pipelines/{topic}")) == shown, "--report replaces the broker"
-    told = [(row.key, json.loads(row.value or b"")) for row in records(client, f"{topic}.delays")]
-    assert sorted(told[:2], key=str) == [
+    rows = [(row.key, json.loads(row.value or b"")) for row in records(client, f"{topic}.delays")]
+    assert sorted(rows[:2], key=str) == [
         (b"AA", {"carrier": "AA", "flights": 1, "delay": 4.0}),
         (b"UA", {"carrier": "UA", "flights": 1, "delay": 1.0}),
     ]
-    assert told[2:] == [(b"AA", {"carrier": "AA", "flights": 2, "delay": 6.0})]
+    assert rows[2:] == [(b"AA", {"carrier": "AA", "flights": 2, "delay": 6.0})]
     [bad] = records(client, f"{topic}.bad")
     assert (bad.key, bad.value) == (b"k\xfe", b"oops \xff\x00"), "byte for byte"
     assert [*bad.headers] == [
@@ -149,11 +152,11 @@ def test_ctrl_c_on_a_terminal_stops_a_pipeline_with_exit_code_0(
 ) -> None:
     file = pipeline_file(topic, broker, tmp_path)
     send(client, topic, b'{"carrier": "AA", "delay": 4}')
-    with listening() as reports:
-        text = terminal_output_until_ctrl_c(file, reports.address)
+    with listening() as server:
+        text = terminal_output_until_ctrl_c(file, server.address)
     assert "stopping" in text
-    assert reports.told[0]["ui_url"] in text
-    assert reports.told[-1]["state"] == "stopped"
+    assert server.reports[0]["ui_url"] in text
+    assert server.reports[-1]["state"] == "stopped"
     assert "cannot report" not in text
     assert "Exception" not in text
     assert "Traceback" not in text

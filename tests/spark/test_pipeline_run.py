@@ -22,7 +22,7 @@ from strandlog.spark.pipeline.queries import PipelineQueries
 HEAD = """
 [pipeline]
 name = "p"
-{place}
+{log_key}
 checkpoint = "{folder}/checkpoints"
 
 [[source]]
@@ -88,8 +88,8 @@ def test_a_static_source_is_read_again_for_every_micro_batch(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(f"{topic}-carriers", 1)
-    place = f'bootstrap = "{broker.address}"'
-    wanted = pipeline(JOINED, place=place, folder=tmp_path, topic=topic)
+    log_key = f'bootstrap = "{broker.address}"'
+    wanted = pipeline(JOINED, log_key=log_key, folder=tmp_path, topic=topic)
     send(client, f"{topic}-carriers", b'{"code": "AA", "name": "American"}')
     send(client, topic, b'{"carrier": "AA", "delay": 1}', b'{"carrier": "UA", "delay": 2}')
     run_to_end(spark, wanted)
@@ -111,8 +111,8 @@ def test_a_folder_is_read_without_a_broker(spark: Any, tmp_path: Path) -> None:
 from = "flights"
 parquet = "{folder}/lake"
 """
-    place = f'data = "{data}"'
-    run_to_end(spark, pipeline(HEAD + sink, place=place, folder=tmp_path, topic="flights"))
+    log_key = f'data = "{data}"'
+    run_to_end(spark, pipeline(HEAD + sink, log_key=log_key, folder=tmp_path, topic="flights"))
     assert lake(tmp_path) == [{"carrier": "AA", "delay": 1.5}]
 
 
@@ -128,8 +128,8 @@ def test_a_source_starts_at_the_offsets_of_its_options(spark: Any, tmp_path: Pat
 from = "flights"
 parquet = "{folder}/lake"
 """
-    place = f'data = "{data}"'
-    run_to_end(spark, pipeline(HEAD + rest, place=place, folder=tmp_path, topic="flights"))
+    log_key = f'data = "{data}"'
+    run_to_end(spark, pipeline(HEAD + rest, log_key=log_key, folder=tmp_path, topic="flights"))
     assert sorted(row["delay"] for row in lake(tmp_path)) == [2.0, 3.0]
 
 
@@ -201,8 +201,8 @@ mode = "{mode}"
 def test_an_sql_mistake_is_one_line_that_names_the_view_or_sink(
     sql: str, mode: str, words: str, spark: Any, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    place = f'bootstrap = "{broker.address}"'
-    wanted = pipeline(TO_TOPIC, place=place, folder=tmp_path, topic=topic, sql=sql, mode=mode)
+    log_key = f'bootstrap = "{broker.address}"'
+    wanted = pipeline(TO_TOPIC, log_key=log_key, folder=tmp_path, topic=topic, sql=sql, mode=mode)
     with pytest.raises(ConfigurationError, match=words) as error:
         PipelineQueries(spark, wanted).start(available_now=True)
     assert "\n" not in str(error.value)
@@ -211,31 +211,33 @@ def test_an_sql_mistake_is_one_line_that_names_the_view_or_sink(
 def test_a_missing_source_topic_is_an_error_before_anything_starts(
     spark: Any, broker: BrokerProcess, client: WireClient, tmp_path: Path
 ) -> None:
-    place = f'bootstrap = "{broker.address}"'
+    log_key = f'bootstrap = "{broker.address}"'
     sql = "SELECT * FROM flights"
     wanted = pipeline(
-        TO_TOPIC, place=place, folder=tmp_path, topic="nowhere", sql=sql, mode="append"
+        TO_TOPIC, log_key=log_key, folder=tmp_path, topic="nowhere", sql=sql, mode="append"
     )
     with pytest.raises(TopicNotFoundError, match="'nowhere' does not exist"):
         PipelineQueries(spark, wanted).start(available_now=True)
     assert "nowhere-out" not in client.topics(), "nothing is made for a pipeline that cannot run"
 
 
-def test_a_query_that_fails_is_told_in_one_line(
+def test_a_failed_query_is_one_line(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
-    place = f'bootstrap = "{broker.address}"'
+    log_key = f'bootstrap = "{broker.address}"'
     sql = "SELECT raise_error('so much delay') AS delay FROM flights"
-    wanted = pipeline(TO_TOPIC, place=place, folder=tmp_path, topic=topic, sql=sql, mode="append")
+    wanted = pipeline(
+        TO_TOPIC, log_key=log_key, folder=tmp_path, topic=topic, sql=sql, mode="append"
+    )
     send(client, topic, b'{"carrier": "AA", "delay": 1}')
     running = PipelineQueries(spark, wanted)
     running.start(available_now=True)
     while running.is_active:
         with pytest.raises(Exception, match="so much delay"):
             running.queries[0].awaitTermination(60)
-    told = running.failure()
+    text = running.failure()
     running.stop()
-    assert told is not None
-    assert told.startswith("delays-topic-")
-    assert "so much delay" in told
-    assert "\n" not in told
+    assert text is not None
+    assert text.startswith("delays-topic-")
+    assert "so much delay" in text
+    assert "\n" not in text

@@ -93,7 +93,7 @@ def test_a_pipeline_is_started_watched_and_stopped_from_python(
     assert not running.is_running
     assert running.wait(0)
     assert sum(report.rows for report in progress.reports) == 1
-    assert spark.range(3).count() == 3, "a session that the pipeline did not create goes on"
+    assert spark.range(3).count() == 3, "a session that the pipeline did not create keeps running"
     assert end_offset(client, f"{topic}-out") > 0
 
 
@@ -209,9 +209,9 @@ def test_a_spark_that_does_not_start_is_reported_as_a_failure(
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     monkeypatch.setattr(import_module("strandlog.spark.session"), "session", fail)
     with (
-        listening() as reports,
+        listening() as server,
         pytest.raises(PipelineError, match=r"cannot start Spark: .*Master URL"),
     ):
-        run(pipeline_file(topic, broker, tmp_path), master="moon", report=reports.address)
-    assert reports.told[-1]["state"] == "failed"
-    assert "Master URL" in reports.told[-1]["error"]
+        run(pipeline_file(topic, broker, tmp_path), master="moon", report=server.address)
+    assert server.reports[-1]["state"] == "failed"
+    assert "Master URL" in server.reports[-1]["error"]

@@ -25,8 +25,8 @@ REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 0, None)
 
 
 def test_a_report_is_one_line() -> None:
-    told = "orders: batch 3  1,200 rows  4,000 rows/s  300 ms  lag 17  state 5"
-    assert str(REPORT) == told
+    text = "orders: batch 3  1,200 rows  4,000 rows/s  300 ms  lag 17  state 5"
+    assert str(REPORT) == text
     short = REPORT._replace(lag=None, state_rows=0, late_rows=2)
     assert str(short) == "orders: batch 3  1,200 rows  4,000 rows/s  300 ms  late 2"
 
@@ -50,9 +50,9 @@ def stream(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Any
     )
 
 
-def wait_for(told: Callable[[], Any], wanted: Any) -> None:
-    """Listeners are told in a thread of Spark's."""
-    eventually(lambda: told() == wanted, f"{wanted} in the reports")
+def wait_for(found: Callable[[], Any], wanted: Any) -> None:
+    """Spark calls listeners in its own thread."""
+    eventually(lambda: found() == wanted, f"{wanted} in the reports")
 
 
 def committed(client: WireClient, group: str) -> dict[str, dict[int, int]]:
@@ -123,7 +123,7 @@ def test_each_source_of_a_query_has_its_own_group(
 
 
 def described_lag(broker: BrokerProcess, group: str) -> int:
-    told = subprocess.run(
+    text = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -140,7 +140,7 @@ def described_lag(broker: BrokerProcess, group: str) -> int:
         text=True,
         timeout=60,
     )
-    return sum(row["lag"] for row in json.loads(told.stdout)["partitions"])
+    return sum(row["lag"] for row in json.loads(text.stdout)["partitions"])
 
 
 def test_the_lag_of_a_running_query_is_seen_by_kafkas_tools(
@@ -154,7 +154,7 @@ def test_the_lag_of_a_running_query_is_seen_by_kafkas_tools(
     def offsets() -> dict[int, int]:
         asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])
         found = asked[topic].result(20).topic_partitions
-        return {place.partition: place.offset for place in found}
+        return {each.partition: each.offset for each in found}
 
     fill(client, topic, 30)
     query = (
@@ -165,7 +165,7 @@ def test_the_lag_of_a_running_query_is_seen_by_kafkas_tools(
         .start()
     )
     try:
-        wait_for(offsets, {0: 15, 1: 15})  # nothing is planned for an hour: the listener's doing
+        wait_for(offsets, {0: 15, 1: 15})  # by the listener: no batch follows
         assert described_lag(broker, topic) == 0
         fill(client, topic, 12)
         assert query.isActive
@@ -197,8 +197,8 @@ def test_a_failed_commit_of_progress_does_not_fail_the_query(
     query.awaitTermination()
     assert query.exception() is None
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
-    told = "cannot commit progress to group ''"
-    wait_for(lambda: any(told in record.getMessage() for record in caplog.records), wanted=True)
+    text = "cannot commit progress to group ''"
+    wait_for(lambda: any(text in record.getMessage() for record in caplog.records), wanted=True)
 
 
 def test_a_session_has_one_listener(spark: Any) -> None:

@@ -106,13 +106,13 @@ def test_registering_the_source_logs_no_warning(spark: Any) -> None:
     assert not spark._jvm.org.apache.logging.log4j.LogManager.getLogger(name).isWarnEnabled()
 
 
-def _printed_of_a_hang_up(said: bytes, *, is_silent: bool, seen: Any) -> str:
-    """What is printed when Java says this and goes away, and another comes and is served."""
+def _printed_after_a_disconnect(sent: bytes, *, is_silent: bool, seen: Any) -> str:
+    """What is printed when Java sends this and disconnects, and another connection follows."""
     server = _start_update_server("secret", False)
     if is_silent:
         silence_closed_accumulator_connections(SimpleNamespace(_accumulatorServer=server))
     with socket.create_connection(server.server_address, timeout=30) as java:
-        java.sendall(said)
+        java.sendall(sent)
     with socket.create_connection(server.server_address, timeout=30) as java:
         java.sendall(b"secret" + struct.pack("!i", 0))
         assert java.recv(1) == b"\x01"
@@ -123,7 +123,7 @@ def _printed_of_a_hang_up(said: bytes, *, is_silent: bool, seen: Any) -> str:
 def test_a_stopped_query_prints_no_traceback_of_accumulators(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = _printed_of_a_hang_up(b"secret", is_silent=False, seen=capsys)
-    assert "EOFError" in told, "what it is about"
-    assert _printed_of_a_hang_up(b"secret", is_silent=True, seen=capsys) == ""
-    assert "not correct" in _printed_of_a_hang_up(b"wrong!", is_silent=True, seen=capsys)
+    printed = _printed_after_a_disconnect(b"secret", is_silent=False, seen=capsys)
+    assert "EOFError" in printed, "the traceback in question"
+    assert _printed_after_a_disconnect(b"secret", is_silent=True, seen=capsys) == ""
+    assert "not correct" in _printed_after_a_disconnect(b"wrong!", is_silent=True, seen=capsys)

@@ -1,4 +1,4 @@
-"""The sink on a real Spark: each row once, whatever is run again."""
+"""The sink on a real Spark: each row is written once, even if a batch is repeated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def copy(
 
 
 def forget_last_commit(checkpoint: str) -> None:
-    """As if the driver had died after publishing, before Spark noted it: the batch runs again."""
+    """As if the driver had died after publishing, before Spark committed: repeats the batch."""
     commits = sorted(
         (path for path in Path(checkpoint, "commits").iterdir() if path.name.isdigit()),
         key=lambda path: int(path.name),
@@ -77,7 +77,7 @@ def test_transactions_left_open_by_dead_tasks_are_aborted(
         assert client.produce({tp: [batch]}, transactional_id=name)[tp].error is None
     fill(client, topic, 10)
     copy(spark, broker, topic, target, checkpoint)
-    # The other one is no task of ours, whatever it looks like: it is left alone.
+    # The other name only looks like a task's: it is not aborted.
     ongoing = [name for name in client.list_transactions(["Ongoing"]) if query.id in name]
     assert ongoing == [f"strandlog-spark-{query.id}-2-0-0"]
     client.init_producer_id(f"strandlog-spark-{query.id}-2-0-0", 600_000)
@@ -107,7 +107,7 @@ def test_a_batch_that_runs_again_is_published_once(
     found = read(spark, broker, target)
     if guarantee == "exactly_once":
         assert found == values
-    else:  # so this test can fail
+    else:  # shows that this test can fail
         assert len(found) == 120
 
 
@@ -121,7 +121,7 @@ def test_a_decided_batch_is_committed_by_the_next_run(
     log = CommitLog(client, "strandlog.spark.commits", query.id)
     last = log.last()
     assert (last.batch_id, last.state) == (2, "done")
-    log.write(Decision(2, DECIDED, ()))  # the driver died right after deciding
+    log.write(Decision(2, DECIDED, ()))  # as if the driver had died after the decision
     forget_last_commit(checkpoint)
     copy(spark, broker, topic, target, checkpoint)
     assert log.last().state == "done"
@@ -256,10 +256,10 @@ def test_tasks_without_rows_have_nothing_to_commit(
 def test_a_row_that_is_too_large_is_an_error(spark: Any, broker: BrokerProcess, topic: str) -> None:
     frame = spark.range(1).selectExpr("repeat('x', 3000000) as value")
     writer = frame.write.format("strandlog").mode("append").option("topic", topic)
-    with pytest.raises(Exception) as refused:
+    with pytest.raises(Exception) as error:
         writer.option("bootstrap.servers", broker.address).save()
-    assert "MessageTooLargeError" in str(refused.value)
-    assert "3000074 bytes" in str(refused.value)
+    assert "MessageTooLargeError" in str(error.value)
+    assert "3000074 bytes" in str(error.value)
 
 
 def test_a_row_of_megabytes_is_written_if_the_topic_allows_it(
@@ -293,6 +293,6 @@ def test_columns_that_cannot_be_written_are_an_error(
 ) -> None:
     frame = spark.range(1).selectExpr(*columns.split(", "))
     writer = frame.write.format("strandlog").mode(mode).option("topic", topic)
-    with pytest.raises(Exception) as refused:
+    with pytest.raises(Exception) as error:
         writer.option("bootstrap.servers", broker.address).save()
-    assert words in str(refused.value)
+    assert words in str(error.value)

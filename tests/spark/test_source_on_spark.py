@@ -146,9 +146,9 @@ def test_some_columns_in_any_order(
 
 @pytest.mark.parametrize("schema", ["value STRING", "valu BINARY", "key BINARY, key BINARY"])
 def test_unknown_columns_are_an_error(reading: Callable[..., Any], schema: str) -> None:
-    with pytest.raises(Exception) as refused:
+    with pytest.raises(Exception) as error:
         reading(schema).count()
-    assert "schema" in str(refused.value)
+    assert "schema" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,12 @@ def test_an_invalid_option_is_an_error_that_names_it(
     spark: Any, broker: BrokerProcess, topic: str, options: dict[str, str], words: str
 ) -> None:
     base = {"kafka.bootstrap.servers": broker.address, "subscribe": topic}
-    with pytest.raises(Exception) as refused:
+    with pytest.raises(Exception) as error:
         spark.read.format("strandlog").options(**(base | options)).load().count()
-    told = str(refused.value)
-    assert words in told
-    assert "Traceback" not in told
-    assert len(told.strip().splitlines()) <= 2, "the line, and Spark's number for it"
+    text = str(error.value)
+    assert words in text
+    assert "Traceback" not in text
+    assert len(text.strip().splitlines()) <= 2, "the line, and Spark's SQLSTATE"
 
 
 def run_available(frame: Any, checkpoint: str, name: str) -> Any:
@@ -251,12 +251,12 @@ def test_a_folder_is_read_without_a_broker(spark: Any, tmp_path: Path, checkpoin
 def test_deleted_records_are_an_error_or_skipped(
     broker: BrokerProcess, client: WireClient, topic: str, reading: Callable[..., Any]
 ) -> None:
-    from confluent_kafka import TopicPartition as Place
+    from confluent_kafka import TopicPartition as KafkaPartition
     from confluent_kafka.admin import AdminClient
 
     fill(client, topic, 100)
     admin = AdminClient({"bootstrap.servers": broker.address})
-    for future in admin.delete_records([Place(topic, 0, 30)]).values():
+    for future in admin.delete_records([KafkaPartition(topic, 0, 30)]).values():
         future.result(20)
     wanted = json.dumps({topic: {"0": 10, "1": 0}})
     with pytest.raises(Exception, match=f"offsets 10 to 29 of {topic}-0 were deleted"):

@@ -48,7 +48,7 @@ RESERVED = frozenset(
 
 # Kafka's names for our options. A reader is no member of its group, which only shows progress.
 ALIASES = {"kafka.group.id": "groupId"}
-REFUSED = {
+UNSUPPORTED = {
     "groupIdPrefix": "leave it out: queries do not create groups; set groupId to commit progress "
     "to a group",
 }
@@ -454,9 +454,9 @@ def _option(lowered: str) -> Option | None:
 
 
 def _unknown(use: str, name: str, text: str) -> SettingError:
-    for refused, reason in REFUSED.items():
-        if name.lower() == refused.lower():
-            return InvalidSettingError(refused, text, reason)
+    for unsupported, reason in UNSUPPORTED.items():
+        if name.lower() == unsupported.lower():
+            return InvalidSettingError(unsupported, text, reason)
     names = [option.name for option in OPTIONS if use in option.uses]
     nearest = difflib.get_close_matches(name, names, 1)
     return UnknownSettingError(name, nearest[0] if nearest else None)

@@ -1,4 +1,4 @@
-"""A server that takes reports, for tests: it writes down what it is told, and can be difficult."""
+"""A server for tests that records the reports it receives, and can be slow or reject them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 
 
 class Listening(ThreadingHTTPServer):
-    """A server that writes down what it is told; it may be slow, or refuse."""
+    """Records reports; may be slow, or reject them."""
 
     daemon_threads = True
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.told: list[dict[str, Any]] = []
+        self.reports: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.times: list[float] = []
         self.status = 204
-        self.refused = 0
+        self.rejected = 0
         self.delay_seconds = 0.0
         self.connections: list[socket.socket] = []
 
@@ -50,9 +50,9 @@ class _Handler(BaseHTTPRequestHandler):
         if status == 204:
             self.server.times.append(time.monotonic())
             self.server.paths.append(self.path)
-            self.server.told.append(json.loads(body))
+            self.server.reports.append(json.loads(body))
         else:
-            self.server.refused += 1
+            self.server.rejected += 1
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()

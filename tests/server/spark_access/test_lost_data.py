@@ -101,11 +101,11 @@ def delete(broker: RunningBroker) -> Callable[[str], None]:
 
 
 def delete_records(broker: RunningBroker, topic: str, partition: int, offset: int) -> None:
-    from confluent_kafka import TopicPartition as Place
+    from confluent_kafka import TopicPartition as KafkaPartition
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": broker.address})
-    for future in admin.delete_records([Place(topic, partition, offset)]).values():
+    for future in admin.delete_records([KafkaPartition(topic, partition, offset)]).values():
         future.result(20)
 
 
@@ -158,7 +158,7 @@ def test_a_checkpoint_without_topic_ids_detects_offsets_beyond_the_end(
         assert stream.run() == []
     assert f"{topic}-0 ends at offset 25" in caplog.text
     fill(client, topic, 10)
-    assert stream.run() == list(range(10))  # goes on at the end, as Spark's Kafka source does
+    assert stream.run() == list(range(10))  # continues at the end, like Spark's Kafka source
 
 
 def test_a_checkpoint_without_topic_ids_resumes_where_it_stopped(
@@ -413,7 +413,7 @@ def test_a_folder_does_not_end_a_range_early(tmp_path: Path) -> None:
             values(reader, [task])
 
 
-# -- looks of an idle query ----------------------------------------------------------------------
+# -- calls of an idle query ----------------------------------------------------------------------
 
 
 def test_a_loss_is_reported_once_while_a_query_waits_for_more(

@@ -1,4 +1,4 @@
-"""Where reports go: given, told by the broker, or nowhere."""
+"""Where reports go: an address that is given, one that the broker announces, or nowhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandlog.spark.monitoring.report_address import address_finder, parse_repo
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("http://127.0.0.1:9095", "http://127.0.0.1:9095"),
         (" http://[::1]:9095/ ", "http://[::1]:9095"),
@@ -23,8 +23,8 @@ from strandlog.spark.monitoring.report_address import address_finder, parse_repo
         ("OFF", "None"),
     ],
 )
-def test_an_address_is_parsed(text: str, told: str) -> None:
-    assert str(parse_report(text)) == told
+def test_an_address_is_parsed(text: str, expected: str) -> None:
+    assert str(parse_report(text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_an_invalid_address_is_an_error_with_the_allowed_forms(text: str) -> Non
 
 def test_reports_that_are_off_need_no_address() -> None:
     assert address_finder("off", "127.0.0.1:9092", {}) is None
-    assert address_finder(None, None, {}) is None  # a folder has no door
+    assert address_finder(None, None, {}) is None  # a folder has no HTTP listener
 
 
 def test_a_given_address_is_used_without_asking_the_broker() -> None:

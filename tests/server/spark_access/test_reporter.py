@@ -85,17 +85,17 @@ def test_reports_are_sent_together_and_only_once(
     with listening() as server:
         reporter = reporters(server.address)
         reporter.set_state("running")
-        eventually(lambda: server.told, "a report arrives")
+        eventually(lambda: server.reports, "a report arrives")
         for number in range(200):
             reporter.add(REPORT._replace(batch_id=number))
             reporter.add(REPORT._replace(name="other", batch_id=number))
-        eventually(lambda: len(server.told) == 2, "a report arrives")
+        eventually(lambda: len(server.reports) == 2, "a report arrives")
         reporter.add(REPORT._replace(batch_id=200))
-        eventually(lambda: len(server.told) == 3, "a report arrives")
+        eventually(lambda: len(server.reports) == 3, "a report arrives")
         reporter.end("stopped")
-    assert [len(each["queries"]) for each in server.told] == [0, 2, 1, 0]
-    assert [each["state"] for each in server.told] == ["running"] * 3 + ["stopped"]
-    assert [each["batch_id"] for each in server.told[1]["queries"]] == [199, 199]
+    assert [len(each["queries"]) for each in server.reports] == [0, 2, 1, 0]
+    assert [each["state"] for each in server.reports] == ["running"] * 3 + ["stopped"]
+    assert [each["batch_id"] for each in server.reports[1]["queries"]] == [199, 199]
     assert server.times[2] - server.times[1] > 0.9 * module.INTERVAL_SECONDS
     assert set(server.paths) == {"/api/v1/pipelines/flights/progress"}
 
@@ -106,11 +106,11 @@ def test_an_idle_batch_does_not_hide_the_rate_of_the_one_before(
     with listening() as server:
         reporter = reporters(server.address)
         reporter.set_state("running")
-        eventually(lambda: server.told, "a report arrives")
+        eventually(lambda: server.reports, "a report arrives")
         reporter.add(REPORT)
         reporter.add(REPORT._replace(batch_id=4, rows=0, rows_per_second=0.0, batch_ms=9, lag=0))
-        eventually(lambda: len(server.told) == 2, "a report arrives")
-        [query] = server.told[1]["queries"]
+        eventually(lambda: len(server.reports) == 2, "a report arrives")
+        [query] = server.reports[1]["queries"]
         assert query == {**REPORT._asdict(), "batch_id": 4, "lag": 0}
 
 
@@ -123,14 +123,14 @@ def test_an_idle_pipeline_sends_heartbeats(
         reporter = reporters(server.address, is_alive=lambda: is_alive)
         reporter.set_state("running")
         reporter.add(REPORT)
-        eventually(lambda: len(server.told) >= 4, "a report arrives")
-        assert sum(len(each["queries"]) for each in server.told) == 1
+        eventually(lambda: len(server.reports) >= 4, "a report arrives")
+        assert sum(len(each["queries"]) for each in server.reports) == 1
         is_alive = False
-        eventually(lambda: server.told[-1]["state"] == "stopped", "a report arrives")
-        count = len(server.told)
+        eventually(lambda: server.reports[-1]["state"] == "stopped", "a report arrives")
+        count = len(server.reports)
         reporter.add(REPORT)
         time.sleep(0.3)
-        assert len(server.told) == count
+        assert len(server.reports) == count
 
 
 # -- trouble -------------------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def test_an_unreachable_server_causes_one_warning_and_no_delay(
     eventually(lambda: warnings(caplog), "a report arrives")
     time.sleep(0.5)  # some more attempts
     reporter.end("stopped")
-    [told] = warnings(caplog)
-    assert f"cannot report the progress of flights to http://127.0.0.1:{port}" in told
+    [warning] = warnings(caplog)
+    assert f"cannot report the progress of flights to http://127.0.0.1:{port}" in warning
 
 
 def test_a_slow_server_delays_only_the_reporter(
@@ -180,14 +180,14 @@ def test_a_server_that_rejects_reports_causes_one_warning(
         server.status = status
         reporter = reporters(server.address)
         reporter.add(REPORT)
-        eventually(lambda: server.refused >= 3, "a report arrives")
+        eventually(lambda: server.rejected >= 3, "a report arrives")
         server.status = 204
-        eventually(lambda: server.told, "a report arrives")
+        eventually(lambda: server.reports, "a report arrives")
         reporter.end("stopped")
-    [told] = warnings(caplog)
-    assert f"HTTP {status}" in told
-    assert [each["name"] for each in server.told[0]["queries"]] == ["orders"]
-    assert server.told[-1]["state"] == "stopped"
+    [warning] = warnings(caplog)
+    assert f"HTTP {status}" in warning
+    assert [each["name"] for each in server.reports[0]["queries"]] == ["orders"]
+    assert server.reports[-1]["state"] == "stopped"
 
 
 def test_a_broker_that_restarts_on_another_port_receives_all_reports_again(
@@ -206,17 +206,17 @@ def test_a_broker_that_restarts_on_another_port_receives_all_reports_again(
             place[:] = [ReportAddress(False, "127.0.0.1", first.server_port)]
             reporter.add(REPORT)
             reporter.add(REPORT._replace(name="other"))
-            eventually(lambda: first.told, "a report arrives")
+            eventually(lambda: first.reports, "a report arrives")
         place.clear()
         reporter.add(REPORT._replace(batch_id=4))
         eventually(lambda: warnings(caplog), "a report arrives")
         with listening() as second:
             place[:] = [ReportAddress(False, "127.0.0.1", second.server_port)]
-            eventually(lambda: second.told, "a report arrives")
-            told = {each["name"]: each["batch_id"] for each in second.told[0]["queries"]}
-            assert told == {"orders": 4, "other": 3}
+            eventually(lambda: second.reports, "a report arrives")
+            found = {each["name"]: each["batch_id"] for each in second.reports[0]["queries"]}
+            assert found == {"orders": 4, "other": 3}
             reporter.end("stopped")
-            assert second.told[-1]["state"] == "stopped"
+            assert second.reports[-1]["state"] == "stopped"
     finally:
         reporter.end("stopped")
     assert len(warnings(caplog)) == 1
@@ -252,12 +252,12 @@ def test_a_closed_connection_is_reopened_without_a_warning(
     with listening() as server:
         reporter = reporters(server.address)
         reporter.add(REPORT)
-        eventually(lambda: server.told, "a report arrives")
+        eventually(lambda: server.reports, "a report arrives")
         time.sleep(2 * module.INTERVAL_SECONDS)
         for connection in server.connections:
             hang_up_on(connection)
         reporter.add(REPORT._replace(batch_id=4))
-        eventually(lambda: len(server.told) == 2, "a report arrives")
+        eventually(lambda: len(server.reports) == 2, "a report arrives")
     assert warnings(caplog) == []
 
 
@@ -267,7 +267,7 @@ def test_an_undelivered_last_report_is_no_error(
     with listening() as server:
         reporter = reporters(server.address)
         reporter.add(REPORT)
-        eventually(lambda: server.told, "a report arrives")
+        eventually(lambda: server.reports, "a report arrives")
     reporter.end("stopped")
     assert warnings(caplog) == []
 

@@ -34,7 +34,7 @@ def rows(*values: bytes) -> Iterator[Any]:
     return iter([pa.record_batch({"value": pa.array(values, pa.binary())})])
 
 
-def place(topic: str, batch_id: int, partition: int = 0, attempt: int = 0) -> TaskId:
+def task(topic: str, batch_id: int, partition: int = 0, attempt: int = 0) -> TaskId:
     return TaskId(f"{QUERY}-{topic}", batch_id, partition, attempt)
 
 
@@ -61,41 +61,41 @@ def end_of(client: WireClient, topic: str, isolation: IsolationLevel) -> int:
 def test_rows_are_visible_when_the_driver_has_committed(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
-    messages = [sink.write(place(topic, 0, number), rows(b"%d" % number)) for number in range(3)]
+    messages = [sink.write(task(topic, 0, number), rows(b"%d" % number)) for number in range(3)]
     assert committed(client, topic) == []
     sink.publish(messages, 0)
     assert committed(client, topic) == [b"0", b"1", b"2"]
 
 
 def test_a_batch_is_published_once(sink: BatchSink, client: WireClient, topic: str) -> None:
-    sink.publish([sink.write(place(topic, 0), rows(b"a"))], 0)
-    again = sink.write(place(topic, 0), rows(b"a"))
+    sink.publish([sink.write(task(topic, 0), rows(b"a"))], 0)
+    again = sink.write(task(topic, 0), rows(b"a"))
     assert (again.staged, again.rows) == (None, 0), "it is known to be published"
     sink.publish([again], 0)
-    sink.publish([sink.write(place(topic, 1), rows(b"b"))], 1)
+    sink.publish([sink.write(task(topic, 1), rows(b"b"))], 1)
     assert committed(client, topic) == [b"a", b"b"]
 
 
 def test_an_abort_never_undoes_a_published_batch(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
-    messages = [sink.write(place(topic, 0), rows(b"a"))]
+    messages = [sink.write(task(topic, 0), rows(b"a"))]
     sink.publish(messages, 0)
     sink.give_up(messages, 0)  # Spark does that when commit() raised after it was done
     assert committed(client, topic) == [b"a"]
-    sink.publish([sink.write(place(topic, 1), rows(b"b"))], 1)
+    sink.publish([sink.write(task(topic, 1), rows(b"b"))], 1)
     assert committed(client, topic) == [b"a", b"b"]
 
 
 def test_an_abort_leaves_no_transaction_open(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
-    messages = [sink.write(place(topic, 0, number), rows(b"a")) for number in range(2)]
-    sink.give_up(messages[:1], 0)  # the other task died before it could tell
+    messages = [sink.write(task(topic, 0, number), rows(b"a")) for number in range(2)]
+    sink.give_up(messages[:1], 0)  # the other task died before it returned
     assert committed(client, topic) == []
     stable = end_of(client, topic, IsolationLevel.READ_COMMITTED)
     assert stable == end_of(client, topic, IsolationLevel.READ_UNCOMMITTED)
-    sink.publish([sink.write(place(topic, 0), rows(b"b"))], 0)
+    sink.publish([sink.write(task(topic, 0), rows(b"b"))], 0)
     assert committed(client, topic) == [b"b"]
 
 
@@ -104,13 +104,13 @@ def test_a_task_that_spark_gave_up_is_fenced(
 ) -> None:
     def slow() -> Iterator[Any]:
         yield from rows(b"zombie")
-        second = sink.write(place(topic, 0, attempt=1), rows(b"alive"))
+        second = sink.write(task(topic, 0, attempt=1), rows(b"alive"))
         messages.append(second)
         yield from rows(b"zombie again")
 
     messages: list[TaskMessage] = []
     with pytest.raises(StrandlogError):
-        sink.write(place(topic, 0), slow())
+        sink.write(task(topic, 0), slow())
     sink.publish(messages, 0)
     assert committed(client, topic) == [b"alive"]
 
@@ -118,12 +118,12 @@ def test_a_task_that_spark_gave_up_is_fenced(
 def test_a_driver_that_commits_too_late_publishes_nothing(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
-    late = [sink.write(place(topic, 0), rows(b"old"))]
-    fresh = [sink.write(place(topic, 0), rows(b"new"))]  # the same task, of the next driver
+    late = [sink.write(task(topic, 0), rows(b"old"))]
+    fresh = [sink.write(task(topic, 0), rows(b"new"))]  # the same task, started by the next driver
     with pytest.raises(StrandlogError):
         sink.publish(late, 0)
     assert committed(client, topic) == []
-    fresh = [sink.write(place(topic, 0), rows(b"new"))]
+    fresh = [sink.write(task(topic, 0), rows(b"new"))]
     sink.publish(fresh, 0)
     assert committed(client, topic) == [b"new"]
 
@@ -131,12 +131,12 @@ def test_a_driver_that_commits_too_late_publishes_nothing(
 def test_a_batch_that_can_only_be_published_in_part_is_an_error(
     sink: BatchSink, client: WireClient, topic: str
 ) -> None:
-    messages = [sink.write(place(topic, 0, number), rows(b"%d" % number)) for number in range(2)]
+    messages = [sink.write(task(topic, 0, number), rows(b"%d" % number)) for number in range(2)]
     lost = messages[1].staged
     assert lost is not None
     client.end_txn(*lost, commit=False)  # as the cluster does at its time-out
     client.init_producer_id(lost.transactional_id)
-    for _ in range(2):  # and again, whoever tries
+    for _ in range(2):  # every attempt fails
         with pytest.raises(DataLossError, match=r"1 of 2 transactions.*at_least_once"):
             sink.publish(messages, 0)
     assert committed(client, topic) == [b"0"]
@@ -214,8 +214,8 @@ def test_a_row_that_is_too_large_is_an_error_that_names_the_limit(
     given = {"bootstrap.servers": sink.options["bootstrap.servers"], "topic": large}
     with pytest.raises(MessageTooLargeError, match=r"raise kafka\.max\.request\.size, and max\.me"):
         BatchSink(parse_options(SINK, given), is_exact=True).write(
-            place(large, 0), rows(bytes(2**21))
+            task(large, 0), rows(bytes(2**21))
         )
     wider = parse_options(SINK, {**given, "kafka.max.request.size": "3000000"})
-    message = BatchSink(wider, is_exact=True).write(place(large, 0), rows(bytes(2**21)))
+    message = BatchSink(wider, is_exact=True).write(task(large, 0), rows(bytes(2**21)))
     assert message.rows == 1

@@ -1,4 +1,4 @@
-"""What Spark says, in one line."""
+"""The relevant line of a Spark error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STREAM = """[STREAM_FAILED] Query [id = 4, runId = d] terminated with exception:
 
 
 @pytest.mark.parametrize(
-    ("told", "line"),
+    ("text", "line"),
     [
         ("", "Exception"),
         (
@@ -31,5 +31,5 @@ STREAM = """[STREAM_FAILED] Query [id = 4, runId = d] terminated with exception:
         ),
     ],
 )
-def test_the_relevant_line_of_an_error(told: str, line: str) -> None:
-    assert one_line(Exception(told)) == line
+def test_the_relevant_line_of_an_error(text: str, line: str) -> None:
+    assert one_line(Exception(text)) == line

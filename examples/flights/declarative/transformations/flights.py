@@ -1,10 +1,10 @@
-"""Tables and topics of the flights, declared; `spark-pipelines` finds the order and runs them.
+"""The flights pipeline as tables and a sink; `spark-pipelines` finds their order and runs them.
 
-    topic flights ─┬─▶ reports ─┬─▶ departures ─▶ delays     (a table, made anew with each run)
+    topic flights ─┬─▶ reports ─┬─▶ departures ─▶ delays     (a view, computed in each run)
                    │            └─▶ topic flights.bad
     topic weather ─┴─▶ in_weather                            (a table that grows)
 
-The broker is the one in STRANDLOG_BOOTSTRAP, or 127.0.0.1:9092.
+The broker is STRANDLOG_BOOTSTRAP, or 127.0.0.1:9092.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 BOOTSTRAP = os.environ.get("STRANDLOG_BOOTSTRAP", "127.0.0.1:9092")
 FLIGHT = (
@@ -43,21 +43,21 @@ def stream(topic: str, schema: str) -> Any:
 
 @dp.table
 def reports() -> Any:
-    """Every record of the topic, good or bad."""
+    """Every record of the topic, valid or not."""
     return stream("flights", FLIGHT)
 
 
 @dp.table
 def departures() -> Any:
     rows = SparkSession.active().readStream.table("reports")
-    # Not drop: it would look at the columns of a table that is not there yet.
+    # Not drop(): it needs the columns of a table that does not exist yet.
     return rows.where("_corrupt IS NULL").selectExpr("* EXCEPT (_corrupt)")
 
 
 @dp.table
 def in_weather() -> Any:
     """Departures with the weather of their hour."""
-    # A watermark, too, needs columns that are known already: those of a topic are.
+    # Not from the table: a watermark needs columns that are known already.
     flights = stream("flights", FLIGHT).where("_corrupt IS NULL").drop("_corrupt")
     weather = stream("weather", WEATHER).withWatermark("time_hour", "2 days")
     return flights.withWatermark("time_hour", "2 days").join(weather, ["origin", "time_hour"])

@@ -105,57 +105,57 @@ class AvroColumns:
             return {field["name"]: field["type"] for field in self._schema["fields"]}
         return {WHOLE_VALUE: self._schema}
 
-    def _type(self, schema: Document, place: str, inside: tuple[str, ...]) -> pa.DataType:
+    def _type(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
         """`inside` has the names of the enclosing records."""
         if isinstance(schema, list):
-            return self._union(schema, place, inside)
+            return self._union(schema, path, inside)
         if isinstance(schema, str):
             if schema in self._named:
-                return self._type(self._named[schema], place, inside)
+                return self._type(self._named[schema], path, inside)
             schema = {"type": schema}
         kind = schema["type"]
         if not isinstance(kind, str) or kind in self._named:
-            return self._type(kind, place, inside)
-        return self._simple(schema, place) or self._nested(schema, place, inside)
+            return self._type(kind, path, inside)
+        return self._simple(schema, path) or self._nested(schema, path, inside)
 
-    def _simple(self, schema: Document, place: str) -> pa.DataType | None:
+    def _simple(self, schema: Document, path: str) -> pa.DataType | None:
         kind, logical = schema["type"], schema.get("logicalType")
         if logical == "decimal" and kind in ("bytes", "fixed"):
-            return _decimal(schema, place)
+            return _decimal(schema, path)
         return TIMES[logical] if TIME_BASE.get(logical) == kind else PLAIN.get(kind)
 
-    def _nested(self, schema: Document, place: str, inside: tuple[str, ...]) -> pa.DataType:
+    def _nested(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
         kind = schema["type"]
         if kind == "array":
-            return pa.list_(self._type(schema["items"], f"{place}[]", inside))
+            return pa.list_(self._type(schema["items"], f"{path}[]", inside))
         if kind == "map":
-            return pa.map_(pa.string(), self._type(schema["values"], f"{place}{{}}", inside))
+            return pa.map_(pa.string(), self._type(schema["values"], f"{path}{{}}", inside))
         if kind in ("record", "error"):
-            return self._struct(schema, place, inside)
-        raise _without_column(place, f"{kind} alone has no column")
+            return self._struct(schema, path, inside)
+        raise _without_column(path, f"{kind} alone has no column")
 
-    def _struct(self, schema: Document, place: str, inside: tuple[str, ...]) -> pa.DataType:
+    def _struct(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
         name = schema["name"]
         if name in inside:
-            raise _without_column(place, f"{name} contains itself")
+            raise _without_column(path, f"{name} contains itself")
         deeper = (*inside, name)
         return pa.struct(
             [
                 pa.field(
-                    field["name"], self._type(field["type"], f"{place}.{field['name']}", deeper)
+                    field["name"], self._type(field["type"], f"{path}.{field['name']}", deeper)
                 )
                 for field in schema["fields"]
             ]
         )
 
-    def _union(self, branches: list[Document], place: str, inside: tuple[str, ...]) -> pa.DataType:
+    def _union(self, branches: list[Document], path: str, inside: tuple[str, ...]) -> pa.DataType:
         rest = [branch for branch in branches if branch not in ("null", {"type": "null"})]
         if len(rest) == 1:
-            return self._type(rest[0], place, inside)
+            return self._type(rest[0], path, inside)
         if all(isinstance(branch, str) for branch in rest) and frozenset(rest) in WIDER:
             return WIDER[frozenset(rest)]
         names = ", ".join(map(_kind, rest)) or "null"
-        raise _without_column(place, f"a union of {names} has no column")
+        raise _without_column(path, f"a union of {names} has no column")
 
 
 def _kind(schema: Document) -> str:
@@ -164,17 +164,17 @@ def _kind(schema: Document) -> str:
     return str(schema)
 
 
-def _decimal(schema: Document, place: str) -> pa.DataType:
+def _decimal(schema: Document, path: str) -> pa.DataType:
     precision, scale = schema.get("precision", 0), schema.get("scale", 0)
     if not 0 < precision <= MAX_DIGITS:
         raise _without_column(
-            place, f"a decimal must have 1 to {MAX_DIGITS} digits, not {precision}"
+            path, f"a decimal must have 1 to {MAX_DIGITS} digits, not {precision}"
         )
     return pa.decimal128(precision, scale)
 
 
-def _without_column(place: str, reason: str) -> InvalidSettingError:
-    return InvalidSettingError(OPTION, place, f"{reason}; leave the field out with .schema()")
+def _without_column(path: str, reason: str) -> InvalidSettingError:
+    return InvalidSettingError(OPTION, path, f"{reason}; leave the field out with .schema()")
 
 
 def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
@@ -231,9 +231,9 @@ def _read_decimal(data: Any, writer: Document = None, _: Document = None) -> Dec
 
 
 def check_costs(document: Document) -> None:
-    """Refuse a schema of which a few bytes can cost any amount, also where the field is left out:
-    an array whose items take no bytes, because its count alone makes billions of them, and a record
-    that always holds itself."""
+    """Reject schemas with which a few bytes can cost any amount of work, even if the field is left
+    out: an array whose items take no bytes, because its count alone makes billions of them, and a
+    record that always contains itself."""
     named: dict[str, Any] = {}
     whole = parsed(document, named)
     for schema in (whole, *named.values()):

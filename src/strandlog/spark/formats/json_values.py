@@ -2,7 +2,7 @@
 
 Values go through Arrow's JSON reader, many at a time, as long as it agrees with `from_json`: the
 types that it would read differently (dates, timestamps, bytes) it reads as strings, which are
-converted afterwards if all of them have the usual form. What it refuses, or what may come out
+converted afterwards if all of them have the usual form. What it rejects, or what may come out
 differently, is parsed value by value (json_rows.py). A piece of `JSON_ROWS` values with a bad one
 in it is tried again in pieces of `RETRY_ROWS`, so one bad value makes few others slow, and a value
 costs at most two attempts in vain.
@@ -189,7 +189,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays([*chunks, pa.nulls(0, column.type)])
 
 
-# -- what Arrow's reader is asked for, and what becomes of it --------------------------------------
+# -- types for Arrow's reader, and their conversion ------------------------------------------------
 
 
 def _read_type(kind: pa.DataType) -> pa.DataType:
@@ -266,7 +266,7 @@ def _finished_lists(array: pa.Array, kind: pa.DataType, zone: tzinfo) -> pa.Arra
     return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=array.is_null())
 
 
-# -- rows back in their places ---------------------------------------------------------------------
+# -- rows in their original order ------------------------------------------------------------------
 
 
 def _joined(found: list[Rows], schema: pa.Schema) -> Rows:
@@ -293,9 +293,9 @@ def _joined(found: list[Rows], schema: pa.Schema) -> Rows:
     )
 
 
-def _placed(rows: Rows, places: pa.Array, count: int) -> Rows:
-    """Rows at these places of `count`; the others are null."""
-    at = places.to_numpy()
+def _placed(rows: Rows, numbers: pa.Array, count: int) -> Rows:
+    """`count` rows, with these at the given numbers and nulls elsewhere."""
+    at = numbers.to_numpy()
     take = np.full(count, -1, np.int64)
     take[at] = np.arange(len(at))
     indices = pa.array(take, mask=take < 0)

@@ -177,7 +177,7 @@ def test_nanoseconds_are_truncated() -> None:
 
 
 def test_a_short_and_a_long_value_side_by_side_are_both_corrupt() -> None:
-    # Read one behind the other, without a look at where each ends, they would be two good rows.
+    # Read one after the other, without their ends, they would be two valid rows.
     first, second = encoded(TWO, {"id": 1, "name": "abc"}, {"id": 2, "name": "d"})
     rows = decoded(options(), [first + second[:1], second[1:]])
     assert [row["id"] for row in rows] == [None, None]
@@ -263,9 +263,9 @@ NODE = record(("id", "int"), ("next", ["null", "shop.Row"]))
     ],
 )
 def test_a_type_without_a_column_is_an_error_that_names_it(schema: Any, words: str) -> None:
-    with pytest.raises(InvalidSettingError) as refused:
+    with pytest.raises(InvalidSettingError) as error:
         record_schema(options(schema))
-    assert words in str(refused.value)
+    assert words in str(error.value)
 
 
 def test_a_field_without_a_column_can_be_left_out() -> None:
@@ -283,9 +283,9 @@ def test_a_field_without_a_column_can_be_left_out() -> None:
     ],
 )
 def test_a_user_schema_must_match_the_avro_schema(ddl: str, words: str) -> None:
-    with pytest.raises(InvalidSettingError) as refused:
+    with pytest.raises(InvalidSettingError) as error:
         check_schema(columns(ddl), options())
-    assert words in str(refused.value)
+    assert words in str(error.value)
 
 
 FLAT = record(

@@ -37,7 +37,7 @@ def at(offset: int | None, ids: dict[str, str] | None = None) -> StreamOffset:
         (at(None), Bounds(3, 9), 3, [trimmed(A, 0, 3)]),
         (at(5, OLD), Bounds(0, 9, "old"), 5, []),
         (at(5, OLD), Bounds(0, 9, "new"), 0, [recreated(A, 5)]),
-        (at(5, OLD), Bounds(0, 9), 5, []),  # a broker that tells no ids
+        (at(5, OLD), Bounds(0, 9), 5, []),  # a broker without topic ids
         (at(5), Bounds(0, 9, "new"), 5, []),  # a checkpoint without ids
     ],
 )

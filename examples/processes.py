@@ -1,7 +1,7 @@
-"""A broker and a pipeline as processes of their own, started and stopped by an example.
+"""A broker and a pipeline as processes, started and stopped by an example.
 
-Each runs in a session of its own: Ctrl-C reaches the example alone, which then stops them in order,
-and they can go on when it ends. What they say goes to files in the folder.
+Each runs in its own session: Ctrl-C reaches only the example, which then stops them in order, and
+they can continue after it ends. Their output goes to files in the folder.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from strandlog.spark.monitoring.progress import QueryReport
 
 START_SECONDS = 180
 STOP_SECONDS = 30
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
 class ProcessEndedError(Exception):
-    """A process ended that should not have, or takes too long."""
+    """A process ended unexpectedly, or takes too long."""
 
 
-class Running:
-    """`strandlog …` with its output in files."""
+class StrandlogProcess:
+    """A `strandlog` command with its output in files."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._name = name
@@ -55,22 +55,22 @@ class Running:
 
     def check_alive(self) -> None:
         if self._process is not None and self._process.poll() is not None:
-            said = self.log.read_text(errors="replace").splitlines()[-5:]
-            raise ProcessEndedError(f"the {self._name} has ended:\n" + "\n".join(said))
+            lines = self.log.read_text(errors="replace").splitlines()[-5:]
+            raise ProcessEndedError(f"the {self._name} has ended:\n" + "\n".join(lines))
 
     def wait_for_line(self, path: Path, words: str) -> str:
-        """The first line of a file with these words in it."""
+        """Wait for a line with these words in a file, and return it."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             for line in path.read_text(errors="replace").splitlines():
                 if words in line:
                     return line
             self.check_alive()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         raise ProcessEndedError(f"the {self._name} did not start in {START_SECONDS} s")
 
     def stop(self) -> None:
-        """End it as it likes to be ended, or else for certain."""
+        """Terminate the process; kill it if it does not end."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -79,11 +79,11 @@ class Running:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # Spark's Java, too
+                os.killpg(process.pid, signal.SIGKILL)  # with Spark's JVM
             process.wait()
 
 
-class Broker(Running):
+class Broker(StrandlogProcess):
     """`strandlog serve` on free ports, with its console."""
 
     def __init__(self, folder: Path) -> None:
@@ -95,13 +95,13 @@ class Broker(Running):
     def start(self) -> None:
         self.spawn("serve", str(self.data), "--port", "0", "--http-port", "0")
         ready = self.wait_for_line(self.out, "ready kafka=")
-        doors = dict(word.split("=", 1) for word in ready.split() if "=" in word)
-        self.address = doors["kafka"]
-        self.console = f"http://{doors['http']}"
+        listeners = dict(word.split("=", 1) for word in ready.split() if "=" in word)
+        self.address = listeners["kafka"]
+        self.console = f"http://{listeners['http']}"
 
 
-class Pipeline(Running):
-    """`strandlog pipeline run`, and what it says about its queries."""
+class Pipeline(StrandlogProcess):
+    """`strandlog pipeline run`, and the progress that it prints."""
 
     def __init__(self, folder: Path, file: Path) -> None:
         super().__init__(folder, "pipeline")
@@ -116,8 +116,8 @@ class Pipeline(Running):
     def wait_until_started(self) -> None:
         self.wait_for_line(self.log, "press Ctrl-C to stop")
 
-    def look(self) -> None:
-        """Take note of what its queries have told since the last look."""
+    def read_progress(self) -> None:
+        """Read the progress that was printed since the last call."""
         self.check_alive()
         with self.out.open("rb") as out:
             out.seek(self._position)
@@ -131,10 +131,10 @@ class Pipeline(Running):
             self.table.add(report)
 
     def wait_for(self, rows: dict[str, int], seconds: float) -> None:
-        """Wait until each query has read so many records; queries are named by a part of theirs."""
+        """Wait until each query has read that many records; keys are parts of query names."""
         deadline = time.monotonic() + seconds
         while True:
-            self.look()
+            self.read_progress()
             read = {
                 part: sum(count for name, count in self.rows.items() if part in name)
                 for part in rows
@@ -142,5 +142,7 @@ class Pipeline(Running):
             if all(read[part] >= wanted for part, wanted in rows.items()):
                 return
             if time.monotonic() > deadline:
-                raise ProcessEndedError(f"the pipeline takes too long: {read} of {rows}")
-            time.sleep(LOOK_SECONDS)
+                raise ProcessEndedError(
+                    f"the pipeline takes too long: it has read {read} of {rows}"
+                )
+            time.sleep(POLL_SECONDS)

@@ -1,11 +1,11 @@
-"""What the pipeline made of the flights, and what pandas makes of the original file.
+"""Compares the results of the flights pipeline with pandas on the original files.
 
-    Results     delays        the last record of each airport and hour, out of the topic
-                in_weather    departures joined with the weather, out of Parquet
-                bad           records in the dead-letter topic
+    Results     delays        the last record of each airport and hour, from the topic
+                in_weather    departures joined with the weather, from Parquet
+                bad           number of records in the dead-letter topic
 
-`differences` holds them against pandas, row by row; an empty list means that nothing is missing,
-doubled or changed. Stragglers are not expected: they came behind the watermark.
+`differences` compares row by row; an empty list means that no row is missing, duplicated or
+changed. Stragglers are not expected in the results, because they are behind the watermark.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ import strandlog
 
 DELAYS, BAD = "flights.delays", "flights.bad"
 LAKE = "lake/flights_in_weather"
-FIGURES = ["flights", "departed", "delay_sum"]
+SUMS = ["flights", "departed", "delay_sum"]
 WEATHER = ["temp", "wind_speed", "precip", "visib"]
 
 
 class Results(NamedTuple):
-    """What the pipeline made."""
+    """The output of the pipeline."""
 
     delays: pd.DataFrame
     in_weather: pd.DataFrame
@@ -44,14 +44,14 @@ class Results(NamedTuple):
 
 
 def _records(log: strandlog.RemoteLog, topic: str) -> Iterator[strandlog.Record]:
-    """All records of a topic, as a reader of committed records sees them."""
+    """All committed records of a topic."""
     with log.consumer([topic], auto_offset_reset="earliest") as consumer:
         while records := consumer.poll(max_records=20_000, timeout_ms=1000):
             yield from records
 
 
 def read_results(log: strandlog.RemoteLog, folder: Path) -> Results:
-    """Read what is there now."""
+    """Read the current output of the pipeline."""
     last = {record.key: record.value or b"" for record in _records(log, DELAYS)}
     rows = pa_json.read_json(pa.BufferReader(b"\n".join(last.values()))).to_pandas()
     rows["hour"] = pd.to_datetime(rows["hour"], utc=True)
@@ -63,19 +63,19 @@ def read_results(log: strandlog.RemoteLog, folder: Path) -> Results:
 
 
 def _read_lake(folder: Path) -> pd.DataFrame:
-    """The files that Spark has committed: those of a batch under way are not among them."""
+    """Read the files that Spark has committed, without those of an unfinished batch."""
     files: set[str] = set()
     for log in (folder / "_spark_metadata").glob("[0-9]*"):
         lines = log.read_text().splitlines()[1:]
         files |= {json.loads(line)["path"].removeprefix("file://") for line in lines}
     frame = dataset.dataset(sorted(files), format="parquet").to_table().to_pandas()
-    # Spark's timestamps in Parquet are UTC, and do not say so.
+    # Spark writes UTC timestamps to Parquet without a zone.
     frame["time_hour"] = pd.to_datetime(frame["time_hour"], utc=True)
     return frame.sort_values("id", ignore_index=True)
 
 
 def expected_results(replay: Replay, months: int) -> Results:
-    """The same out of the original files, with pandas."""
+    """The expected output, computed with pandas from the original files."""
     flights = original_flights(months)
     hours = pd.to_datetime(flights["time_hour"], utc=True)
     flights = flights.assign(id=flights.index, hour=hours, time_hour=hours)
@@ -96,15 +96,15 @@ def expected_results(replay: Replay, months: int) -> Results:
 
 
 def differences(found: Results, expected: Results) -> list[str]:
-    """What is not as pandas says it should be."""
-    told = _unlike("delays", found.delays, expected.delays, ["hour", "origin", *FIGURES])
+    """The differences between two results, as text."""
+    texts = _unlike("delays", found.delays, expected.delays, ["hour", "origin", *SUMS])
     columns = [name for name in FLIGHT_COLUMNS if name != "distance"]
-    told += _unlike(
+    texts += _unlike(
         "in_weather", found.in_weather, expected.in_weather, [*columns, "airline", *WEATHER]
     )
     if found.bad != expected.bad:
-        told.append(f"bad: {found.bad} records instead of {expected.bad}")
-    return told
+        texts.append(f"bad: {found.bad} records instead of {expected.bad}")
+    return texts
 
 
 def _unlike(
@@ -112,14 +112,14 @@ def _unlike(
 ) -> list[str]:
     if len(found) != len(expected):
         return [f"{name}: {len(found):,} rows instead of {len(expected):,}"]
-    told = []
+    texts = []
     for column in columns:
         ours, theirs = found[column], expected[column]
         unlike = ~((ours == theirs) | (ours.isna() & theirs.isna()))
         if unlike.any():
             row = int(unlike.to_numpy().argmax())
-            told.append(
+            texts.append(
                 f"{name}: {column} of {unlike.sum():,} rows, first of row {row}: "
                 f"{ours.iloc[row]} instead of {theirs.iloc[row]}"
             )
-    return told
+    return texts

@@ -54,7 +54,7 @@ def _open_seconds(path: Path) -> tuple[float, int]:
     started = time.perf_counter()
     log = strandlog.open(path)
     took = time.perf_counter() - started
-    walked = sum(part.last_report.walked_bytes for part in log.broker.catalog.logs("t"))
+    walked = sum(part.last_report.scanned_bytes for part in log.broker.catalog.logs("t"))
     log.close()
     return took, walked
 

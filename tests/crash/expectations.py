@@ -31,6 +31,7 @@ from strandlog.storage.partition.read import read, read_batches
 from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.storage.segment.scan import NEVER, batches_of_read
 from strandlog.storage.segment.transaction_index import AbortedTransaction
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 LATER_MS = START_MS + 500_000_000
@@ -218,7 +219,7 @@ class PartitionCheck:
         times = sorted([*records, *marker_times(self.log)])
         for wanted in {timestamp + shift for _, timestamp in records[::5] for shift in (0, 1)}:
             expected = next(((ms, offset) for offset, ms in times if ms >= wanted), None)
-            found = find_timestamp(self.log, wanted)
+            found = run_inline(find_timestamp(self.log, wanted))
             ensure(found == expected, f"the first record at {wanted} is {expected}, found {found}")
 
     def _check_keys(self, history: History) -> None:
@@ -315,5 +316,5 @@ def _check_going_on(
     for topic_id, log in opened.items():
         ensure(all_records(log) == expected[topic_id], "a clean stop changed the records")
         ensure(log.last_report.is_clean, f"after a clean stop: {log.last_report}")
-        ensure(not log.last_report.walked_bytes, f"after a clean stop: {log.last_report}")
+        ensure(not log.last_report.scanned_bytes, f"after a clean stop: {log.last_report}")
     log_dir.close()

@@ -117,12 +117,12 @@ class Life:
         topic_id = f"id-{self._next_topic}"
         self.histories[topic_id] = History(tp)
         self.log_dir.create_partition(tp, topic_id, SETTINGS[tp])
-        self.log_dir.sync_names()
+        self.log_dir.fsync_directory()
         self.topic_ids[tp] = topic_id
 
     def delete_extra(self) -> None:
         self.log_dir.delete_partition(EXTRA, 500)
-        self.log_dir.sync_names()
+        self.log_dir.fsync_directory()
         del self.topic_ids[EXTRA]
 
     def close_and_reopen(self) -> None:
@@ -244,7 +244,7 @@ class Life:
             log.flush()
         except StorageError:
             self.files.clear_faults()
-            log.revalidate()
+            log.rewrite_tail()
         self.files.clear_faults()
 
     def raise_start(self, log: PartitionLog) -> None:

@@ -70,7 +70,7 @@ SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     # By the name of a segment and by the recovery point; one of them alone would do.
     "the next offset is not remembered": lambda patch: (
         patch.setattr(PartitionLog, "begin_active_file", nothing),
-        patch.setattr(PartitionLog, "settle", nothing),
+        patch.setattr(PartitionLog, "persist_recovery_point", nothing),
     ),
     "what was recovered is not synced": lambda patch: patch.setattr(
         recovery.Recovery,

@@ -60,7 +60,7 @@ def new_log(
     """A folder with one empty partition in it, durable."""
     log_dir = open_dir(files, clock, **options)
     log_dir.create_partition(TP, "topic-id", settings or small_settings())
-    log_dir.sync_names()
+    log_dir.fsync_directory()
     return log_dir, log_dir.logs[TP]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandlog.errors import FencedLeaderEpochError, UnknownLeaderEpochError
 from strandlog.model import IsolationLevel, TimestampOffset
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.time_lookup import finding_latest, finding_timestamp
+from strandlog.storage.partition.time_lookup import find_latest, find_timestamp
 from strandlog.storage.work import Work
 
 # Kafka's special timestamps.
@@ -30,7 +30,7 @@ def offset_at(
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):  # there is no tiered storage
         return NOT_FOUND
     is_latest = timestamp == MAX_TIMESTAMP
-    found = yield from finding_latest(log) if is_latest else finding_timestamp(log, timestamp)
+    found = yield from find_latest(log) if is_latest else find_timestamp(log, timestamp)
     if found is None or found.offset >= end_offset:
         return NOT_FOUND
     return found

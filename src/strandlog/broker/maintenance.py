@@ -129,7 +129,7 @@ class Maintenance:
     def cancel_compaction(self) -> None:
         """Stop a compaction that runs; it leaves the partition as it was."""
         if self.compacting is not None:
-            self.compacting.give_up()
+            self.compacting.cancel()
 
     def note(self, error: StrandlogError) -> None:
         """Keep an error for `failures`, once."""
@@ -172,7 +172,7 @@ class Maintenance:
     def _repair(self, log: PartitionLog) -> Work[None]:
         if log.failure is not None and not self._durability.is_busy(log):
             # Without a pause: until it is over, the partition's own state must not be read.
-            log.revalidate()
+            log.rewrite_tail()
             self._durability.release(log)
             yield yield_control
 

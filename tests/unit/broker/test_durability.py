@@ -47,7 +47,7 @@ class Bench:
         for number in range(3):
             tp = TopicPartition("t", number)
             self.log_dir.create_partition(tp, "id", small_settings())
-        self.log_dir.sync_names()
+        self.log_dir.fsync_directory()
         self.fetches = _Fetches()
         self.shown = self.fetches.shown
         self.told: list[StorageError | None] = []

@@ -18,7 +18,7 @@ from strandlog.model import PartitionRecords
 from strandlog.record.codecs import Codec
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.record_checks import QUICK_RECORDS
-from strandlog.storage.partition.time_lookup import finding_latest, finding_timestamp
+from strandlog.storage.partition.time_lookup import find_latest, find_timestamp
 from strandlog.testing import FakeClock, SimulatedFiles
 
 CONTEXT = embedded_context()
@@ -122,7 +122,7 @@ def test_a_lookup_by_time_decodes_a_large_batch_in_a_step(broker: Broker, codec:
     target.append(batch(*[b"v"] * len(times), timestamps=times, codec=codec))
     target.append(batch(b"v", timestamp=START_MS + 1))
     target.flush()
-    for steps in (finding_timestamp(target, START_MS + 2), finding_latest(target)):
+    for steps in (find_timestamp(target, START_MS + 2), find_latest(target)):
         count, found = drive(steps)
         assert (count, found.offset) == (1, MANY)
-    assert drive(finding_timestamp(target, START_MS + 6)) == (0, None)
+    assert drive(find_timestamp(target, START_MS + 6)) == (0, None)

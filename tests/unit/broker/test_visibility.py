@@ -31,7 +31,7 @@ class Bench:
         self.log_dir = open_dir(SimulatedFiles(), self.clock)
         for number in range(2):
             self.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
-        self.log_dir.sync_names()
+        self.log_dir.fsync_directory()
         self.timers = Timers()
         runtime = InlineRuntime(executes_flushes=True)
         self.fetches = DelayedFetches(self.timers, runtime)

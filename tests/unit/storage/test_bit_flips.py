@@ -35,6 +35,7 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
 from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.storage.segment.scan import batches_of_read
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 SETTINGS = small_settings(segment_bytes=700, index_interval_bytes=120)
@@ -175,7 +176,7 @@ def check_log(log: PartitionLog, specimen: Specimen, hidden: set[int], rng: rand
         assert offset in hidden or any(record.offset == offset for record in direct)
     readable = [record for record in specimen.records if record.offset not in hidden]
     for wanted in rng.sample(specimen.records, 4):
-        answer = find_timestamp(log, wanted.timestamp)
+        answer = run_inline(find_timestamp(log, wanted.timestamp))
         expected = next((r for r in readable if r.timestamp >= wanted.timestamp), None)
         within_damage = answer is not None and answer.offset in hidden
         if within_damage and answer is not None:

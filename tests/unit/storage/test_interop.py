@@ -27,6 +27,7 @@ from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.time_lookup import find_timestamp
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock
 
 with warnings.catch_warnings():
@@ -195,7 +196,7 @@ def test_their_files_get_indexes_in_kafkas_format(tmp_path: Path, writer: str) -
     log_dir, log = open_log(tmp_path)
     for offset, timestamp, *_ in rows(0, 80):
         first = min((o, t) for o, t, *_ in rows(0, 80) if t >= timestamp)
-        found = find_timestamp(log, timestamp)
+        found = run_inline(find_timestamp(log, timestamp))
         assert found is not None, offset
         assert (found.offset, found.timestamp) == first
     log_dir.close()

@@ -150,7 +150,7 @@ def test_a_rebuilt_index_takes_the_place_of_what_was_there() -> None:
     for _ in range(3):  # each start walks everything and makes all indexes again
         files.remove(f"{FOLDER}/recovery-point")
         log_dir, log = reopen(files)
-        assert log.last_report.walked_bytes == log.segments.size_bytes
+        assert log.last_report.scanned_bytes == log.segments.size_bytes
         assert offsets(log) == list(range(40))
         log_dir.close()
         again = {name: data for name, data in files.contents().items() if name.endswith("index")}

@@ -162,13 +162,13 @@ def test_a_partition_deleted_while_a_compaction_is_completed_is_gone(pause: int)
     log_dir.close()
 
 
-def test_a_compaction_that_is_given_up_ends_soon_and_changes_nothing() -> None:
+def test_a_cancelled_compaction_ends_soon_and_changes_nothing() -> None:
     files, log_dir, log = _filled()
     before = values(log)
     plan = plan_compaction(log, 0, log.high_watermark)
     assert plan is not None
-    plan.give_up()
-    with pytest.raises(StorageError, match="given up"):
+    plan.cancel()
+    with pytest.raises(StorageError, match="cancelled"):
         plan.execute()
     assert values(log) == before
     log_dir.close()

@@ -198,11 +198,11 @@ class TopicCatalog:
         self._in_progress.add(topic.name)
         try:
             partitions = [TopicPartition(topic.name, n) for n in range(first, topic.partitions)]
-            yield partial(self._log_dir.forget_marks, partitions)
+            yield partial(self._log_dir.clear_checkpoints, partitions)
             yield Parallel([partial(self._make_folder, topic, tp, made) for tp in partitions])
-            yield self._log_dir.sync_names
+            yield self._log_dir.fsync_directory
             for log in made:
-                self._log_dir.adopt(log)
+                self._log_dir.register(log)
             self._save({**self._topics, topic.name: topic})
         except BaseException:
             self._remove_folders(topic, first)
@@ -212,7 +212,7 @@ class TopicCatalog:
         self._collect_logs(topic)
 
     def _make_folder(self, topic: Topic, tp: TopicPartition, made: list[PartitionLog]) -> None:
-        made.append(self._log_dir.make_partition(tp, topic.topic_id, topic.settings))
+        made.append(self._log_dir.create_files(tp, topic.topic_id, topic.settings))
 
     def _remove_folders(self, topic: Topic, first: int) -> None:
         """Undo `_make`, as far as the disk allows; what stays is a stray."""
@@ -305,13 +305,13 @@ class TopicCatalog:
 
     def _finish_delete(self, topic: Topic) -> Work[None]:
         for tp in [tp for tp in self._log_dir.logs if tp.topic == topic.name]:
-            self._log_dir.take_out(tp)
+            self._log_dir.unregister(tp)
         renamed: list[tuple[TopicPartition, str]] = []
         try:
             yield partial(self._rename_folders, topic, renamed)
         finally:
             for tp, path in renamed:
-                self._log_dir.take_out(tp)  # also what was not open
+                self._log_dir.unregister(tp)  # also what was not open
                 self._log_dir.remove_later(path, topic.settings.file_delete_delay_ms)
         others = {name: other for name, other in self._deleting.items() if name != topic.name}
         self._save(self._topics, others)
@@ -324,7 +324,7 @@ class TopicCatalog:
             if metadata.is_sealed and metadata.topic_id != topic.topic_id:
                 continue  # of a newer topic with this name, which the catalog does not know yet
             renamed.append((tp, self._log_dir.rename_away(tp)))
-        self._log_dir.sync_names()
+        self._log_dir.fsync_directory()
 
     def _save(self, topics: dict[str, Topic], deleting: dict[str, Topic] | None = None) -> None:
         """Make this the state, on disk first."""
@@ -391,4 +391,4 @@ class TopicCatalog:
                     self._log_dir.write_partition_metadata(tp, topic.topic_id)
                 self._log_dir.open_partition(tp, topic.settings, was_created=True)
             self._collect_logs(topic)
-        self._log_dir.sync_names()
+        self._log_dir.fsync_directory()

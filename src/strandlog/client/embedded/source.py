@@ -16,6 +16,7 @@ from strandlog.model import TimestampOffset, TopicPartition
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read, read_plan
 from strandlog.storage.partition.time_lookup import find_timestamp
+from strandlog.storage.work import run_inline
 
 
 class EmbeddedSource:
@@ -63,7 +64,8 @@ class EmbeddedSource:
                 log.flush()
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
-        return find_timestamp(self._broker.catalog.log(tp.topic, tp.partition), timestamp_ms)
+        log = self._broker.catalog.log(tp.topic, tp.partition)
+        return run_inline(find_timestamp(log, timestamp_ms))
 
 
 def _placed(error: CorruptSegmentError, log: PartitionLog, offset: int) -> CorruptSegmentError:

@@ -61,7 +61,7 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.readonly.stable import StableView, stable_view
+from strandlog.storage.readonly.stable import CommittedView, committed_view
 from strandlog.storage.readonly.view import FolderView, PartitionView
 
 LOOKS_BEFORE_BELIEVING = 16
@@ -97,7 +97,7 @@ class ReadOnlySource:
             if found is not None:
                 return found
             start = min([view.start_offset, *self._swapped_bases(view)])
-            return max(start, view.log_start_hint), view.end_offset
+            return max(start, view.checkpointed_log_start), view.end_offset
 
     def _swapped_bases(self, view: PartitionView) -> list[int]:
         """Where segments begin that are just being swapped: they may have no log file now."""
@@ -140,11 +140,11 @@ class ReadOnlySource:
             found = self._at_rest(view, lambda end_offset: read(view, offset, end_offset))
             return found or RawFetched(b"", offset)
 
-    def stable_view(self, tp: TopicPartition) -> StableView:
+    def committed_view(self, tp: TopicPartition) -> CommittedView:
         """How far readers of committed records may go, and what they leave out."""
         with self._looking_at(tp) as view:
-            found = self._at_rest(view, lambda _: stable_view(self._files, view))
-            return found or StableView(0, [])  # the owner is busy: nothing is sure yet
+            found = self._at_rest(view, lambda _: committed_view(self._files, view))
+            return found or CommittedView(0, [])  # the owner is busy: nothing is sure yet
 
     def _at_rest(self, view: PartitionView, look: Callable[[int], T]) -> T | None:
         """What a look at the files yields, or raises, while they do not change. None when the owner
@@ -155,7 +155,7 @@ class ReadOnlySource:
         for _ in range(LOOKS_BEFORE_BELIEVING):
             before = self._files_at_rest(view)
             end_offset = view.end_offset
-            view.look_again()
+            view.refresh()
             error: Exception | None = None
             try:
                 result = look(end_offset)
@@ -185,13 +185,13 @@ class ReadOnlySource:
             raise StorageError(f"{tp} is being compacted; ask again")
         return found[0]
 
-    def even_cuts(
+    def split_offsets(
         self, tp: TopicPartition, start_offset: int, end_offset: int, pieces: int
     ) -> list[int]:
         """Where to cut a range of offsets into pieces of about as many bytes each."""
         with self._looking_at(tp) as view:
             return (
-                self._at_rest(view, lambda _: view.even_cuts(start_offset, end_offset, pieces))
+                self._at_rest(view, lambda _: view.split_offsets(start_offset, end_offset, pieces))
                 or []
             )
 
@@ -263,7 +263,7 @@ class ReadOnlyLog(Closable):
         partitions = []
         for number in range(count):
             view = self._folder.view(TopicPartition(name, number))
-            view.look_again()
+            view.refresh()
             partitions.append(
                 PartitionInfo(
                     number,

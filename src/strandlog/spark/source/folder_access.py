@@ -50,7 +50,7 @@ class FolderAccess:
                 topic_id = self._folder.topic_id(tp)
                 earliest, latest = self._source.offset_range(tp)
                 if self._options.is_committed_only:
-                    latest = self._source.stable_view(tp).last_stable_offset
+                    latest = self._source.committed_view(tp).last_stable_offset
             except TopicNotFoundError:
                 continue
             found[tp] = Bounds(earliest, max(earliest, latest), topic_id)
@@ -99,7 +99,7 @@ class FolderAccess:
         """The aborted transactions, as soon as every transaction in the range has ended."""
         deadline_ms = self._deadline_ms()
         while True:
-            stable = self._source.stable_view(wanted.tp)
+            stable = self._source.committed_view(wanted.tp)
             if stable.last_stable_offset >= wanted.end:
                 return stable.aborted
             first, end = self._source.offset_range(wanted.tp)
@@ -129,7 +129,7 @@ class FolderAccess:
 
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
         """At batches in the index; by offsets if the index has too few."""
-        cuts = self._source.even_cuts(*wanted, pieces)
+        cuts = self._source.split_offsets(*wanted, pieces)
         return cuts if len(cuts) == pieces - 1 else evenly(wanted, pieces)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -80,14 +80,14 @@ class CompactionPlan:
     report: CompactionReport = field(default_factory=CompactionReport)
     cleaned: list[_CleanedGroup] = field(default_factory=list)
     _aborted_ranges: AbortedRanges = field(init=False)
-    _is_given_up: bool = field(init=False, default=False)
+    _is_cancelled: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._aborted_ranges = AbortedRanges(self.aborted)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Let whoever executes the plan stop soon, with a `StorageError`; from any thread."""
-        self._is_given_up = True
+        self._is_cancelled = True
 
     def execute(self) -> None:
         """Read, and write the `.cleaned` files."""
@@ -133,8 +133,8 @@ class CompactionPlan:
                 if mapped.is_cut():
                     reason = "the file was cut while it was compacted"
                     raise CorruptSegmentError(segment.log_path, position, reason)
-                if self._is_given_up:
-                    raise StorageError(f"the compaction of {self.log.tp} was given up")
+                if self._is_cancelled:
+                    raise StorageError(f"the compaction of {self.log.tp} was cancelled")
                 if header.next_offset > from_offset:
                     yield header, BatchView(view, position)
         finally:
@@ -237,7 +237,7 @@ class CompactionPlan:
     def completing(self) -> Work[CompactionReport]:
         """The same in steps. Nobody else may sync or trim the partition meanwhile."""
         files, folder = self.log.context.files, self.log.folder
-        yield self.log.settle
+        yield self.log.persist_recovery_point
         self.log.open_active_file()  # the last record may go, and with it the next offset
         yield partial(files.sync_dir, folder)
         for group in self.cleaned:

@@ -17,7 +17,7 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 
 
-class SealedFacts(NamedTuple):
+class SegmentSummary(NamedTuple):
     """What the decision needs to know of a sealed segment."""
 
     base_offset: int
@@ -26,7 +26,7 @@ class SealedFacts(NamedTuple):
     newest_ms: int
 
 
-class CompactionNeed(NamedTuple):
+class LogToClean(NamedTuple):
     """How dirty a log is, and up to where it may be compacted."""
 
     end_offset: int
@@ -40,12 +40,12 @@ class CompactionNeed(NamedTuple):
 
 
 def compaction_need(
-    sealed: Sequence[SealedFacts],
+    sealed: Sequence[SegmentSummary],
     first_dirty_offset: int,
     stable_offset: int,
     settings: LogSettings,
     now_ms: int,
-) -> CompactionNeed:
+) -> LogToClean:
     """Look at the sealed segments, from old to new."""
     end_offset, dirty_bytes, total_bytes = 0, 0, 0
     oldest_dirty_ms: int | None = None
@@ -59,7 +59,7 @@ def compaction_need(
             dirty_bytes += segment.size_bytes
             if oldest_dirty_ms is None:
                 oldest_dirty_ms = segment.newest_ms
-    need = CompactionNeed(end_offset, dirty_bytes, total_bytes, is_due=False)
+    need = LogToClean(end_offset, dirty_bytes, total_bytes, is_due=False)
     if not dirty_bytes:
         return need
     waits_too_long = (
@@ -91,12 +91,12 @@ def groups(
     return runs
 
 
-def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> CompactionNeed:
+def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> LogToClean:
     """How dirty the log is, by the policy of its topic."""
     now_ms = log.context.clock.now_ms()
     stable_offset = min(log.last_stable_offset, log.flushed_offset)
     facts = [
-        SealedFacts(
+        SegmentSummary(
             segment.base_offset,
             log.segments.end_of(number),
             segment.size_bytes,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strandlog.storage.partition.log import PartitionLog
 
 
-class SegmentFacts(NamedTuple):
+class SegmentSummary(NamedTuple):
     """What retention needs to know of a segment."""
 
     end_offset: int
@@ -31,7 +31,7 @@ class SegmentFacts(NamedTuple):
     newest_ms: int  # the newest record's time, or when the segment was last seen to grow
 
 
-def below_log_start(segments: Sequence[SegmentFacts], log_start_offset: int) -> int:
+def below_log_start(segments: Sequence[SegmentSummary], log_start_offset: int) -> int:
     """How many segments, from the oldest, hold only deleted records. The active one stays."""
     count = 0
     for segment in segments[:-1]:
@@ -41,7 +41,7 @@ def below_log_start(segments: Sequence[SegmentFacts], log_start_offset: int) -> 
     return count
 
 
-def over_size(segments: Sequence[SegmentFacts], retention_bytes: int) -> int:
+def over_size(segments: Sequence[SegmentSummary], retention_bytes: int) -> int:
     """How many segments, from the oldest, can go with at least retention_bytes left."""
     if retention_bytes < 0:
         return 0
@@ -55,7 +55,7 @@ def over_size(segments: Sequence[SegmentFacts], retention_bytes: int) -> int:
     return count
 
 
-def too_old(segments: Sequence[SegmentFacts], retention_ms: int, now_ms: int) -> int:
+def too_old(segments: Sequence[SegmentSummary], retention_ms: int, now_ms: int) -> int:
     """How many segments, from the oldest, have no record younger than retention_ms."""
     if retention_ms < 0:
         return 0
@@ -71,7 +71,7 @@ def too_old(segments: Sequence[SegmentFacts], retention_ms: int, now_ms: int) ->
 
 
 def expired(
-    segments: Sequence[SegmentFacts], log_start_offset: int, settings: LogSettings, now_ms: int
+    segments: Sequence[SegmentSummary], log_start_offset: int, settings: LogSettings, now_ms: int
 ) -> int:
     """How many segments, from the oldest, may go now."""
     count = below_log_start(segments, log_start_offset)
@@ -98,7 +98,7 @@ def count_expired(log: PartitionLog) -> int:
     segments = log.segments.all()
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
     facts = [
-        SegmentFacts(end, segment.size_bytes, newest_ms(log, segment, now_ms))
+        SegmentSummary(end, segment.size_bytes, newest_ms(log, segment, now_ms))
         for segment, end in zip(segments, ends, strict=True)
     ]
     count = expired(facts, log.log_start_offset, log.settings, now_ms)
@@ -124,22 +124,22 @@ def drop_oldest(log: PartitionLog, count: int) -> Work[int]:
     """Remove that many segments from the old end; returns their bytes. Durable at the end."""
     if count == len(log.segments):
         log.roll()
-    doomed = log.segments.sealed[:count]
-    if not doomed:
+    expired_segments = log.segments.sealed[:count]
+    if not expired_segments:
         return 0
-    if log.want_snapshot(doomed[-1].end_offset):
+    if log.request_snapshot(expired_segments[-1].end_offset):
         yield from log.flush_work()
         log.check_is_open()
     log.open_active_file()
-    log.manifest.withdraw(0, doomed[-1].end_offset)
+    log.manifest.withdraw(0, expired_segments[-1].end_offset)
     yield log.manifest.sync
-    sync_names = partial(log.context.files.sync_dir, log.folder)
-    yield sync_names
+    fsync_directory = partial(log.context.files.sync_dir, log.folder)
+    yield fsync_directory
     log.check_is_open()
-    for first in range(0, len(doomed), RETIRED_AT_A_TIME):
-        log.retire(doomed[first : first + RETIRED_AT_A_TIME])
+    for first in range(0, len(expired_segments), RETIRED_AT_A_TIME):
+        log.remove_segments(expired_segments[first : first + RETIRED_AT_A_TIME])
         yield yield_control
         log.check_is_open()
-    yield sync_names
+    yield fsync_directory
     yield partial(log.manifest.shorten, log.claims_of(log.segments.sealed))
-    return sum(segment.size_bytes for segment in doomed)
+    return sum(segment.size_bytes for segment in expired_segments)

@@ -88,7 +88,7 @@ class LogDir:
         self.problems: list[str] = []
         self._reported: dict[str, int] = {}  # how many problems of a kind
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        self._gone: set[TopicPartition] = set()
+        self._removed: set[TopicPartition] = set()
         self._close_error: StorageError | None = None
         self._new_uuid = new_uuid
         check_layout(files, path)
@@ -217,22 +217,22 @@ class LogDir:
         return point is not None and point.offset > 0
 
     def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
-        """Make an empty partition. Durable once `sync_names` was called."""
-        self.forget_marks([tp])
-        self.adopt(self.make_partition(tp, topic_id, settings))
+        """Make an empty partition. Durable once `fsync_directory` was called."""
+        self.clear_checkpoints([tp])
+        self.register(self.create_files(tp, topic_id, settings))
 
-    def forget_marks(self, partitions: Iterable[TopicPartition]) -> None:
+    def clear_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
         """See to it that no checkpoint knows these partitions: some of their names may have been
         there before."""
         partitions = list(partitions)
         for checkpoint in (self._log_starts, self._cleaner_points, self._recovery_points):
             checkpoint.forget(partitions)
 
-    def make_partition(
+    def create_files(
         self, tp: TopicPartition, topic_id: str, settings: LogSettings
     ) -> PartitionLog:
         """Make an empty partition, in any thread, also several at once; nobody knows it until it
-        is adopted. What was known of an old one must be forgotten before (`forget_marks`)."""
+        is adopted. What was known of an old one must be forgotten before (`clear_checkpoints`)."""
         if not is_identified(self.files, self.path):  # or the next start finds a foreign folder
             raise StorageError(f"could not create {tp}: the data folder {self.path} was removed")
         folder = join(self.path, paths.partition_dir(tp))
@@ -252,7 +252,7 @@ class LogDir:
         self.files.make_dir(folder)
         self.write_partition_metadata(tp, topic_id)
         known_end += self._unseen_offsets
-        self.adopt(self._opened(tp, settings, known_end))
+        self.register(self._opened(tp, settings, known_end))
         lost = f"; offsets below {known_end} are gone" if known_end else ""
         self.problems.append(f"the folder of {tp} is gone; made anew, empty{lost}")
 
@@ -260,10 +260,10 @@ class LogDir:
         """Up to where the partition was on disk when the checkpoint was written."""
         return self._recovery_points.offsets.get(tp, 0)
 
-    def adopt(self, log: PartitionLog) -> None:
+    def register(self, log: PartitionLog) -> None:
         """Take a partition that was made into the folder's books."""
         self.cleaner_offsets.pop(log.tp, None)
-        self._gone.discard(log.tp)  # not before: what was known of an old one must not come back
+        self._removed.discard(log.tp)  # not before: what was known of an old one must not come back
         self.logs[log.tp] = log
 
     def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
@@ -272,7 +272,7 @@ class LogDir:
         path = join(join(self.path, name), paths.PARTITION_METADATA)
         self.files.replace(path, metadata_text(name, topic_id))
 
-    def sync_names(self) -> None:
+    def fsync_directory(self) -> None:
         """Make new and renamed partition folders durable."""
         self.files.sync_dir(self.path)
 
@@ -301,16 +301,16 @@ class LogDir:
 
     def delete_partition(self, tp: TopicPartition, delay_ms: int) -> None:
         """Take a partition out at once; its files go `delay_ms` later."""
-        self.take_out(tp)
+        self.unregister(tp)
         self.remove_later(self.rename_away(tp), delay_ms)
 
-    def take_out(self, tp: TopicPartition) -> None:
+    def unregister(self, tp: TopicPartition) -> None:
         """Strike a partition from the books, before its folder goes."""
         log = self.logs.pop(tp, None)
         if log is not None:
             log.abandon()
         self.cleaner_offsets.pop(tp, None)
-        self._gone.add(tp)
+        self._removed.add(tp)
 
     def rename_away(self, tp: TopicPartition) -> str:
         """Give the folder of a partition its last name, in any thread; returns that."""
@@ -322,7 +322,7 @@ class LogDir:
 
     def set_stray_aside(self, tp: TopicPartition) -> None:
         """No topic knows this folder: keep it, under another name, and say so."""
-        self._gone.add(tp)
+        self._removed.add(tp)
         renamed = self._rename_folder(tp, paths.STRAY_DIR_SUFFIX)
         self.problems.append(f"{tp} belongs to no topic and was set aside as {renamed}")
 
@@ -342,7 +342,7 @@ class LogDir:
     def writing_log_starts(self) -> Work[None]:
         """The same in steps."""
         # Partitions that are there but were not opened keep the one they have.
-        known = self.logs.keys() | self._gone
+        known = self.logs.keys() | self._removed
         starts = {tp: o for tp, o in self._log_starts.offsets.items() if tp not in known}
         for tp, log in self.logs.items():
             if log.log_start_offset > log.segments.first_base:

@@ -3,8 +3,9 @@
     append, roll         add what is new
     plan                 what to fsync so that all of it is durable
     completed, failed    the outcome of a plan
-    settle               makes the recovery point durable, before gaps are made below it
-    revalidate           writes an unsynced tail again, so that the next fsync covers it
+    persist_recovery_point
+                         makes the recovery point durable, before gaps are made below it
+    rewrite_tail         writes an unsynced tail again, so that the next fsync covers it
     close                nothing is accepted from here on
 
 Any thread may execute a plan, together with the plans of other partitions: that is group commit.
@@ -16,7 +17,7 @@ files.
 Plans may be executed late, overtake each other or be dropped: a file stays due until a plan that
 was made after its last change is completed. After one plan failed, no other counts: when fsync
 fails, the kernel marks the pages clean, and a later fsync proves nothing about them. That remains
-true across a restart, so the recovery point records it (`is_suspect`).
+true across a restart, so the recovery point records it (`fsync_failed`).
 
 Two producer snapshots are kept. The recovery point is fsynced with each snapshot, one snapshot
 late, so the snapshot that a surviving recovery point names always exists.
@@ -33,7 +34,7 @@ from strandlog.storage.partition.producer_state import snapshot_name
 from strandlog.storage.partition.recovery_point import RecoveryPoint, write_recovery_point
 from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFFIX, join
 from strandlog.storage.segment.scan import scan_strict, view_source
-from strandlog.storage.segment.segment import Segment, stem_of
+from strandlog.storage.segment.segment import LogPosition, Segment, stem_of
 from strandlog.storage.segment.transaction_index import IndexMark
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ class FlushPlan:
 
     __slots__ = (
         "_files",
+        "directory_version",
         "end_offset",
+        "end_position",
         "epoch",
         "folder",
         "log_files",
-        "names_version",
         "older_snapshot_offset",
-        "place",
         "sealed",
         "side_paths",
         "snapshot_offset",
@@ -72,8 +73,8 @@ class FlushPlan:
         end_offset: int,
         snapshot_offset: int,
         older_snapshot_offset: int,
-        place: tuple[int, int],
-        names_version: int,
+        end_position: LogPosition,
+        directory_version: int,
         epoch: int,
     ) -> None:
         self._files = files
@@ -84,8 +85,8 @@ class FlushPlan:
         self.end_offset = end_offset
         self.snapshot_offset = snapshot_offset  # indexes and producer state are good up to here
         self.older_snapshot_offset = older_snapshot_offset  # what the synced recovery point names
-        self.place = place  # (segment base, position) of end_offset
-        self.names_version = names_version
+        self.end_position = end_position  # of end_offset
+        self.directory_version = directory_version
         self.epoch = epoch
 
     def execute(self) -> None:
@@ -106,7 +107,7 @@ class FlushPlan:
 SNAPSHOT_EVERY_BYTES = 16 * 1024 * 1024
 
 
-class Flusher:
+class FlushState:
     """Keeps count of what is durable, for one open partition."""
 
     __slots__ = (
@@ -114,7 +115,7 @@ class Flusher:
         "_context",
         "_dirty_sealed",
         "_epoch",
-        "_flushed_place",
+        "_flushed_position",
         "_folder",
         "_names_changed",
         "_names_synced",
@@ -143,7 +144,7 @@ class Flusher:
         self._names_changed = self._names_synced = 0  # how often
         self._since_snapshot_bytes = 0
         self._snapshot_due = False
-        self._flushed_place = self._place
+        self._flushed_position = self._segments.end_position
         self.failure: StorageError | None = None
         self.is_closed = False
         self.first_unflushed_ms: int | None = None
@@ -153,11 +154,6 @@ class Flusher:
             self.flushed_offset = min(recovered.point.offset, recovered.log_end_offset - 1)
             self._snapshot_due = True
             self._names_changed += 1
-
-    @property
-    def _place(self) -> tuple[int, int]:
-        """The end of the log, as (segment base, position)."""
-        return self._segments.active.base_offset, self._segments.active.size_bytes
 
     # -- what is new -------------------------------------------------------------------------
 
@@ -183,13 +179,13 @@ class Flusher:
         """The log was cut at `offset`, and all that is left is on disk. Plans of before no longer
         count, and snapshots no longer tell the truth."""
         self._epoch += 1
-        self._flushed_place = self._place
+        self._flushed_position = self._segments.end_position
         self._snapshot_due = True
         for newer in [number for number in self._snapshots if number > offset]:
             self._context.files.remove(self._snapshot_path(newer))
             self._snapshots.discard(newer)
 
-    def want_snapshot(self, offset: int) -> bool:
+    def request_snapshot(self, offset: int) -> bool:
         """The next plan shall bring the snapshot point up to `offset` at least. False when it is
         there already."""
         is_behind = self._point.snapshot_offset < offset
@@ -230,8 +226,8 @@ class Flusher:
             end_offset=end_offset,
             snapshot_offset=snapshot_offset,
             older_snapshot_offset=self._point.snapshot_offset,
-            place=self._place,
-            names_version=self._names_changed,
+            end_position=self._segments.end_position,
+            directory_version=self._names_changed,
             epoch=self._epoch,
         )
 
@@ -268,11 +264,11 @@ class Flusher:
         if plan.epoch != self._epoch or plan.end_offset < self.flushed_offset:
             return False  # the log was truncated or failed since, or a newer plan was quicker
         self.flushed_offset = plan.end_offset
-        self._flushed_place = plan.place
-        self._names_synced = max(self._names_synced, plan.names_version)
+        self._flushed_position = plan.end_position
+        self._names_synced = max(self._names_synced, plan.directory_version)
         # A segment that was sealed after the plan was made has bytes and indexes that it missed.
         self.forget(list(plan.sealed))
-        is_all = plan.place == self._place
+        is_all = plan.end_position == self._segments.end_position
         self.first_unflushed_ms = None if is_all else self._context.steady_clock.now_ms()
         snapshot_offset = max(self._point.snapshot_offset, plan.snapshot_offset)
         self._move_point(plan.end_offset, snapshot_offset)
@@ -280,13 +276,13 @@ class Flusher:
             self._drop_snapshots(plan)
         return True
 
-    def _move_point(self, offset: int, snapshot_offset: int, *, is_suspect: bool = False) -> None:
+    def _move_point(self, offset: int, snapshot_offset: int, *, fsync_failed: bool = False) -> None:
         point = RecoveryPoint(
             offset,
             snapshot_offset,
             self._point.sequence + 1,
             self._context.settings.waits_for_fsync,
-            is_suspect,
+            fsync_failed,
         )
         path = join(self._folder, RECOVERY_POINT)
         # An old point is as true as a new one, it only makes the next start slower.
@@ -294,7 +290,7 @@ class Flusher:
             write_recovery_point(self._context.files, path, point)
             self._point = point
 
-    def settle(self) -> None:
+    def persist_recovery_point(self) -> None:
         """Make the recovery point itself durable, before a gap is made in what lies below it.
 
         Above the recovery point a start takes a gap for records that did not reach the disk, and
@@ -322,7 +318,7 @@ class Flusher:
         self._epoch += 1
         self._snapshot_due = True
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}
-        self._move_point(self.flushed_offset, self._point.snapshot_offset, is_suspect=True)
+        self._move_point(self.flushed_offset, self._point.snapshot_offset, fsync_failed=True)
         self.failure = StorageError(
             f"{self._folder} stopped taking records: {error}; it goes on once its unsynced tail "
             f"was read back, checked and synced"
@@ -334,13 +330,13 @@ class Flusher:
         self.is_closed = True
         self.failure = StorageError(f"{self._folder} is closed; open it again")
 
-    def revalidate(self) -> None:
+    def rewrite_tail(self) -> None:
         """Read the unsynced tail back, check it and write it anew; the next plan syncs it."""
         if self.is_closed:
             raise StorageError(str(self.failure))
         active = self._segments.active
         for segment, file in [*self._dirty_sealed, (active, active.file)]:
-            base, position = self._flushed_place
+            base, position = self._flushed_position
             start = position if segment.base_offset == base else 0
             data = file.read(start, segment.size_bytes - start)
             for _ in scan_strict(

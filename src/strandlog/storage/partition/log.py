@@ -14,7 +14,7 @@ One thread owns a PartitionLog. It never waits: an append returns when the bytes
 what must be synced comes as a `FlushPlan` that any thread may execute. Reading is in
 read.py.
 
-After a failed sync the log refuses appends (`failure`) until `revalidate` has read the
+After a failed sync the log refuses appends (`failure`) until `rewrite_tail` has read the
 unsynced tail back, checked it, written it once more and synced it: a page cache that failed to sync
 calls its pages clean, so syncing again without writing again would prove nothing. A write that
 fails leaves nothing behind, so the log goes on; what is unsynced is in flush.py.
@@ -38,7 +38,7 @@ from strandlog.record.control import read_control
 from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Buffer, Files
 from strandlog.storage.partition.append_checks import check_batch, split_batches
-from strandlog.storage.partition.flush import Flusher, FlushPlan
+from strandlog.storage.partition.flush import FlushPlan, FlushState
 from strandlog.storage.partition.producer_state import ProducerIdsSeen, ProducerState
 from strandlog.storage.partition.recovery import NOT_KNOWN, KnownEnd, Recovery
 from strandlog.storage.partition.replay import end_of_transaction, rebuild_aborted
@@ -46,7 +46,13 @@ from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.segment.cache import SegmentCache
 from strandlog.storage.segment.manifest import Claim
 from strandlog.storage.segment.read_plan import locate_batch
-from strandlog.storage.segment.segment import ActiveSegment, OpenFiles, Segment, stem_of
+from strandlog.storage.segment.segment import (
+    ActiveSegment,
+    LogPosition,
+    OpenFiles,
+    Segment,
+    stem_of,
+)
 from strandlog.storage.segment.transaction_index import packed
 from strandlog.storage.work import Work, run_inline
 
@@ -83,13 +89,14 @@ class PartitionLog:
     __slots__ = (
         "_batch_max_records",
         "_flusher",
-        "_stable_place",
+        "_last_stable_position",
         "_waits_for_fsync",
         "aborted",
         "context",
         "folder",
         "high_watermark",
-        "inherited_place",
+        "high_watermark_position",
+        "inherited_position",
         "last_report",
         "log_end_offset",
         "log_start_offset",
@@ -98,7 +105,6 @@ class PartitionLog:
         "segments",
         "settings",
         "tp",
-        "visible_place",
     )
 
     def __init__(
@@ -130,16 +136,17 @@ class PartitionLog:
         self.log_end_offset = recovered.log_end_offset
         self.log_start_offset = max(self.segments.first_base, log_start_offset)
         self.high_watermark = recovered.log_end_offset
-        self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
+        self.high_watermark_position = self.segments.end_position
         # What lies below was written by another process; see `read_intact`.
-        self.inherited_place = self.visible_place
-        self._stable_place = (-1, self.visible_place)  # of the last stable offset asked for
+        self.inherited_position = self.high_watermark_position
+        # The position of the last stable offset that was asked for, after that offset.
+        self._last_stable_position = (-1, self.high_watermark_position)
         self.manifest = recovered.manifest
-        self._flusher = Flusher(folder, context, recovered)
+        self._flusher = FlushState(folder, context, recovered)
         if recovered.needs_flush:
             self.flush()
         if recovered.needs_flush or not recovered.point.sequence:
-            self.settle()
+            self.persist_recovery_point()
         self.claim(recovered.unclaimed)
         if recovered.aborted_was_rebuilt:
             self._claim_aborted()
@@ -220,7 +227,7 @@ class PartitionLog:
                 now_ms = self.context.steady_clock.now_ms()
                 self.producers.update(header, base_offset, now_ms)
         if not self._waits_for_fsync:
-            self._show_up_to(self.log_end_offset, (active.base_offset, active.size_bytes))
+            self._show_up_to(self.log_end_offset, self.segments.end_position)
 
     def _end_transaction(self, header: BatchHeader, view: memoryview, offset: int) -> None:
         """A marker was written: readers of committed records may go on behind it."""
@@ -270,20 +277,21 @@ class PartitionLog:
         return max(first_offset, self.log_start_offset)
 
     @property
-    def stable_place(self) -> tuple[int, int]:
-        """(segment base, position) of the last stable offset."""
+    def last_stable_position(self) -> LogPosition:
+        """Where the last stable offset is."""
         offset = self.last_stable_offset
         if offset == self.high_watermark:
-            return self.visible_place
-        if self._stable_place[0] != offset:
-            self._stable_place = (offset, self._place_of(offset))
-        return self._stable_place[1]
+            return self.high_watermark_position
+        if self._last_stable_position[0] != offset:
+            self._last_stable_position = (offset, self.position_of(offset))
+        return self._last_stable_position[1]
 
-    def _place_of(self, offset: int) -> tuple[int, int]:
-        """(segment base, position) of the batch that holds `offset`."""
+    def position_of(self, offset: int) -> LogPosition:
+        """Where the batch that holds `offset` begins."""
         segment, _ = self.segments.at(offset)
         position = locate_batch(self.context.cache, segment, offset)
-        return segment.base_offset, segment.size_bytes if position is None else position
+        end = segment.size_bytes if position is None else position
+        return LogPosition(segment.base_offset, end)
 
     # -- flush -------------------------------------------------------------------------------
 
@@ -322,7 +330,7 @@ class PartitionLog:
 
     def closing_plan(self) -> FlushPlan | None:
         """What to sync so that everything is durable and both points are at the end."""
-        self._flusher.want_snapshot(self.log_end_offset)
+        self._flusher.request_snapshot(self.log_end_offset)
         return self.flush_plan()
 
     def flush_completed(self, plan: FlushPlan) -> None:
@@ -332,7 +340,7 @@ class PartitionLog:
         if plan.sealed:
             self.claim(plan.sealed)
         if self._waits_for_fsync:
-            self._show_up_to(plan.end_offset, plan.place)
+            self._show_up_to(plan.end_offset, plan.end_position)
 
     def claim(self, durable: Iterable[Segment]) -> None:
         """Enter sealed segments that are on disk and were not removed since into the manifest."""
@@ -362,9 +370,9 @@ class PartitionLog:
         with contextlib.suppress(StorageError, FileNotFoundError):
             self.manifest.claim_aborted(self.claims_of(self.segments.sealed))
 
-    def _show_up_to(self, offset: int, place: tuple[int, int]) -> None:
+    def _show_up_to(self, offset: int, position: LogPosition) -> None:
         self.high_watermark = offset
-        self.visible_place = place
+        self.high_watermark_position = position
 
     def flush_failed(self, _plan: FlushPlan, error: StorageError) -> None:
         """A plan could not be executed: from now on nothing is acknowledged."""
@@ -388,9 +396,9 @@ class PartitionLog:
             raise
         self.flush_completed(plan)
 
-    def revalidate(self) -> None:
+    def rewrite_tail(self) -> None:
         """Go on after a failed sync, if the unsynced tail turns out to be whole."""
-        self._flusher.revalidate()
+        self._flusher.rewrite_tail()
         self.flush()
 
     # -- trim --------------------------------------------------------------------------------
@@ -408,13 +416,13 @@ class PartitionLog:
             )
         self.log_start_offset = max(self.log_start_offset, offset)
 
-    def want_snapshot(self, offset: int) -> bool:
+    def request_snapshot(self, offset: int) -> bool:
         """The next flush shall make the producers durable up to `offset`; False when they are."""
-        return self._flusher.want_snapshot(offset)
+        return self._flusher.request_snapshot(offset)
 
-    def settle(self) -> None:
+    def persist_recovery_point(self) -> None:
         """Make durable how far the log is durable, before a gap is made below that."""
-        self._flusher.settle()
+        self._flusher.persist_recovery_point()
 
     def begin_active_file(self) -> None:
         """Make the name of the active segment durable, before others go: when they are gone, it
@@ -432,20 +440,20 @@ class PartitionLog:
         if self.is_closed:
             raise StorageError(f"{self.tp} was closed or deleted meanwhile")
 
-    def retire(self, doomed: list[Segment]) -> None:
+    def remove_segments(self, segments: list[Segment]) -> None:
         """Take segments out of the old end of the log, which starts later from now on."""
-        self._retire(doomed)
+        self._remove_segments(segments)
         self.log_start_offset = max(self.log_start_offset, self.segments.first_base)
         self.aborted.drop_below(self.segments.first_base)
 
-    def _retire(self, doomed: list[Segment]) -> None:
+    def _remove_segments(self, segments: list[Segment]) -> None:
         due_ms = self.context.clock.now_ms() + self.settings.file_delete_delay_ms
-        for segment in doomed:
+        for segment in segments:
             self.context.cache.drop(segment.stem)
             for path in segment.paths:
                 self.context.remover.retire(path, due_ms)
-        self._flusher.forget(doomed)
-        self.segments.replace(doomed, None)
+        self._flusher.forget(segments)
+        self.segments.replace(segments, None)
 
     def truncate_to(self, offset: int) -> None:
         """Remove the batch that holds `offset` and everything after it. Durable when this returns.
@@ -456,21 +464,21 @@ class PartitionLog:
         """
         self.check_offset(offset, self.log_end_offset)
         self.flush()
-        self.settle()
+        self.persist_recovery_point()
         self.roll()
         self.manifest.withdraw(self.segments.at(offset)[0].base_offset)
         self.manifest.sync()
         self.begin_active_file()
         while self.segments.sealed and self.segments.sealed[-1].base_offset >= offset:
-            self._retire(self.segments.sealed[-1:])
+            self._remove_segments(self.segments.sealed[-1:])
         if self.segments.sealed:
             self._cut_last_sealed(offset)
         self.context.files.sync_dir(self.folder)
         self.producers.truncate_to(offset)
         self.aborted.truncate_to(offset)
-        self._stable_place = (-1, self.visible_place)
+        self._last_stable_position = (-1, self.high_watermark_position)
         self._flusher.note_truncation(offset)
-        self.visible_place = (self.segments.active.base_offset, self.segments.active.size_bytes)
+        self.high_watermark_position = self.segments.end_position
         self.flush()
         self.claim(self.segments.sealed[-1:])
 
@@ -502,7 +510,7 @@ class PartitionLog:
     def close(self) -> None:
         """Make everything durable and leave both points at the end, for a quick start."""
         if self.failure is None:
-            self._flusher.want_snapshot(self.log_end_offset)
+            self._flusher.request_snapshot(self.log_end_offset)
             self.flush()
         self.abandon()
 

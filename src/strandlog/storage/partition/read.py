@@ -67,19 +67,11 @@ def read_plan(
     segment, next_base = log.segments.at(offset)
     end_position = segment.size_bytes
     if not unflushed:
-        end_position = end_position_in(
-            log.stable_place if committed else log.visible_place, segment
-        )
+        end_position = (
+            log.last_stable_position if committed else log.high_watermark_position
+        ).end_in(segment)
     end_offset = end_offset if next_base is None else min(end_offset, next_base)
     return plan_in(log, segment, offset, max_bytes, end_position, end_offset)
-
-
-def end_position_in(place: tuple[int, int], segment: Segment) -> int:
-    """Up to which byte of a segment a reader may go who may go to a place."""
-    base, position = place
-    if segment.base_offset < base:
-        return segment.size_bytes
-    return min(position, segment.size_bytes) if segment.base_offset == base else 0
 
 
 def plan_in(
@@ -180,7 +172,7 @@ def read_batches(
 
 def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckBudget) -> Buffer:
     """The bytes up to the first damage. Whole batches only, where they had to be checked."""
-    base, inherited_end = log.inherited_place
+    base, inherited_end = log.inherited_position
     start = plan.position
     if plan.base_offset > base or (plan.base_offset == base and start >= inherited_end):
         return data
@@ -235,13 +227,13 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
 def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
     """The aborted transactions that overlap a range of offsets, ordered by their first record."""
     found = log.aborted.overlapping(offset, end_offset)
-    doubtful = [entry for entry in found if entry.last_offset in log.aborted.doubtful]
-    for entry in doubtful:
+    unverified = [entry for entry in found if entry.last_offset in log.aborted.unverified]
+    for entry in unverified:
         if not _is_aborted(log, entry):
             report(log, f"{log.folder}: a transaction index was wrong; made anew")
             log.rebuild_aborted()
             return log.aborted.overlapping(offset, end_offset)
-        log.aborted.doubtful.discard(entry.last_offset)
+        log.aborted.unverified.discard(entry.last_offset)
     return found
 
 

@@ -94,7 +94,7 @@ class RecoveryReport:
     """What opening one partition found. `is_clean` when there was nothing to say."""
 
     partition: str
-    walked_bytes: int = 0
+    scanned_bytes: int = 0
     torn_bytes: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -341,10 +341,10 @@ class Recovery:
                 and self._loss_from <= found.next_offset < end_offset
             ):
                 found.torn_position = len(view)  # its end did not reach the disk, the next one did
-            self._report.walked_bytes += found.scanned_bytes
+            self._report.scanned_bytes += found.scanned_bytes
             self._needs_flush |= found.scanned_bytes > 0
             self._keep_damage_aside(segment, found, view)
-            if self._point.is_suspect and found.next_offset > self._point.offset:
+            if self._point.fsync_failed and found.next_offset > self._point.offset:
                 # As a new file: some of it may be durable after all, and must not be written over.
                 self._files.replace(segment.log_path, view)
         finally:

@@ -21,7 +21,7 @@ But it is settled when the partition is made, and before compaction or truncatio
 there always is a value, a gap below it is nothing special, and a gap above it means that records
 were written and did not reach the disk.
 
-`is_suspect` tells that a sync failed and what lies above the recovery point was not written anew
+`fsync_failed` tells that a sync failed and what lies above the recovery point was not written anew
 since: the page cache may show it, call it clean, and never bring it to the disk. It survives a
 kill -9; after a power cut the page cache is gone, and so is the need for it.
 
@@ -52,7 +52,7 @@ class RecoveryPoint(NamedTuple):
     snapshot_offset: int
     sequence: int
     bounds_readers: bool
-    is_suspect: bool = False
+    fsync_failed: bool = False
 
 
 START = RecoveryPoint(0, 0, 0, True)
@@ -70,12 +70,12 @@ def _parse(slot: bytes) -> RecoveryPoint | None:
         snapshot_offset,
         sequence,
         bounds_readers=flags & _BOUNDS_READERS != 0,
-        is_suspect=flags & _SUSPECT != 0,
+        fsync_failed=flags & _SUSPECT != 0,
     )
 
 
 def _packed(point: RecoveryPoint) -> bytes:
-    flags = _BOUNDS_READERS * point.bounds_readers | _SUSPECT * point.is_suspect
+    flags = _BOUNDS_READERS * point.bounds_readers | _SUSPECT * point.fsync_failed
     body = _BODY.pack(point.offset, point.snapshot_offset, point.sequence, flags)
     return body + _CRC.pack(crc32c(body))
 

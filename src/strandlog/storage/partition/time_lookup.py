@@ -18,14 +18,14 @@ from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import TimestampOffset
 from strandlog.record.batch import BatchView
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import end_offset_of, end_position_in, plan_in_whole, report
+from strandlog.storage.partition.read import end_offset_of, plan_in_whole, report
 from strandlog.storage.partition.record_checks import is_quick
 from strandlog.storage.segment import time_index
 from strandlog.storage.segment.read_plan import source_and_entry
 from strandlog.storage.segment.scan import Damage, buffered, scan
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
-from strandlog.storage.work import Work, run_inline
+from strandlog.storage.work import Work
 
 
 def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
@@ -60,15 +60,10 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
     return header.last_offset == entry.offset and header.max_timestamp == entry.timestamp
 
 
-def latest_timestamp(log: PartitionLog) -> TimestampOffset | None:
+def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
     """The first of the visible records with the largest timestamp. The marker of a transaction
-    counts, as in Kafka; None when no record has a time."""
-    return run_inline(finding_latest(log))
-
-
-def finding_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
-    """`latest_timestamp` in steps."""
-    latest, place = NO_TIME_ENTRY, None
+    counts, as in Kafka; None if no record has a timestamp."""
+    latest, newest = NO_TIME_ENTRY, None
     for segment in log.segments.all():
         if segment.base_offset >= log.high_watermark:
             break
@@ -77,10 +72,10 @@ def finding_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
             if not log.log_start_offset <= largest.offset < log.high_watermark:
                 largest = _largest_visible(log, segment)
             if largest.timestamp > latest.timestamp:
-                latest, place = largest, segment
-    if place is None:
+                latest, newest = largest, segment
+    if newest is None:
         return None
-    batch = BatchView(plan_in_whole(log, place, latest.offset).execute())
+    batch = BatchView(plan_in_whole(log, newest, latest.offset).execute())
     if batch.header.is_control:
         return TimestampOffset(*latest)
     try:
@@ -103,7 +98,7 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
     if start is None:
         return largest
     source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
-    end_position = end_position_in(log.visible_place, segment)
+    end_position = log.high_watermark_position.end_in(segment)
     for item in scan(
         source, start.position, end_position, next_offset=0, end_offset=end_offset_of(log, segment)
     ):
@@ -128,21 +123,16 @@ def _searching(
     return found[0]
 
 
-def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
-    """The first record at or after a time, or None when all visible ones are older."""
-    return run_inline(finding_timestamp(log, timestamp_ms))
-
-
-def finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
-    """`find_timestamp` in steps."""
+def find_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
+    """The first record at or after a time; None if all visible ones are older."""
     while True:
         try:
-            return (yield from _finding_timestamp(log, timestamp_ms))
+            return (yield from _find_timestamp(log, timestamp_ms))
         except _SegmentGoneError:
             pass  # look again
 
 
-def _finding_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
+def _find_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
     segments = log.segments.all()
     for segment in segments:
         if segment.base_offset >= log.high_watermark:
@@ -170,7 +160,7 @@ def _find_in(
     for item in scan(
         source,
         start_position,
-        end_position_in(log.visible_place, segment),
+        log.high_watermark_position.end_in(segment),
         next_offset=start_offset,
         crc_from_offset=log.log_start_offset,  # a damaged timestamp would hide the batch
         end_offset=end_offset_of(log, segment),

@@ -28,14 +28,14 @@ from strandlog.storage.segment.transaction_index import (
 )
 
 
-class StableView(NamedTuple):
+class CommittedView(NamedTuple):
     """How far a reader of committed records may go, and what it leaves out."""
 
     last_stable_offset: int
     aborted: list[AbortedTransaction]
 
 
-def stable_view(files: Files, view: PartitionView) -> StableView:
+def committed_view(files: Files, view: PartitionView) -> CommittedView:
     """As of the view's last look."""
     end_offset = view.end_offset
     producers, known_offset, mark = _newest_snapshot(files, view)
@@ -55,7 +55,7 @@ def stable_view(files: Files, view: PartitionView) -> StableView:
                 aborted.append(ended)
     first_open = producers.first_open_transaction()
     stable = end_offset if first_open is None else max(first_open, view.start_offset)
-    return StableView(min(end_offset, stable), aborted)
+    return CommittedView(min(end_offset, stable), aborted)
 
 
 def _newest_snapshot(

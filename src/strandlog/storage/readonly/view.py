@@ -51,7 +51,7 @@ from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
 from strandlog.storage.segment.time_index import entry_before
 
 
-class Stretch(NamedTuple):
+class SegmentRange(NamedTuple):
     """The part of a segment that lies in the range, from one position to another."""
 
     base_offset: int  # of the segment
@@ -64,25 +64,25 @@ class Stretch(NamedTuple):
         return max(0, self.end_position - self.position)
 
 
-def stretch_of(
+def range_in(
     base_offset: int, entries: Buffer, size_bytes: int, start_offset: int, end_offset: int | None
-) -> Stretch:
+) -> SegmentRange:
     """What a segment of that size has of a range; `end_offset` is None for all of it."""
     first = search(entries, base_offset, start_offset)
     position = 0 if first is None else first.position
     if end_offset is None:
-        return Stretch(base_offset, entries, position, size_bytes)
+        return SegmentRange(base_offset, entries, position, size_bytes)
     last = search(entries, base_offset, end_offset)
-    return Stretch(base_offset, entries, position, 0 if last is None else last.position)
+    return SegmentRange(base_offset, entries, position, 0 if last is None else last.position)
 
 
-def even_cuts(stretches: Iterable[Stretch], pieces: int) -> list[int]:
+def split_offsets(ranges: Iterable[SegmentRange], pieces: int) -> list[int]:
     """Offsets, ascending, that cut into that many pieces; fewer where there are too few batches."""
-    stretches = list(stretches)
-    total_bytes = sum(stretch.size_bytes for stretch in stretches)
+    ranges = list(ranges)
+    total_bytes = sum(stretch.size_bytes for stretch in ranges)
     found: set[int] = set()
     bytes_before = 0
-    for stretch in stretches:
+    for stretch in ranges:
         for number in range(1, pieces):
             inside = total_bytes * number // pieces - bytes_before
             if 0 <= inside < stretch.size_bytes:
@@ -115,10 +115,10 @@ class PartitionView:
         self._last_index = ("", b"")  # stem and entries of the last segment, as far as loaded
         self._index_is_fresh = False
         self._walked = ("", 0, 0)  # how far the last segment was walked: stem, position, offset
-        self.log_start_hint = 0
-        self.look_again()
+        self.checkpointed_log_start = 0
+        self.refresh()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """See which segments there are now, and how far one may read."""
         for _ in range(LOOKS_BEFORE_GIVING_UP):
             try:
@@ -172,7 +172,7 @@ class PartitionView:
     @property
     def start_offset(self) -> int:
         first = self._segments[0].base_offset if self._segments else self._end_offset
-        return min(max(first, self.log_start_hint), self._end_offset)
+        return min(max(first, self.checkpointed_log_start), self._end_offset)
 
     @property
     def end_offset(self) -> int:
@@ -195,12 +195,12 @@ class PartitionView:
             try:
                 return attempt()
             except FileNotFoundError:
-                self.look_again()
+                self.refresh()
         return attempt()
 
     def _read(self, offset: int, max_bytes: int) -> Buffer:
         if offset >= self._end_offset:
-            self.look_again()
+            self.refresh()
         if not self.start_offset <= offset <= self._end_offset:
             raise OffsetOutOfRangeError(*self.tp, offset, self.start_offset, self._end_offset)
         if offset == self._end_offset:
@@ -303,12 +303,12 @@ class PartitionView:
             return b""
         return entries[: len(entries) - len(entries) % OFFSET_ENTRY.size]
 
-    def even_cuts(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
+    def split_offsets(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
         """Where to cut a range into pieces of about as many bytes each."""
-        return self._retrying(lambda: self._even_cuts(start_offset, end_offset, pieces))
+        return self._retrying(lambda: self._split_offsets(start_offset, end_offset, pieces))
 
-    def _even_cuts(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
-        stretches: list[Stretch] = []
+    def _split_offsets(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
+        ranges: list[SegmentRange] = []
         for number, segment in enumerate(self._segments):
             is_last = number + 1 == len(self._segments)
             behind = None if is_last else self._segments[number + 1].base_offset
@@ -321,8 +321,8 @@ class PartitionView:
             if is_last:
                 entries = bytes(entries) + self._unsaved_entries(segment, entries, end_offset)
             size_bytes, base_offset = segment.size_bytes, segment.base_offset
-            stretches.append(stretch_of(base_offset, entries, size_bytes, start_offset, end))
-        cuts = even_cuts(stretches, pieces)
+            ranges.append(range_in(base_offset, entries, size_bytes, start_offset, end))
+        cuts = split_offsets(ranges, pieces)
         return [offset for offset in cuts if start_offset < offset < end_offset]
 
     def _unsaved_entries(self, segment: Segment, saved: Buffer, end_offset: int) -> bytes:
@@ -391,7 +391,7 @@ class PartitionView:
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time. Scans the headers of segments that may have it."""
-        self.look_again()
+        self.refresh()
         return self._retrying(lambda: self._find_timestamp(timestamp_ms))
 
     def _find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
@@ -485,7 +485,7 @@ class FolderView:
         """See what was deleted since the last look (DeleteRecords)."""
         starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
         for tp, view in self._views.items():
-            view.log_start_hint = starts.get(tp, 0)
+            view.checkpointed_log_start = starts.get(tp, 0)
 
     def view(self, tp: TopicPartition) -> PartitionView:
         """The partition, as it was at the last look."""
@@ -496,7 +496,7 @@ class FolderView:
                 raise TopicNotFoundError(tp.topic)
             found = self._views[tp] = PartitionView(self._files, tp, folder, self._cache)
             starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
-            found.log_start_hint = starts.get(tp, 0)
+            found.checkpointed_log_start = starts.get(tp, 0)
         return found
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class AbortedTransactions:
     `_lowest[i]` is the smallest first offset from entry i on: where a search may stop.
     """
 
-    __slots__ = ("_first", "_last", "_lowest", "_producer", "_saved_end", "_stable", "doubtful")
+    __slots__ = ("_first", "_last", "_lowest", "_producer", "_saved_end", "_stable", "unverified")
 
     def __init__(self) -> None:
         self._producer = array("q")
@@ -63,7 +63,7 @@ class AbortedTransactions:
         self._stable = array("q")
         self._lowest = array("q")
         self._saved_end = 0  # entries with markers below this are on file
-        self.doubtful: set[int] = set()  # markers of entries that were read from a file
+        self.unverified: set[int] = set()  # markers of entries that were read from a file
 
     def __len__(self) -> int:
         return len(self._last)
@@ -119,10 +119,10 @@ class AbortedTransactions:
     def truncate_to(self, offset: int) -> None:
         """The log from `offset` on is gone."""
         kept = self.ending_in(0, offset)
-        doubtful = {last for last in self.doubtful if last < offset}
+        unverified = {last for last in self.unverified if last < offset}
         saved_end = min(self._saved_end, offset)
         self.replace(kept)
-        self._saved_end, self.doubtful = saved_end, doubtful
+        self._saved_end, self.unverified = saved_end, unverified
 
     def replace(self, entries: Iterable[AbortedTransaction]) -> None:
         """These are all, and true; none of them is on file."""
@@ -130,7 +130,7 @@ class AbortedTransactions:
             del column[:]
         for entry in entries:
             self.add(entry)
-        self.doubtful.clear()
+        self.unverified.clear()
         self._saved_end = 0
 
     # -- files ---------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class AbortedTransactions:
             return False
         for entry in entries:
             self.add(entry)
-            self.doubtful.add(entry.last_offset)
+            self.unverified.add(entry.last_offset)
         self._saved_end = max(self._saved_end, min(end_offset, trusted_offset))
         return True
 

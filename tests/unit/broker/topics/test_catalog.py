@@ -323,13 +323,13 @@ def test_defaults_of_the_broker_are_not_written_into_topics() -> None:
 
 def test_a_topic_that_is_being_made_is_not_made_twice(shelf: Shelf) -> None:
     steps = shelf.catalog.create("t", 2)
-    forget_marks = next(steps)
+    clear_checkpoints = next(steps)
     assert shelf.catalog.is_in_progress("t")
     assert "t" not in shelf.catalog
     with pytest.raises(TopicExistsError):
         run_inline(shelf.catalog.create("t", 1))
     run_inline(shelf.catalog.create("other", 1))
-    forget_marks()
+    clear_checkpoints()
     for part in steps:
         part()
     assert not shelf.catalog.is_in_progress("t")

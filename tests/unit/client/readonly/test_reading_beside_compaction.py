@@ -68,7 +68,7 @@ def busy_folder() -> tuple[SimulatedFiles, PartitionLog]:
             producer = (7, 0, number // 3)
             log.append(batch(b"x", keys=[b"x"], producer=producer, transactional=True, timestamp=0))
             log.append(control_batch(ControlType.ABORT, 7, 0, 0), is_control=True)
-    log.want_snapshot(log.log_end_offset)  # with it, the index of the last segment is written
+    log.request_snapshot(log.log_end_offset)  # with it, the index of the last segment is written
     log.flush()
     assert log.segments.active.size_bytes > 2 * SETTINGS.index_interval_bytes
     return files, log
@@ -116,7 +116,7 @@ def check_last_record(log: ReadOnlyLog) -> None:
 
 
 def check_stable_view(log: ReadOnlyLog) -> None:
-    found = log.source.stable_view(TP)  # type: ignore[attr-defined]
+    found = log.source.committed_view(TP)  # type: ignore[attr-defined]
     if found.last_stable_offset > 0:  # else the owner was busy
         assert len(found.aborted) == RECORDS / 3
 
@@ -134,7 +134,7 @@ def check_range(log: ReadOnlyLog) -> None:
 
 
 def check_cuts(log: ReadOnlyLog) -> None:
-    cuts = log.source.even_cuts(TP, 0, RECORDS, 3)  # type: ignore[attr-defined]
+    cuts = log.source.split_offsets(TP, 0, RECORDS, 3)  # type: ignore[attr-defined]
     assert cuts == sorted(cuts)
 
 

@@ -336,7 +336,7 @@ def test_times_are_found_in_a_compacted_log_and_after_its_restart() -> None:
         left = all_records(look)
         for timestamp in range(START_MS, START_MS + 430, 5):
             first = next(((r.timestamp, r.offset) for r in left if r.timestamp >= timestamp), None)
-            assert find_timestamp(look, timestamp) == first
+            assert run_inline(find_timestamp(look, timestamp)) == first
 
 
 # -- trouble -----------------------------------------------------------------------------------

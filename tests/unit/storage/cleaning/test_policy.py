@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.log_builders import START_MS, small_settings
 
-from strandlog.storage.cleaning.policy import SealedFacts, compaction_need, groups
+from strandlog.storage.cleaning.policy import SegmentSummary, compaction_need, groups
 from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 
 # Three sealed segments of 100 bytes, ten offsets each; the newest records are 30, 20 and 10 ms old.
-THREE = [SealedFacts(10 * n, 10 * n + 10, 100, START_MS - 30 + 10 * n) for n in range(3)]
+THREE = [SegmentSummary(10 * n, 10 * n + 10, 100, START_MS - 30 + 10 * n) for n in range(3)]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
     with pytest.raises(StorageError):
         log.append(batch(b"refused"))
     with pytest.raises(StrandlogError):
-        log.revalidate()
+        log.rewrite_tail()
     if accident == "removed":
         with pytest.raises(StorageError, match="was removed"):
             log_dir.create_partition(TopicPartition("later", 0), "id", small_settings())

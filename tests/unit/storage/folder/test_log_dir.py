@@ -132,7 +132,7 @@ def test_a_folder_survives_a_power_cut_right_after_its_first_flush_however_deep_
     files = SimulatedFiles()
     log_dir = LogDir("srv/logs/data", files, FakeClock(), uuids())
     log_dir.create_partition(TP, "id", small_settings())
-    log_dir.sync_names()
+    log_dir.fsync_directory()
     log = log_dir.logs[TP]
     fill(log, 3)
     log.flush()
@@ -240,9 +240,9 @@ def test_a_topic_made_anew_does_not_inherit_the_log_start_of_the_old_one(how: st
     log.raise_log_start(8)
     log_dir.write_checkpoints()
     log_dir.delete_partition(TP, 0)
-    log_dir.sync_names()
+    log_dir.fsync_directory()
     log_dir.create_partition(TP, "another-id", small_settings())
-    log_dir.sync_names()
+    log_dir.fsync_directory()
     log = log_dir.logs[TP]
     fill(log, 9)
     log.flush()
@@ -269,7 +269,7 @@ def test_a_topic_made_anew_does_not_inherit_how_far_the_old_one_was_compacted() 
     log_dir.write_checkpoints()
     log_dir.delete_partition(TP, 0)
     log_dir.create_partition(TP, "another-id", settings)
-    log_dir.sync_names()
+    log_dir.fsync_directory()
     assert TP not in log_dir.cleaner_offsets
     assert TP not in open_dir(files.after_crash(ALL_LOST)).cleaner_offsets
 
@@ -323,7 +323,7 @@ def test_a_deleted_partition_is_gone_at_once_and_its_files_after_the_delay() -> 
     log_dir, log = new_log(files, clock)
     fill(log, 3)
     log_dir.delete_partition(TP, 1000)
-    log_dir.sync_names()
+    log_dir.fsync_directory()
     assert list(log_dir.partition_folders()) == []
     assert run_inline(log_dir.remover.remove(clock.now_ms())) == 0
     assert any("-delete/" in path for path in files.contents())
@@ -337,7 +337,7 @@ def test_a_crash_before_the_delay_is_over_removes_the_files_at_the_next_start() 
     log_dir, log = new_log(files)
     fill(log, 3)
     log_dir.delete_partition(TP, 1000)
-    log_dir.sync_names()
+    log_dir.fsync_directory()
     disk = files.after_crash(ALL_LOST)
     open_dir(disk)
     assert not any("events-0" in path for path in disk.contents())
@@ -376,7 +376,7 @@ def test_a_partition_that_cannot_be_flushed_does_not_keep_the_others_from_it() -
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     log_dir.create_partition(OTHER, "other", small_settings())
-    log_dir.sync_names()
+    log_dir.fsync_directory()
     fill(log, 3)
     fill(log_dir.logs[OTHER], 3)
     files.fail_on("sync", FOLDER, count=99)

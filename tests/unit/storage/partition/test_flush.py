@@ -171,7 +171,7 @@ def test_a_plan_may_outlive_its_partition() -> None:
     with pytest.raises(StorageError, match="closed"):
         log.flush()
     with pytest.raises(StorageError, match="closed"):
-        log.revalidate()
+        log.rewrite_tail()
 
 
 # -- a sync that fails -------------------------------------------------------------------------
@@ -222,14 +222,14 @@ def test_a_plan_made_before_a_failure_does_not_count_after_it() -> None:
     log.flush_failed(refused, caught.value)
     log.flush_completed(other)
     assert log.high_watermark == 0
-    log.revalidate()
+    log.rewrite_tail()
     assert log.high_watermark == 2
     assert offsets(after_power_cut(files)) == [0, 1]
 
 
 def test_revalidate_writes_the_tail_again_so_that_a_power_cut_loses_nothing() -> None:
     files, log = failed_log()
-    log.revalidate()
+    log.rewrite_tail()
     assert log.failure is None
     assert (log.high_watermark, log.flushed_offset) == (5, 5)
     fill(log, 1)
@@ -249,7 +249,7 @@ def test_whichever_file_refused_to_be_synced_revalidate_mends_it(refused: int) -
         log.flush()
     except StorageError:
         files.clear_faults()
-        log.revalidate()
+        log.rewrite_tail()
     files.clear_faults()
     assert log.high_watermark == 12
     restarted = after_power_cut(files)
@@ -264,7 +264,7 @@ def test_a_failed_sync_of_names_is_made_up_for() -> None:
     files.fail_on("sync_dir", FOLDER)
     with pytest.raises(StorageError):
         log.flush()
-    log.revalidate()
+    log.rewrite_tail()
     assert offsets(after_power_cut(files)) == [0, 1, 2]
 
 
@@ -273,10 +273,10 @@ def test_revalidate_fails_as_long_as_the_disk_does() -> None:
     files.fail_on("sync", ".log", count=2)
     for _ in range(2):
         with pytest.raises(StorageError):
-            log.revalidate()
+            log.rewrite_tail()
         assert log.failure is not None
         assert log.high_watermark == 3
-    log.revalidate()
+    log.rewrite_tail()
     assert offsets(after_power_cut(files)) == [0, 1, 2, 3, 4]
 
 
@@ -342,7 +342,7 @@ def test_a_disk_that_fills_up_anywhere_leaves_every_acknowledged_record(room: in
     assert offsets(log) == list(range(flushed)) == list(range(log.high_watermark))
     files.capacity_bytes = None
     if log.failure is not None:
-        log.revalidate()
+        log.rewrite_tail()
     fill(log, 12)
     log.flush()
     assert offsets(after_power_cut(files)) == list(range(log.log_end_offset))
@@ -406,15 +406,15 @@ def test_the_recovery_point_counts_further_than_an_unsigned_int() -> None:
     log_dir.abandon()
     _, log = reopen(files)
     assert offsets(log) == [0, 1, 2, 3]
-    assert log.last_report.walked_bytes == 0 or log.flushed_offset == 4
+    assert log.last_report.scanned_bytes == 0 or log.flushed_offset == 4
 
 
 def test_a_restart_after_a_failed_sync_does_not_put_durable_records_at_risk() -> None:
     """The mark of a failed sync may outlive its mending in a power cut: what was mended since is
     durable, and must not be written over in place."""
     files, log = failed_log()
-    log.revalidate()
-    suspect = log._flusher._point._replace(offset=3, sequence=99, is_suspect=True)
+    log.rewrite_tail()
+    suspect = log._flusher._point._replace(offset=3, sequence=99, fsync_failed=True)
     write_recovery_point(files, f"{FOLDER}/recovery-point", suspect, settled=True)
     killed = files.after_kill()
     killed.sync_everything()

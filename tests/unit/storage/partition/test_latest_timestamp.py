@@ -21,8 +21,9 @@ from strandlog.model import TimestampOffset
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.time_lookup import find_timestamp, latest_timestamp
+from strandlog.storage.partition.time_lookup import find_latest, find_timestamp
 from strandlog.storage.readonly.view import FolderView
+from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
 
 
@@ -32,7 +33,7 @@ def append(log: PartitionLog, *times: int, codec: Codec = Codec.NONE) -> None:
 
 
 def latest(log: PartitionLog) -> tuple[int, int] | None:
-    found = latest_timestamp(log)
+    found = run_inline(find_latest(log))
     return None if found is None else (found.timestamp - START_MS, found.offset)
 
 
@@ -95,7 +96,7 @@ def test_the_end_of_a_transaction_does_not_hide_its_records() -> None:
     marker = control_batch(ControlType.COMMIT, 7, 0, START_MS + 9)
     log.append(marker, is_control=True)
     log.flush()
-    assert latest_timestamp(log) == TimestampOffset(START_MS + 9, 1)
+    assert run_inline(find_latest(log)) == TimestampOffset(START_MS + 9, 1)
 
 
 def test_a_search_by_time_finds_the_marker_of_a_transaction_as_kafka_does() -> None:
@@ -110,7 +111,7 @@ def test_a_search_by_time_finds_the_marker_of_a_transaction_as_kafka_does() -> N
         log.append(marker, is_control=True)
     log.flush()
     times = range(START_MS, START_MS + 26)
-    found = [find_timestamp(log, time) for time in times]
+    found = [run_inline(find_timestamp(log, time)) for time in times]
     assert found == [TimestampOffset(START_MS + at, at // 5) for at in map(_rounded_up, range(26))]
     view = FolderView(files, DATA).view(TP)
     assert [view.find_timestamp(time) for time in times] == found, "beside the owner, too"
@@ -129,7 +130,7 @@ def test_a_batch_that_cannot_be_decoded_is_named_by_its_header() -> None:
     log.flush()
     assert latest(log) == (50, 4), "the last offset of the batch"
     assert "batch at offset 2" in log.last_report.problems[0]
-    found = find_timestamp(log, START_MS + 3)
+    found = run_inline(find_timestamp(log, START_MS + 3))
     assert found == TimestampOffset(START_MS + 3, 5), "what comes behind it is found"
     view = FolderView(files, DATA).view(TP)
     at = view.find_timestamp(START_MS + 3)

@@ -35,6 +35,7 @@ from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
 from strandlog.storage.partition.time_lookup import find_timestamp
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import ALL_LOST
 
@@ -217,19 +218,19 @@ def damaged_log(bit: int, segment_bytes: int = 600) -> tuple[PartitionLog, Simul
 def test_damage_does_not_keep_a_lookup_by_time_from_what_lies_behind_it() -> None:
     log, _ = damaged_log(8 * (HEADER_SIZE + 3))
     for offset in range(30):
-        found = find_timestamp(log, START_MS + 10 * offset)
+        found = run_inline(find_timestamp(log, START_MS + 10 * offset))
         expected = 2 if offset == 1 else offset
         assert found == (START_MS + 10 * expected, expected)
     assert any("checksum" in problem for problem in log.last_report.problems)
     count = len(log.last_report.problems)
-    find_timestamp(log, START_MS + 10)
+    run_inline(find_timestamp(log, START_MS + 10))
     assert len(log.last_report.problems) == count, "what is known is not said again"
 
 
 def test_a_timestamp_that_rotted_into_the_future_does_not_hide_later_segments() -> None:
     log, _ = damaged_log(8 * MAX_TIMESTAMP_POSITION + 5)  # some hundred thousand years ahead
-    assert find_timestamp(log, START_MS + 290) == (START_MS + 290, 29)
-    assert find_timestamp(log, START_MS + 291) is None
+    assert run_inline(find_timestamp(log, START_MS + 290)) == (START_MS + 290, 29)
+    assert run_inline(find_timestamp(log, START_MS + 291)) is None
 
 
 def test_an_entry_for_a_later_batch_of_the_same_time_is_not_believed() -> None:
@@ -249,7 +250,7 @@ def test_an_entry_for_a_later_batch_of_the_same_time_is_not_believed() -> None:
     for bit in range(8 * files.size(path)):
         disk = files.after_kill()
         disk.flip_bit(path, bit)
-        assert find_timestamp(reopen(disk, clock, settings)[1], wanted) == (wanted, 8)
+        assert run_inline(find_timestamp(reopen(disk, clock, settings)[1], wanted)) == (wanted, 8)
 
 
 # -- opening -----------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ def test_after_a_power_cut_only_the_tail_is_walked() -> None:
     total = log.segments.size_bytes
     _, restarted = reopen(files.after_crash(ALL_LOST))
     assert offsets(restarted) == list(range(120))
-    assert restarted.last_report.walked_bytes < total / 4
+    assert restarted.last_report.scanned_bytes < total / 4
 
 
 def test_garbage_in_an_index_that_was_never_synced_is_forgotten() -> None:
@@ -281,7 +282,7 @@ def test_garbage_in_an_index_that_was_never_synced_is_forgotten() -> None:
     _, log = reopen(files)
     assert offsets(log) == list(range(30))
     assert log.last_report.is_clean
-    assert log.last_report.walked_bytes == 0
+    assert log.last_report.scanned_bytes == 0
 
 
 def test_indexes_without_a_log_are_removed() -> None:

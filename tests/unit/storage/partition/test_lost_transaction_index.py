@@ -11,7 +11,7 @@ from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, commit
 from strandlog.errors import DataError
 from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.partition.read import aborted_in
-from strandlog.storage.readonly.stable import stable_view
+from strandlog.storage.readonly.stable import committed_view
 from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.transaction_index import ENTRY
@@ -92,9 +92,9 @@ def test_a_reader_of_the_folder_gets_an_error_instead_of_aborted_records(how: st
         damaged = files.after_kill()
         lose(damaged, path, how)
         with pytest.raises(DataError, match="damaged; its owner mends it"):
-            stable_view(damaged, FolderView(damaged, DATA).view(TP))
+            committed_view(damaged, FolderView(damaged, DATA).view(TP))
         reopen(damaged, settings=small_settings(segment_bytes=900))
-        assert stable_view(damaged, FolderView(damaged, DATA).view(TP)).aborted
+        assert committed_view(damaged, FolderView(damaged, DATA).view(TP)).aborted
 
 
 def test_compaction_keeps_the_checksum_of_the_transaction_index() -> None:

@@ -27,6 +27,7 @@ from strandlog.record.batch_header import read_header
 from strandlog.storage.files import Files
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.time_lookup import find_timestamp
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 
@@ -69,7 +70,7 @@ def test_a_start_after_a_clean_stop_walks_nothing_and_writes_next_to_nothing() -
     fill(log, 60)
     log_dir.close()
     log_dir, log = reopen(files)
-    assert (log.last_report.walked_bytes, log.last_report.is_clean) == (0, True)
+    assert (log.last_report.scanned_bytes, log.last_report.is_clean) == (0, True)
     before = {path: data for path, data in files.contents().items() if FOLDER in path}
     log_dir.close()
     after = {path: data for path, data in files.contents().items() if FOLDER in path}
@@ -90,7 +91,7 @@ def test_a_start_after_a_kill_walks_only_what_came_after_the_last_snapshot() -> 
     fill(log, 4)
     written = log.segments.size_bytes - before
     _, log = reopen(files.after_kill(), settings=large)
-    assert log.last_report.walked_bytes == written
+    assert log.last_report.scanned_bytes == written
     assert log.last_report.is_clean
     assert offsets(log) == list(range(73))
 
@@ -102,7 +103,7 @@ def test_a_flush_after_a_roll_leaves_little_to_walk() -> None:
     log.flush()
     fill(log, 1)
     _, log = reopen(files.after_kill())
-    assert 0 < log.last_report.walked_bytes < 100 < log.segments.size_bytes
+    assert 0 < log.last_report.scanned_bytes < 100 < log.segments.size_bytes
     assert offsets(log) == list(range(61))
 
 
@@ -115,7 +116,7 @@ def test_without_a_recovery_point_everything_is_walked_and_nothing_lost() -> Non
         if not name.endswith(".log"):
             files.remove(f"{FOLDER}/{name}")
     _, log = reopen(files)
-    assert log.last_report.walked_bytes == log.segments.size_bytes
+    assert log.last_report.scanned_bytes == log.segments.size_bytes
     assert log.last_report.problems == [
         f"{FOLDER}/recovery-point is missing or empty; the whole log was read"
     ]
@@ -136,7 +137,7 @@ def test_what_is_missing_beside_the_log_is_made_again(suffix: str) -> None:
     assert offsets(log) == list(range(61))
     for number in range(60):
         at = START_MS + 10 * number
-        assert find_timestamp(log, at) == (at, number)
+        assert run_inline(find_timestamp(log, at)) == (at, number)
     assert log.append(batch(b"v60", producer=(7, 0, 5), timestamp=clock.now_ms())).is_duplicate
 
 
@@ -259,7 +260,7 @@ def test_damage_below_the_recovery_point_keeps_everything_after_it(
     assert log.last_report.torn_bytes == 0
     assert disk.read(segment.log_path) == before, "the bytes stay where they are"
     assert readable(log) == [offset for offset in range(30) if offset != lost]
-    if log.last_report.walked_bytes:
+    if log.last_report.scanned_bytes:
         (problem,) = log.last_report.problems
         assert f"offsets {lost} to {lost} are unreadable" in problem
         (name,) = damaged_names(disk)
@@ -309,7 +310,7 @@ def test_a_second_start_finds_nothing_left_to_do() -> None:
     left = all_records(log)
     log_dir.close()
     _, log = reopen(disk)
-    assert (log.last_report.is_clean, log.last_report.walked_bytes) == (True, 0)
+    assert (log.last_report.is_clean, log.last_report.scanned_bytes) == (True, 0)
     assert all_records(log) == left
 
 

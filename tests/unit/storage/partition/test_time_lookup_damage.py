@@ -6,6 +6,7 @@ import pytest
 from tests.support.log_builders import FOLDER, START_MS, batch, new_log, reopen, small_settings
 
 from strandlog.storage.partition.time_lookup import find_timestamp
+from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
 
 MAX_TIMESTAMP_POSITION = 35
@@ -34,7 +35,7 @@ def test_a_damaged_timestamp_does_not_hide_a_batch_silently(segment: int) -> Non
         damaged.flip_bit(path, 8 * (number * size + MAX_TIMESTAMP_POSITION + 5))
         _, log = reopen(damaged, settings=small_settings(segment_bytes=1500))
         offset = bases[segment] + number
-        found = find_timestamp(log, START_MS + 10 * offset)
+        found = run_inline(find_timestamp(log, START_MS + 10 * offset))
         assert found is not None
         assert found.offset == offset + 1
         assert any(path in problem for problem in log.last_report.problems)
@@ -46,7 +47,7 @@ def test_a_segment_whose_end_is_zeros_is_not_passed_over_silently() -> None:
     whole, size = len(files.read(path)), len(batch(b"value"))
     files.write_at(path, 2 * size, bytes(whole - 2 * size))
     _, log = reopen(files, settings=small_settings(segment_bytes=1500))
-    found = find_timestamp(log, START_MS + 10 * 4)
+    found = run_inline(find_timestamp(log, START_MS + 10 * 4))
     assert found is not None
     assert found.offset == bases[1]
     assert any(path in problem for problem in log.last_report.problems)

@@ -49,7 +49,7 @@ def test_pieces_begin_with_a_batch_and_have_as_many_bytes_each(
     starts = sorted(bytes_before)
     edges = sorted((int(from_ * (len(starts) - 1)), int(to * (len(starts) - 1))))
     start, end = starts[edges[0]], starts[edges[1]]
-    cuts = guest(files).even_cuts(start, end, pieces)
+    cuts = guest(files).split_offsets(start, end, pieces)
     assert cuts == sorted(set(cuts))
     assert all(start < cut < end and cut in bytes_before for cut in cuts)
     assert len(cuts) < pieces
@@ -64,22 +64,22 @@ def test_many_small_records_weigh_as_much_as_a_few_large_ones() -> None:
     files, bytes_before = written(SKEWED * 4)
     start, *_, end = bytes_before
     total = bytes_before[end]
-    [cut] = guest(files).even_cuts(start, end, 2)
+    [cut] = guest(files).split_offsets(start, end, 2)
     assert abs(bytes_before[cut] - total / 2) < total / 20
 
 
 def test_an_index_that_is_gone_or_wrong_gives_cuts_within_the_range() -> None:
     files, bytes_before = written(SKEWED)
     start, *_, end = bytes_before
-    right = guest(files).even_cuts(start, end, 4)
+    right = guest(files).split_offsets(start, end, 4)
     for name in files.list_dir(FOLDER):
         if name.endswith(".index"):
             files.replace(f"{FOLDER}/{name}", b"\x7f" * 64)
-    wrong = guest(files).even_cuts(start, end, 4)
+    wrong = guest(files).split_offsets(start, end, 4)
     assert all(start < cut < end for cut in wrong)
     for name in files.list_dir(FOLDER):
         if name.endswith(".index"):
             files.remove(f"{FOLDER}/{name}")
-    made_anew = guest(files).even_cuts(start, end, 4)
+    made_anew = guest(files).split_offsets(start, end, 4)
     assert len(right) == len(made_anew) == 3
     assert all(cut in bytes_before for cut in made_anew)

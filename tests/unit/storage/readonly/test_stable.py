@@ -8,7 +8,7 @@ from tests.support.log_builders import DATA, START_MS, TP, batch, new_log, reope
 
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.readonly.stable import StableView, stable_view
+from strandlog.storage.readonly.stable import CommittedView, committed_view
 from strandlog.storage.readonly.view import FolderView
 from strandlog.testing import SimulatedFiles
 
@@ -21,8 +21,8 @@ ACTIONS = st.lists(
 )
 
 
-def seen_by_guest(files: SimulatedFiles) -> StableView:
-    return stable_view(files, FolderView(files, DATA).view(TP))
+def seen_by_guest(files: SimulatedFiles) -> CommittedView:
+    return committed_view(files, FolderView(files, DATA).view(TP))
 
 
 def told(log: PartitionLog) -> list[tuple[int, int, int]]:

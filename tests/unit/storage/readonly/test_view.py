@@ -56,7 +56,7 @@ def test_an_index_that_grew_is_read_from_where_it_grew() -> None:
     before = files.read_bytes.get(path, 0)
     fill(log, 200)
     log.flush()
-    view.look_again()
+    view.refresh()
     assert view.read(399, 1)
     assert files.read_bytes[path] == files.size(path) > before
 

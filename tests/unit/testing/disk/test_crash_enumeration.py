@@ -26,7 +26,7 @@ class Care:
     """The precautions that the journal takes."""
 
     sync_log: bool = True
-    sync_names: bool = True
+    fsync_directory: bool = True
     check_crc: bool = True
     cut_torn_tail: bool = True
     replace_state: bool = True
@@ -45,7 +45,7 @@ class Journal:
     def open(self) -> None:
         self.files.make_dir("data")
         self.log = self.files.open_log(LOG)
-        if self.care.sync_names:
+        if self.care.fsync_directory:
             self.files.sync_dir("")
             self.files.sync_dir("data")
         self._recover()
@@ -162,7 +162,7 @@ def test_a_careful_journal_survives_every_crash() -> None:
     "care",
     [
         Care(sync_log=False),
-        Care(sync_names=False),
+        Care(fsync_directory=False),
         Care(check_crc=False),
         Care(cut_torn_tail=False),
         Care(replace_state=False),

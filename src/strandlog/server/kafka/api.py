@@ -111,6 +111,7 @@ class KafkaApi:
 
 
 NODE_ID = 0  # of the only broker
+LEADER_EPOCH = 0  # the only one: one node has led every partition since its first record
 
 KAFKA_APIS: dict[int, KafkaApi] = {}
 SUPPORTED_VERSIONS: dict[int, range] = {}  # the same by key, for the header of each request

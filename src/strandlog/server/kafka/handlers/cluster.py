@@ -31,6 +31,7 @@ from strandlog.server.kafka.api import (
     CLUSTER,
     DESCRIBE,
     GROUP,
+    LEADER_EPOCH,
     NODE_ID,
     TRANSACTIONAL_ID,
     declared_apis,
@@ -38,7 +39,6 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.handlers.metadata import ALL_OPERATIONS_ON_CLUSTER, NOT_ASKED_FOR
 from strandlog.server.kafka.request import Request, asked_once
-from strandlog.storage.partition.log import LEADER_EPOCH
 from strandlog.storage.work import Work, yield_control
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster out of the installed wheel: a master and some workers, on loopback.
+"""A standalone Spark cluster from the installed wheel: a master and some workers, on loopback.
 
     cluster = SparkCluster(folder)     # everything it writes goes below the folder
     cluster.start()                    # returns when all workers have registered
@@ -7,7 +7,7 @@
     cluster.stop()                     # always: nothing is left running
 
 Each worker has one core, so an application gets one executor on each of them. Ports are chosen by
-the kernel and read from what Spark says about itself. An executor is a child of its worker, in a
+the kernel and read from Spark's log. An executor is a child of its worker, in a
 folder of its own: <folder>/worker-<n>/<application>/<executor id>.
 """
 
@@ -39,7 +39,7 @@ Found = TypeVar("Found")
 
 
 class SparkCluster:
-    """A master and its workers, each a process of its own."""
+    """A master and its workers, each in its own process."""
 
     def __init__(self, folder: Path, workers: int = 2, executor_memory_mb: int = 600) -> None:
         self._folder = folder
@@ -52,7 +52,7 @@ class SparkCluster:
 
     @property
     def conf(self) -> dict[str, str]:
-        """What an application must say to use all of the cluster, and nothing but loopback."""
+        """Settings with which an application uses the whole cluster, over loopback only."""
         return {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -67,7 +67,7 @@ class SparkCluster:
     # -- starting and stopping -----------------------------------------------------------------
 
     def start(self) -> None:
-        """Start all; nothing is left running when this fails."""
+        """Start all processes; leaves none running if this fails."""
         try:
             self._start_master()
             for number in range(self._worker_count):
@@ -123,7 +123,7 @@ class SparkCluster:
         return _wait_for(look, f"{name} to say {pattern}")
 
     def stop(self) -> None:
-        """End every process: politely, then not."""
+        """Terminate every process; kill those that do not end."""
         orphans = self.executor_pids()
         started = [*self._workers, *([self._master] if self._master is not None else [])]
         for process in started:
@@ -142,18 +142,18 @@ class SparkCluster:
     # -- looking and killing -------------------------------------------------------------------
 
     def alive_workers(self) -> int:
-        """How many workers the master counts on."""
+        """How many workers are registered at the master."""
         with urllib.request.urlopen(f"{self._web_url}/json/", timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
 
     def executor_pids(self) -> list[int]:
-        """The executors that run now, of whatever application."""
+        """The running executors of all applications."""
         parents = {process.pid for process in self._workers}
         processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
         return sorted(pid for pid in processes if _parent(pid) in parents and _is_executor(pid))
 
     def kill_executor(self, number: int = 0) -> int:
-        """Kill one as a crash would, waiting for it if there is none yet; which one it was."""
+        """Wait for an executor and kill it with SIGKILL; returns its process id."""
         pids = _wait_for(
             lambda: found if len(found := self.executor_pids()) > number else None, "an executor"
         )

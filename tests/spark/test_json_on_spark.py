@@ -1,4 +1,4 @@
-"""`valueFormat=json` beside Spark's own `from_json`, over the same values."""
+"""`valueFormat=json` compared with Spark's `from_json`, on the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our Spark source on Apache Kafka, whose topics change under it: the tests of our own broker."""
+"""The Spark source on topics of Apache Kafka that change: the same tests as on strandlog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options whose effect is on Spark: times, triggers, formats; and what a user sees of a mistake."""
+"""Options on a real Spark: timestamps, triggers, formats, and the errors that a user sees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def options(broker: BrokerProcess, topic: str) -> dict[str, str]:
 
 @pytest.fixture
 def available(spark: Any, options: dict[str, str], checkpoint: str) -> Callable[..., list[int]]:
-    """A bounded run of a stream; returns the rows of its micro-batches that had some."""
+    """Run a stream to the end; returns the rows of its non-empty micro-batches."""
 
     def run(schema: str | None = None, **more: str) -> list[int]:
         reader = spark.readStream.format("strandlog").options(**(options | more))

@@ -1,4 +1,4 @@
-"""What a session does for its streams."""
+"""Settings and start-up of sessions made by `session()`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandlog.spark.session import register, silence_closed_accumulator_connect
 
 
 def _variables(spark: Any) -> set[str]:
-    """The environment that Spark keeps with the format, for all queries."""
+    """The environment variables that all queries of the format share."""
     formats = spark._jsparkSession.sessionState().dataSourceManager()
     return set(formats.lookupDataSource("strandlog").dataSourceCls().envVars().keySet())
 

@@ -1,4 +1,4 @@
-"""Queries of a session, as the brokers that they use show them; on a real Spark."""
+"""Queries of a session in the list of pipelines of their brokers, on a real Spark."""
 
 from __future__ import annotations
 

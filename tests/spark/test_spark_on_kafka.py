@@ -1,4 +1,4 @@
-"""Our Spark source and sink on Apache Kafka: the very tests that they pass on our broker."""
+"""The Spark source and sink on Apache Kafka: the same tests as on a strandlog broker."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""A driver of its own that copies a topic to another: `python -m tests.spark.copy_job JSON`.
+"""A driver that copies a topic and then runs a pipeline: `python -m tests.spark.copy_job JSON`.
 
-The JSON says where: {"master", "conf", "address", "source", "target", "checkpoint"}. The copy is a
-stream that reads what is there, in batches of BATCH_OFFSETS, and stops. Every record gets a header
-that names the executor it passed through: its task reads, maps and writes, so this is who read it
-and who wrote it.
+The JSON has master, conf, address, source, target, checkpoint and pipeline (a file). The copy is a
+stream that reads the available records, in batches of BATCH_OFFSETS, and stops. Every record gets a
+header with the executor that its task ran on, which has read it and written it.
 
-Prints the rows of each micro-batch as JSON.
+Prints the rows of each micro-batch of the copy as JSON.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ ROW = "key binary, value binary, headers array<struct<key string, value binary>>
 
 
 def with_executor(batches: Iterator[Any]) -> Iterator[Any]:
-    """The rows, with the header. A Python worker runs in the folder of its executor."""
+    """Add the header to rows. A Python worker runs in the folder of its executor."""
     import pyarrow as pa
 
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    told = [{"key": HEADER, "value": Path.cwd().name.encode()}]
+    added = [{"key": HEADER, "value": Path.cwd().name.encode()}]
     for batch in batches:
-        headers = pa.array([told] * len(batch), kind)
+        headers = pa.array([added] * len(batch), kind)
         yield pa.RecordBatch.from_arrays(
             [*batch.columns, headers], [*batch.schema.names, "headers"]
         )
@@ -36,6 +35,7 @@ def with_executor(batches: Iterator[Any]) -> Iterator[Any]:
 
 def main() -> None:
     from strandlog.spark import session
+    from strandlog.spark.pipeline import run
 
     job = json.loads(sys.argv[1])
     spark = session(job["master"], job["conf"], app_name="copy", quiet=True)
@@ -58,6 +58,7 @@ def main() -> None:
         .start()
     )
     query.awaitTermination()
+    run(job["pipeline"], spark=spark, available_now=True, report="off")
     sys.stdout.write(json.dumps([each["numInputRows"] for each in query.recentProgress]) + "\n")
     spark.stop()
 

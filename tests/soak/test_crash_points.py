@@ -27,7 +27,10 @@ QUICK = Thoroughness(
 HUNT = dataclasses.replace(
     QUICK, random_per_step=3, nested_every=10**9, torn_every=10**9, operations=35, max_failures=1
 )
-SEEDS = (17, 2, 3, 4)  # the first one shows nearly everything soon
+SEEDS = (17, 2, 3, 4)
+# The seed that exposes a sabotage soonest, unless it is the first one. The others are only tried
+# when a change of the storage engine has moved the steps.
+EXPOSED_BY = {"what was recovered is not synced": 2, "aborted transactions are not saved": 2}
 
 
 @pytest.mark.parametrize("seed", [pytest.param(101, marks=pytest.mark.smoke), 102, 104])
@@ -88,13 +91,19 @@ SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", SABOTAGE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.smoke] if name == "names are not synced" else [])
+        for name in SABOTAGE
+    ],
+)
 def test_a_missing_precaution_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     SABOTAGE[name](monkeypatch)
-    for seed in SEEDS:
+    for seed in dict.fromkeys([EXPOSED_BY.get(name, SEEDS[0]), *SEEDS]):
         try:
             if Watcher(seed, HUNT).run().failures:
                 return
         except (AssertionError, StorageError):
-            return  # it did not even survive a life without crashes
+            return  # not even a run without crashes succeeds
     pytest.fail(f"{name}, and no crash shows it")

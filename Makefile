@@ -46,6 +46,8 @@ test-all: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno fmt --check --quiet
+	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno lint --quiet
 
 types: setup
 	$(BIN)/mypy

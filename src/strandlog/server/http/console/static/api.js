@@ -17,7 +17,9 @@ export function path(...parts) {
 }
 
 export function withQuery(address, query) {
-  const pairs = Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const pairs = Object.entries(query ?? {}).filter(([, value]) =>
+    value !== null && value !== undefined && value !== ""
+  );
   return pairs.length ? `${address}?${new URLSearchParams(pairs)}` : address;
 }
 
@@ -36,12 +38,20 @@ async function call(method, address, { query, body, signal } = {}) {
   } catch (error) {
     if (signal?.aborted) throw error;
     const isSlow = error.name === "TimeoutError";
-    throw new Problem(0, isSlow ? "No response" : "Not reachable", isSlow
-      ? `The broker did not respond within ${TIMEOUT_MS / 1000} s.`
-      : "The broker does not respond. Is it running?");
+    throw new Problem(
+      0,
+      isSlow ? "No response" : "Not reachable",
+      isSlow
+        ? `The broker did not respond within ${TIMEOUT_MS / 1000} s.`
+        : "The broker does not respond. Is it running?",
+    );
   }
   const problem = await answer.json().catch(() => ({}));
-  throw new Problem(answer.status, problem.title ?? answer.statusText, problem.detail ?? `Status ${answer.status}`);
+  throw new Problem(
+    answer.status,
+    problem.title ?? answer.statusText,
+    problem.detail ?? `Status ${answer.status}`,
+  );
 }
 
 export const get = (address, options) => call("GET", address, options);

@@ -54,13 +54,25 @@ function decoded(part) {
 }
 
 function viewOf(parts) {
-  const fits = (pattern) => pattern.length === parts.length && pattern.every((each, number) => each === "" || each === parts[number]);
+  const fits = (pattern) =>
+    pattern.length === parts.length &&
+    pattern.every((each, number) => each === "" || each === parts[number]);
   return ROUTES.find(([pattern]) => fits(pattern))?.[1] ?? lost;
 }
 
 function lost(page) {
   page.begin("No such page");
-  page.show(h("div", { class: "panel" }, nothing("Page not found", "This page does not exist.", h("a", { class: "button", href: "#/" }, "Go to the overview"))));
+  page.show(
+    h(
+      "div",
+      { class: "panel" },
+      nothing(
+        "Page not found",
+        "This page does not exist.",
+        h("a", { class: "button", href: "#/" }, "Go to the overview"),
+      ),
+    ),
+  );
 }
 
 const main = document.getElementById("main");
@@ -94,7 +106,9 @@ function markPage(name) {
 }
 
 function buildNavigation() {
-  const links = PAGES.map(([name, title, address]) => h("a", { href: address, "data-page": name }, icon(name), title));
+  const links = PAGES.map(([name, title, address]) =>
+    h("a", { href: address, "data-page": name }, icon(name), title)
+  );
   document.getElementById("nav").append(...links);
 }
 
@@ -128,7 +142,9 @@ const GO_MS = 1500; // for the second key, from when the first one was seen to w
 let goSeenMs = -Infinity;
 
 function typed(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) {
+    return;
+  }
   if (event.target.closest("input, textarea, select")) {
     if (event.key === "Escape") event.target.blur();
     return;
@@ -150,8 +166,16 @@ function typed(event) {
 }
 
 function showKeys() {
-  const keys = [...PAGES.map(([, title, , key]) => [["g", key], title]), [["/"], "Search or filter on this page"], [["t"], "Light or dark"], [["?"], "This list"], [["Esc"], "Leave a field, close a dialog"]];
-  const rows = keys.map(([pressed, meaning]) => [h("dt", {}, pressed.map((key) => [h("kbd", {}, key), " "])), h("dd", {}, meaning)]);
+  const keys = [
+    ...PAGES.map(([, title, , key]) => [["g", key], title]),
+    [["/"], "Search or filter on this page"],
+    [["t"], "Light or dark"],
+    [["?"], "This list"],
+    [["Esc"], "Leave a field, close a dialog"],
+  ];
+  const rows = keys.map((
+    [pressed, meaning],
+  ) => [h("dt", {}, pressed.map((key) => [h("kbd", {}, key), " "])), h("dd", {}, meaning)]);
   dialog({ title: "Keyboard shortcuts", content: h("dl", { class: "pairs-list" }, rows) });
 }
 

@@ -13,7 +13,13 @@ const SERIES = 6;
 const SHORTEST_MS = 60_000;
 const REDRAW_MS = 2000;
 const NEARLY_SEEN = "200px";
-const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: "reset", showTips: false };
+const CONFIG = {
+  displayModeBar: false,
+  responsive: true,
+  scrollZoom: false,
+  doubleClick: "reset",
+  showTips: false,
+};
 
 let plotly = null;
 
@@ -22,7 +28,7 @@ function load() {
     const restore = withoutMapStyles();
     const loaded = () => {
       restore();
-      resolve(window.Plotly);
+      resolve(globalThis.Plotly);
     };
     const missing = () => {
       restore();
@@ -38,7 +44,11 @@ function load() {
  * looks them up by their hash, and leaves alone what it finds.
  */
 function withoutMapStyles() {
-  document.getElementById = (id) => (/^[0-9a-f]{64}$/.test(id) ? document.head : Document.prototype.getElementById.call(document, id));
+  document.getElementById = (
+    id,
+  ) => (/^[0-9a-f]{64}$/.test(id)
+    ? document.head
+    : Document.prototype.getElementById.call(document, id));
   return () => delete document.getElementById;
 }
 
@@ -58,7 +68,10 @@ function readColours() {
     return getComputedStyle(probe).color;
   };
   const found = {
-    ink: of("ink-soft"), strong: of("ink"), line: of("line"), panel: of("panel"),
+    ink: of("ink-soft"),
+    strong: of("ink"),
+    line: of("line"),
+    panel: of("panel"),
     series: Array.from({ length: SERIES }, (_, number) => of(`series-${number + 1}`)),
   };
   probe.remove();
@@ -82,9 +95,16 @@ const seen = new IntersectionObserver((changes) => {
  * `isByName`. `unit` stands behind the figures ("B/s"), which get k, M and G before it.
  */
 export class Chart {
-  constructor(page, { label, unit, windowMs = null, isByName = false, isSmall = false, empty = "Nothing yet" }) {
+  constructor(
+    page,
+    { label, unit, windowMs = null, isByName = false, isSmall = false, empty = "Nothing yet" },
+  ) {
     this.options = { label, unit, windowMs, isByName, empty };
-    this.element = h("div", { class: isSmall ? "chart small" : "chart", role: "img", "aria-label": label });
+    this.element = h("div", {
+      class: isSmall ? "chart small" : "chart",
+      role: "img",
+      "aria-label": label,
+    });
     this.element.chart = this;
     this.series = null;
     this.isDrawing = false;
@@ -101,7 +121,7 @@ export class Chart {
     seen.unobserve(this.element);
     clearTimeout(this.timer);
     this.isOver = true;
-    if (this.element.classList.contains("js-plotly-plot")) window.Plotly.purge(this.element);
+    if (this.element.classList.contains("js-plotly-plot")) globalThis.Plotly.purge(this.element);
   }
 
   update(series) {
@@ -125,7 +145,9 @@ export class Chart {
       const Plotly = await load();
       if (!this.isOver && this.element.isConnected) await this.drawn(Plotly);
     } catch (error) {
-      this.element.replaceChildren(nothing("No charts", `${error.message}: pip install 'strandlog[console]'`));
+      this.element.replaceChildren(
+        nothing("No charts", `${error.message}: pip install 'strandlog[console]'`),
+      );
       this.isOver = true;
     } finally {
       this.isDrawing = false;
@@ -135,32 +157,66 @@ export class Chart {
   async drawn(Plotly) {
     const theme = colours();
     const { unit, label } = this.options;
-    const traces = this.series.map((each, number) => this.trace(each, theme.series[number % SERIES]));
+    const traces = this.series.map((each, number) =>
+      this.trace(each, theme.series[number % SERIES])
+    );
     await Plotly.react(this.element, traces, this.layout(theme), CONFIG);
-    const now = this.series.filter((each) => each.y.length).slice(0, SERIES).map((each) => `${each.name} ${inWords(each.y.at(-1), unit)}`);
+    const now = this.series.filter((each) => each.y.length).slice(0, SERIES).map((each) =>
+      `${each.name} ${inWords(each.y.at(-1), unit)}`
+    );
     this.element.setAttribute("aria-label", `${label}: ${now.join(", ") || this.options.empty}`);
     const last = this.element.querySelector(":scope > .state");
     if (this.series.some((each) => each.y.length)) last?.remove();
-    else if (!last) this.element.append(h("div", { class: "state" }, h("p", {}, this.options.empty)));
+    else if (!last) {
+      this.element.append(h("div", { class: "state" }, h("p", {}, this.options.empty)));
+    }
   }
 
   trace(each, colour) {
     const { unit, isByName } = this.options;
     const text = each.y.map((value) => inWords(value, unit));
-    const shared = { name: plain(each.name), y: each.y, text, textposition: "none", hovertemplate: "%{text}<extra>%{fullData.name}</extra>" };
-    if (isByName) return { ...shared, x: each.x.map(plain), type: "bar", marker: { color: colour } };
+    const shared = {
+      name: plain(each.name),
+      y: each.y,
+      text,
+      textposition: "none",
+      hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
+    };
+    if (isByName) {
+      return { ...shared, x: each.x.map(plain), type: "bar", marker: { color: colour } };
+    }
     const x = each.x.map((at) => new Date(at));
-    return { ...shared, x, type: "scatter", mode: each.y.length === 1 ? "markers" : "lines", line: { color: colour, width: 2, shape: "linear" }, fill: this.series.length <= 2 ? "tozeroy" : "none", fillcolor: colour.replace("rgb(", "rgba(").replace(")", ", 0.10)") };
+    return {
+      ...shared,
+      x,
+      type: "scatter",
+      mode: each.y.length === 1 ? "markers" : "lines",
+      line: { color: colour, width: 2, shape: "linear" },
+      fill: this.series.length <= 2 ? "tozeroy" : "none",
+      fillcolor: colour.replace("rgb(", "rgba(").replace(")", ", 0.10)"),
+    };
   }
 
   layout(theme) {
     const { unit, windowMs, isByName } = this.options;
-    const axis = { color: theme.ink, gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.line, fixedrange: true, automargin: isByName };
-    const times = isByName ? [] : this.series.flatMap((each) => (each.x.length ? [each.x[0], each.x.at(-1)] : []));
+    const axis = {
+      color: theme.ink,
+      gridcolor: theme.line,
+      zerolinecolor: theme.line,
+      linecolor: theme.line,
+      fixedrange: true,
+      automargin: isByName,
+    };
+    const times = isByName
+      ? []
+      : this.series.flatMap((each) => (each.x.length ? [each.x[0], each.x.at(-1)] : []));
     const now = Math.max(Date.now(), ...times);
     // It begins with a minute and grows: a line at the edge of an empty field tells little.
     const from = Math.max(now - windowMs, Math.min(now - SHORTEST_MS, ...times));
-    const largest = this.series.reduce((most, each) => each.y.reduce((one, other) => Math.max(one, other), most), 0);
+    const largest = this.series.reduce(
+      (most, each) => each.y.reduce((one, other) => Math.max(one, other), most),
+      0,
+    );
     const isFlat = largest === 0;
     return {
       margin: { l: 72, r: 16, t: 8, b: 32 },
@@ -171,8 +227,21 @@ export class Chart {
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: theme.strong } },
       hovermode: isByName ? "closest" : "x unified",
       hoverlabel: { bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.strong } },
-      xaxis: isByName ? { ...axis, type: "category" } : { ...axis, type: "date", ...(windowMs ? { range: [new Date(from), new Date(now)] } : {}), tickformat: "%H:%M:%S", nticks: 6, showgrid: false },
-      yaxis: { ...axis, rangemode: "tozero", ticksuffix: unit, ...ticks(largest, unit), ...(isFlat ? { range: [0, 1], nticks: 2 } : {}) },
+      xaxis: isByName ? { ...axis, type: "category" } : {
+        ...axis,
+        type: "date",
+        ...(windowMs ? { range: [new Date(from), new Date(now)] } : {}),
+        tickformat: "%H:%M:%S",
+        nticks: 6,
+        showgrid: false,
+      },
+      yaxis: {
+        ...axis,
+        rangemode: "tozero",
+        ticksuffix: unit,
+        ...ticks(largest, unit),
+        ...(isFlat ? { range: [0, 1], nticks: 2 } : {}),
+      },
       bargap: 0.35,
     };
   }
@@ -193,5 +262,7 @@ function inWords(number, unit) {
 /** Half a record is no thousandth of one: small figures stand as they are. */
 function ticks(largest, unit) {
   if (unit === "s" || largest >= 10) return { tickformat: "~s", nticks: 5 };
-  return largest <= 4 && unit === "" ? { tickformat: "d", dtick: 1 } : { tickformat: "~g", nticks: 5 };
+  return largest <= 4 && unit === ""
+    ? { tickformat: "d", dtick: 1 }
+    : { tickformat: "~g", nticks: 5 };
 }

@@ -6,7 +6,12 @@ import { bytes, duration } from "./format.js";
 /** A panel with a heading; `note` stands beside it. */
 export function panel(title, ...children) {
   const note = h("span", { class: "note" });
-  const element = h("section", { class: "panel", "aria-label": title }, h("header", {}, h("h2", {}, title), note), children);
+  const element = h(
+    "section",
+    { class: "panel", "aria-label": title },
+    h("header", {}, h("h2", {}, title), note),
+    children,
+  );
   return Object.assign(element, { note, head: element.firstChild });
 }
 
@@ -19,7 +24,9 @@ export class Figures {
       const value = h("div", { class: "value" }, "–");
       const more = h("div", { class: "more" });
       this.parts.set(name, { value, more });
-      this.element.append(h("div", { class: "figure" }, h("dt", {}, title), h("dd", {}, value, more)));
+      this.element.append(
+        h("div", { class: "figure" }, h("dt", {}, title), h("dd", {}, value, more)),
+      );
     }
   }
 
@@ -31,8 +38,15 @@ export class Figures {
 }
 
 const STATES = {
-  Stable: "good", Empty: "", Dead: "bad", PreparingRebalance: "warn", CompletingRebalance: "warn",
-  running: "good", silent: "warn", stopped: "", failed: "bad",
+  Stable: "good",
+  Empty: "",
+  Dead: "bad",
+  PreparingRebalance: "warn",
+  CompletingRebalance: "warn",
+  running: "good",
+  silent: "warn",
+  stopped: "",
+  failed: "bad",
 };
 
 export function badge(text, kind = STATES[text] ?? "") {
@@ -49,27 +63,63 @@ export function meter(share, label) {
 /** The value of a setting; large numbers of milliseconds and bytes also in words. */
 export function settingValue(name, value) {
   const number = Number(value);
-  const words = value === "" || !(number >= 1000) ? null : name.endsWith(".ms") ? duration(number) : name.endsWith(".bytes") ? bytes(number) : null;
+  const words = value === "" || !(number >= 1000)
+    ? null
+    : name.endsWith(".ms")
+    ? duration(number)
+    : name.endsWith(".bytes")
+    ? bytes(number)
+    : null;
   return [h("code", {}, value || "–"), words ? h("div", { class: "hint" }, words) : null];
 }
 
 // -- states -----------------------------------------------------------------------------------
 
 export function nothing(title, words, ...actions) {
-  return h("div", { class: "state" }, icon("nothing"), h("strong", {}, title), words ? h("p", {}, words) : null, actions.length ? h("div", { class: "actions" }, actions) : null);
+  return h(
+    "div",
+    { class: "state" },
+    icon("nothing"),
+    h("strong", {}, title),
+    words ? h("p", {}, words) : null,
+    actions.length ? h("div", { class: "actions" }, actions) : null,
+  );
 }
 
 export function failed(problem, again) {
-  return h("div", { class: "state failed", role: "alert" }, icon("trouble"), h("strong", {}, problem.title ?? "Something went wrong"), h("p", {}, problem.message), again ? h("div", { class: "actions" }, h("button", { type: "button", onclick: again }, "Try again")) : null);
+  return h(
+    "div",
+    { class: "state failed", role: "alert" },
+    icon("trouble"),
+    h("strong", {}, problem.title ?? "Something went wrong"),
+    h("p", {}, problem.message),
+    again
+      ? h("div", { class: "actions" }, h("button", { type: "button", onclick: again }, "Try again"))
+      : null,
+  );
 }
 
 export function loading(lines = 5) {
-  return h("div", { class: "skeleton", role: "status", "aria-label": "Loading" }, Array.from({ length: lines }, () => h("span")));
+  return h(
+    "div",
+    { class: "skeleton", role: "status", "aria-label": "Loading" },
+    Array.from({ length: lines }, () => h("span")),
+  );
 }
 
 /** A command to be copied into a terminal. */
 export function command(text) {
-  return h("div", { class: "command" }, h("code", {}, text), h("button", { class: "quiet", type: "button", "aria-label": `Copy: ${text}`, onclick: () => copy(text) }, "Copy"));
+  return h(
+    "div",
+    { class: "command" },
+    h("code", {}, text),
+    h("button", {
+      class: "quiet",
+      type: "button",
+      "aria-label": `Copy: ${text}`,
+      onclick: () => copy(text),
+    }, "Copy"),
+  );
 }
 
 // -- tables -----------------------------------------------------------------------------------
@@ -91,14 +141,30 @@ export class Table {
     this.shown = new Map();
     this.heads = columns.map((column, number) => this.head(column, number));
     this.body = h("tbody");
-    this.table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, this.heads)), this.body);
+    this.table = h(
+      "table",
+      { "aria-label": label },
+      h("thead", {}, h("tr", {}, this.heads)),
+      this.body,
+    );
     this.state = h("div", { hidden: true });
-    this.element = h("div", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${label}, table` }, this.table), this.state);
+    this.element = h(
+      "div",
+      {},
+      h(
+        "div",
+        { class: "scroll", tabindex: "0", role: "region", "aria-label": `${label}, table` },
+        this.table,
+      ),
+      this.state,
+    );
     this.mark();
   }
 
   head(column, number) {
-    const content = column.isFixed ? column.title : h("button", { type: "button", onclick: () => this.turn(number) }, column.title);
+    const content = column.isFixed
+      ? column.title
+      : h("button", { type: "button", onclick: () => this.turn(number) }, column.title);
     return h("th", { scope: "col", class: column.kind }, content);
   }
 
@@ -111,8 +177,9 @@ export class Table {
 
   mark() {
     this.heads.forEach((head, number) => {
-      if (this.sort?.[0] === number) head.setAttribute("aria-sort", this.sort[1] > 0 ? "ascending" : "descending");
-      else head.removeAttribute("aria-sort");
+      if (this.sort?.[0] === number) {
+        head.setAttribute("aria-sort", this.sort[1] > 0 ? "ascending" : "descending");
+      } else head.removeAttribute("aria-sort");
     });
   }
 
@@ -137,10 +204,14 @@ export class Table {
 
   /** Where the focus is: a cell that is drawn anew or a row that moves would lose it. */
   focused() {
-    const cell = this.body.contains(document.activeElement) ? document.activeElement.closest("th, td") : null;
+    const cell = this.body.contains(document.activeElement)
+      ? document.activeElement.closest("th, td")
+      : null;
     if (!cell) return null;
     const found = [...this.shown].find(([, { element }]) => element === cell.parentElement);
-    return found ? { key: found[0], column: cell.cellIndex, element: document.activeElement } : null;
+    return found
+      ? { key: found[0], column: cell.cellIndex, element: document.activeElement }
+      : null;
   }
 
   sorted(rows) {
@@ -157,7 +228,11 @@ export class Table {
       if (old.values[number] === mark && old.element.children[number]) return;
       old.values[number] = mark;
       const isName = column.kind === "name";
-      const cell = h(isName ? "th" : "td", { class: column.kind, scope: isName ? "row" : null }, column.show ? column.show(row) : String(value ?? "–"));
+      const cell = h(
+        isName ? "th" : "td",
+        { class: column.kind, scope: isName ? "row" : null },
+        column.show ? column.show(row) : String(value ?? "–"),
+      );
       if (old.element.children[number]) old.element.children[number].replaceWith(cell);
       else old.element.append(cell);
     });
@@ -172,7 +247,8 @@ function giveBack(focus, rows) {
 }
 
 function sameChildren(body, elements) {
-  return body.children.length === elements.length && elements.every((element, number) => body.children[number] === element);
+  return body.children.length === elements.length &&
+    elements.every((element, number) => body.children[number] === element);
 }
 
 function compare(one, other) {
@@ -193,17 +269,27 @@ export function field(title, input, hint) {
   const name = `hint-${(hints += 1)}`;
   input.setAttribute("aria-labelledby", `${name}-title`);
   input.setAttribute("aria-describedby", name);
-  return h("label", {}, h("span", { id: `${name}-title` }, title), input, h("span", { class: "hint", id: name }, hint));
+  return h(
+    "label",
+    {},
+    h("span", { id: `${name}-title` }, title),
+    input,
+    h("span", { class: "hint", id: name }, hint),
+  );
 }
 
 export function select(name, choices, chosen, more = {}) {
-  const options = choices.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
+  const options = choices.map(([value, text]) =>
+    h("option", { value, selected: value === chosen }, text)
+  );
   return h("select", { name, ...more }, options);
 }
 
 /** Partitions to choose from, behind what can be chosen already. */
 export function offerPartitions(element, number) {
-  for (let each = 0; each < number; each += 1) element.append(h("option", { value: String(each) }, String(each)));
+  for (let each = 0; each < number; each += 1) {
+    element.append(h("option", { value: String(each) }, String(each)));
+  }
 }
 
 let dialogs = 0;
@@ -216,9 +302,24 @@ export function dialog({ title, content, action, submit, isDanger = false, isBro
   const wrong = h("p", { class: "wrong", role: "alert" });
   const name = `dialog-${(dialogs += 1)}`;
   const done = h("button", { class: isDanger ? "danger" : "main", type: "submit" }, action);
-  const cancel = h("button", { type: "button", onclick: () => element.close() }, submit ? "Cancel" : "Close");
-  const form = h("form", { novalidate: true, onsubmit: send }, h("h2", { id: name }, title), h("div", { class: "form" }, content), wrong, h("div", { class: "actions" }, cancel, submit ? done : null));
-  const element = h("dialog", { "aria-labelledby": name, class: isBroad ? "broad" : null, onclose: () => element.remove() }, form);
+  const cancel = h(
+    "button",
+    { type: "button", onclick: () => element.close() },
+    submit ? "Cancel" : "Close",
+  );
+  const form = h(
+    "form",
+    { novalidate: true, onsubmit: send },
+    h("h2", { id: name }, title),
+    h("div", { class: "form" }, content),
+    wrong,
+    h("div", { class: "actions" }, cancel, submit ? done : null),
+  );
+  const element = h("dialog", {
+    "aria-labelledby": name,
+    class: isBroad ? "broad" : null,
+    onclose: () => element.remove(),
+  }, form);
 
   async function send(event) {
     event.preventDefault();
@@ -244,18 +345,40 @@ export class Pairs {
   constructor({ first, second, add, name }) {
     this.titles = [first, second];
     this.list = h("div", { class: "pairs" });
-    this.element = h("fieldset", { class: "plain" }, h("legend", {}, name), this.list, h("button", { type: "button", class: "quiet", onclick: () => this.add().focus() }, add));
+    this.element = h(
+      "fieldset",
+      { class: "plain" },
+      h("legend", {}, name),
+      this.list,
+      h("button", { type: "button", class: "quiet", onclick: () => this.add().focus() }, add),
+    );
   }
 
   add(first = "", second = "") {
-    const inputs = [h("input", { value: first, spellcheck: "false" }), h("input", { value: second, spellcheck: "false" })];
-    const row = h("div", { class: "pair" }, field(this.titles[0], inputs[0]), field(this.titles[1], inputs[1]), h("button", { type: "button", class: "quiet", "aria-label": "Remove", onclick: () => row.remove() }, "✕"));
+    const inputs = [
+      h("input", { value: first, spellcheck: "false" }),
+      h("input", { value: second, spellcheck: "false" }),
+    ];
+    const row = h(
+      "div",
+      { class: "pair" },
+      field(this.titles[0], inputs[0]),
+      field(this.titles[1], inputs[1]),
+      h("button", {
+        type: "button",
+        class: "quiet",
+        "aria-label": "Remove",
+        onclick: () => row.remove(),
+      }, "✕"),
+    );
     row.inputs = inputs;
     this.list.append(row);
     return inputs[0];
   }
 
   get values() {
-    return [...this.list.children].map((row) => row.inputs.map((input) => input.value)).filter(([name]) => name !== "");
+    return [...this.list.children].map((row) => row.inputs.map((input) => input.value)).filter((
+      [name],
+    ) => name !== "");
   }
 }

@@ -17,13 +17,16 @@ export function h(tag, attributes, ...children) {
 
 /** Children as append() takes them. */
 export function present(children) {
-  return [children].flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  return [children].flat(Infinity).filter((child) =>
+    child !== null && child !== undefined && child !== false
+  );
 }
 
 const ICONS = {
   overview: "M4 13h4v7H4zM10 4h4v16h-4zM16 9h4v11h-4z",
   topics: "M4 6h16M4 12h16M4 18h10",
-  groups: "M9 11a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7zM3 20c0-3.5 2.5-6 6-6s6 2.5 6 6M16 5a3 3 0 0 1 0 6M17.500 14.500c2.200.700 3.500 2.600 3.500 5.500",
+  groups:
+    "M9 11a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7zM3 20c0-3.5 2.5-6 6-6s6 2.5 6 6M16 5a3 3 0 0 1 0 6M17.500 14.500c2.200.700 3.500 2.600 3.500 5.500",
   pipelines: "M4 6h5l3 6h8M4 18h5l3-6M17 9l3 3-3 3",
   broker: "M4 5h16v6H4zM4 13h16v6H4zM8 8h.01M8 16h.01",
   nothing: "M4 8l8-4 8 4v8l-8 4-8-4zM4 8l8 4 8-4M12 12v8",
@@ -33,10 +36,17 @@ const ICONS = {
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   const path = document.createElementNS(SVG, "path");
-  for (const [key, value] of Object.entries({
-    viewBox: "0 0 24 24", fill: "none", stroke: "currentColor", "stroke-width": "1.8",
-    "stroke-linecap": "round", "stroke-linejoin": "round", "aria-hidden": "true",
-  })) svg.setAttribute(key, value);
+  for (
+    const [key, value] of Object.entries({
+      viewBox: "0 0 24 24",
+      fill: "none",
+      stroke: "currentColor",
+      "stroke-width": "1.8",
+      "stroke-linecap": "round",
+      "stroke-linejoin": "round",
+      "aria-hidden": "true",
+    })
+  ) svg.setAttribute(key, value);
   path.setAttribute("d", ICONS[name]);
   svg.append(path);
   return svg;

@@ -27,7 +27,13 @@ function scaled(number) {
     left /= 1000;
     step += 1;
   }
-  const digits = step === 0 && Number.isInteger(number) ? 0 : left >= 99.95 ? 0 : left >= 9.995 ? 1 : 2;
+  const digits = step === 0 && Number.isInteger(number)
+    ? 0
+    : left >= 99.95
+    ? 0
+    : left >= 9.995
+    ? 1
+    : 2;
   return [`${number < 0 ? "−" : ""}${left.toFixed(digits)}`, STEPS[step]];
 }
 

@@ -23,7 +23,10 @@ class Live extends EventTarget {
   }
 
   start() {
-    document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
+    document.addEventListener(
+      "visibilitychange",
+      () => (document.hidden ? this.close() : this.open()),
+    );
     addEventListener("pagehide", () => this.keep());
     if (!document.hidden) this.open();
   }
@@ -91,7 +94,11 @@ class Live extends EventTarget {
   lagLines(only = null) {
     return [...this.lag]
       .filter(([group]) => only === null || group === only)
-      .map(([group, points]) => ({ name: group, x: points.map((point) => point.at), y: points.map((point) => point.lag) }))
+      .map(([group, points]) => ({
+        name: group,
+        x: points.map((point) => point.at),
+        y: points.map((point) => point.lag),
+      }))
       .sort((one, other) => Math.max(0, ...other.y) - Math.max(0, ...one.y))
       .slice(0, MAX_LINES);
   }
@@ -122,7 +129,9 @@ export const live = new Live();
 
 /** A stream of a topic's newest records; returns what ends it. */
 export function tail(query, { records, problem, state }) {
-  const source = new EventSource(withQuery("/api/v1/live", { rates: false, lag: false, format: "plain", ...query }));
+  const source = new EventSource(
+    withQuery("/api/v1/live", { rates: false, lag: false, format: "plain", ...query }),
+  );
   source.addEventListener("open", () => state("live"));
   source.addEventListener("records", (event) => records(JSON.parse(event.data)));
   source.addEventListener("problem", (event) => {

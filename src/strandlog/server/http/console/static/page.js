@@ -21,8 +21,15 @@ export class Page {
     this.heading.textContent = title;
     this.sub.replaceChildren(...present(sub));
     const back = crumbs.map(([words, address]) => [h("a", { href: address }, words), " / "]);
-    const trail = crumbs.length ? h("nav", { class: "crumbs", "aria-label": "Where this page is" }, back) : null;
-    const head = h("div", { class: "head" }, h("div", { class: "grow" }, trail, this.heading, this.sub), h("div", { class: "actions" }, actions));
+    const trail = crumbs.length
+      ? h("nav", { class: "crumbs", "aria-label": "Where this page is" }, back)
+      : null;
+    const head = h(
+      "div",
+      { class: "head" },
+      h("div", { class: "grow" }, trail, this.heading, this.sub),
+      h("div", { class: "actions" }, actions),
+    );
     this.root.replaceChildren(head, this.stale, this.content);
   }
 
@@ -69,8 +76,9 @@ export class Page {
       if (everyMs && !this.signal.aborted) timer = setTimeout(look, everyMs);
     };
     const look = () => {
-      if (document.hidden) document.addEventListener("visibilitychange", again, { once: true, signal: this.signal });
-      else again();
+      if (document.hidden) {
+        document.addEventListener("visibilitychange", again, { once: true, signal: this.signal });
+      } else again();
     };
     this.on(this.signal, "abort", () => clearTimeout(timer));
     again();

@@ -68,14 +68,19 @@ function hex(data) {
   for (let at = 0; at < data.length; at += HEX_COLUMNS) {
     const part = [...data.subarray(at, at + HEX_COLUMNS)];
     const codes = part.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
-    const text = part.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
-    lines.push(`${at.toString(16).padStart(8, "0")}  ${codes.padEnd(HEX_COLUMNS * 3 - 1)}  ${text}`);
+    const text = part.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·"))
+      .join("");
+    lines.push(
+      `${at.toString(16).padStart(8, "0")}  ${codes.padEnd(HEX_COLUMNS * 3 - 1)}  ${text}`,
+    );
   }
   return lines.join("\n");
 }
 
 function bytesOf(payload) {
-  if (payload.kind === "base64") return Uint8Array.from(atob(payload.data), (letter) => letter.charCodeAt(0));
+  if (payload.kind === "base64") {
+    return Uint8Array.from(atob(payload.data), (letter) => letter.charCodeAt(0));
+  }
   return new TextEncoder().encode(payload.data);
 }
 
@@ -92,20 +97,47 @@ function hexLine(data) {
 
 /** A payload with a choice of how it is shown. */
 export function payloadView(title, payload) {
-  if (payload === null) return h("div", { class: "payload" }, h("h3", {}, title), h("p", { class: "null" }, "null"));
+  if (payload === null) {
+    return h("div", { class: "payload" }, h("h3", {}, title), h("p", { class: "null" }, "null"));
+  }
   const isText = payload.kind === "text";
-  const ways = isText ? (isJson(payload.data) ? ["JSON", "Text", "Hex"] : ["Text", "Hex"]) : ["Hex"];
+  const ways = isText
+    ? (isJson(payload.data) ? ["JSON", "Text", "Hex"] : ["Text", "Hex"])
+    : ["Hex"];
   const shown = h("pre", { tabindex: "0", "aria-label": title });
-  const buttons = ways.map((way) => h("button", { type: "button", class: "quiet", onclick: () => show(way) }, way));
-  const size = payload.is_truncated ? `${bytes(bytesOf(payload).length)} of ${bytes(payload.size_bytes)} shown` : bytes(payload.size_bytes);
+  const buttons = ways.map((way) =>
+    h("button", { type: "button", class: "quiet", onclick: () => show(way) }, way)
+  );
+  const size = payload.is_truncated
+    ? `${bytes(bytesOf(payload).length)} of ${bytes(payload.size_bytes)} shown`
+    : bytes(payload.size_bytes);
 
   function show(way) {
-    buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === way)));
+    buttons.forEach((button) =>
+      button.setAttribute("aria-pressed", String(button.textContent === way))
+    );
     shown.classList.toggle("hex", way === "Hex");
     if (way === "Hex") shown.replaceChildren(hex(bytesOf(payload)));
     else shown.replaceChildren(...((way === "JSON" && pretty(payload.data)) || [payload.data]));
   }
 
   show(ways[0]);
-  return h("div", { class: "payload" }, h("div", { class: "fields" }, h("h3", {}, title), h("span", { class: "hint" }, size), buttons, h("button", { type: "button", class: "quiet", "aria-label": `Copy the ${title.toLowerCase()}`, onclick: () => copy(payload.data) }, "Copy")), shown);
+  return h(
+    "div",
+    { class: "payload" },
+    h(
+      "div",
+      { class: "fields" },
+      h("h3", {}, title),
+      h("span", { class: "hint" }, size),
+      buttons,
+      h("button", {
+        type: "button",
+        class: "quiet",
+        "aria-label": `Copy the ${title.toLowerCase()}`,
+        onclick: () => copy(payload.data),
+      }, "Copy"),
+    ),
+    shown,
+  );
 }

@@ -10,15 +10,30 @@ export const pipelineAddress = (name) => `#/pipelines/${encodeURIComponent(name)
 
 /** The names of rows, each with a link to its own page. */
 export function linkColumn(title, of, address) {
-  return { title, kind: "name", value: of, show: (row) => h("a", { href: address(of(row)) }, of(row)) };
+  return {
+    title,
+    kind: "name",
+    value: of,
+    show: (row) => h("a", { href: address(of(row)) }, of(row)),
+  };
 }
 
 /** A group: its name, state, members and lag. What is not known is null. */
 export function groupColumns(lagTitle) {
   return [
     linkColumn("Group", (row) => row.group, groupAddress),
-    { title: "State", value: (row) => row.state, show: (row) => (row.state ? badge(row.state) : "–") },
+    {
+      title: "State",
+      value: (row) => row.state,
+      show: (row) => (row.state ? badge(row.state) : "–"),
+    },
     { title: "Members", kind: "number", start: "down", value: (row) => row.members },
-    { title: lagTitle, kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
+    {
+      title: lagTitle,
+      kind: "number",
+      start: "down",
+      value: (row) => row.lag,
+      show: (row) => count(row.lag),
+    },
   ];
 }

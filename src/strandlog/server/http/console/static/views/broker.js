@@ -9,29 +9,82 @@ const LOOK_MS = 3000;
 
 export function broker(page) {
   page.begin("Broker");
-  const figures = new Figures({ address: "Kafka", up: "Up for", delay: "Event loop delay", fsync: "Fsync", connections: "Connections", problems: "Problems" });
+  const figures = new Figures({
+    address: "Kafka",
+    up: "Up for",
+    delay: "Event loop delay",
+    fsync: "Fsync",
+    connections: "Connections",
+    problems: "Problems",
+  });
   const problems = panel("Problems");
   const problemList = h("ul");
   problems.append(h("div", { class: "body" }, problemList));
   const requests = latencyTable("Requests");
   const httpRequests = latencyTable("HTTP requests");
-  const counters = new Table({ label: "Counters", key: (row) => row[0], columns: [{ title: "Counter", kind: "name", value: (row) => row[0] }, { title: "Value", kind: "number", value: (row) => row[1], show: (row) => (row[0].endsWith("_bytes") ? bytes(row[1]) : count(row[1])) }] });
+  const counters = new Table({
+    label: "Counters",
+    key: (row) => row[0],
+    columns: [{ title: "Counter", kind: "name", value: (row) => row[0] }, {
+      title: "Value",
+      kind: "number",
+      value: (row) => row[1],
+      show: (row) => (row[0].endsWith("_bytes") ? bytes(row[1]) : count(row[1])),
+    }],
+  });
   const settings = settingTable();
-  const search = h("input", { type: "search", placeholder: "Filter by name or description", oninput: () => drawSettings() });
+  const search = h("input", {
+    type: "search",
+    placeholder: "Filter by name or description",
+    oninput: () => drawSettings(),
+  });
   const onlyGiven = h("input", { type: "checkbox", onchange: () => drawSettings() });
-  const settingsPanel = panel("Settings", h("div", { class: "body fields" }, h("div", { class: "grow" }, field("Filter", search)), h("label", { class: "inline" }, onlyGiven, "Only changed from the default")), settings.element);
+  const settingsPanel = panel(
+    "Settings",
+    h(
+      "div",
+      { class: "body fields" },
+      h("div", { class: "grow" }, field("Filter", search)),
+      h("label", { class: "inline" }, onlyGiven, "Only changed from the default"),
+    ),
+    settings.element,
+  );
   let rows = [];
 
   // The settings are loaded once.
-  const load = () => Promise.all([get(path("cluster"), page), get(path("broker"), page), rows.length ? null : get(path("broker", "settings"), page)]);
+  const load = () =>
+    Promise.all([
+      get(path("cluster"), page),
+      get(path("broker"), page),
+      rows.length ? null : get(path("broker", "settings"), page),
+    ]);
   page.watch(load, ([cluster, status, given]) => {
     if (given) {
       rows = given.settings;
       drawSettings();
     }
-    if (!figures.element.isConnected) page.show(figures.element, problems, panel("Kafka requests", requests.element), h("div", { class: "columns" }, panel("HTTP requests", httpRequests.element), panel("Counters", counters.element)), settingsPanel);
+    if (!figures.element.isConnected) {
+      page.show(
+        figures.element,
+        problems,
+        panel("Kafka requests", requests.element),
+        h(
+          "div",
+          { class: "columns" },
+          panel("HTTP requests", httpRequests.element),
+          panel("Counters", counters.element),
+        ),
+        settingsPanel,
+      );
+    }
     showFigures(figures, cluster, status);
-    page.sub.replaceChildren("Data in ", h("code", {}, cluster.data), " · cluster ", h("code", {}, cluster.cluster_id), ` · node ${cluster.node_id} · strandlog ${cluster.version}`);
+    page.sub.replaceChildren(
+      "Data in ",
+      h("code", {}, cluster.data),
+      " · cluster ",
+      h("code", {}, cluster.cluster_id),
+      ` · node ${cluster.node_id} · strandlog ${cluster.version}`,
+    );
     problems.hidden = status.problems.length === 0;
     problemList.replaceChildren(...status.problems.map((each) => h("li", {}, each)));
     requests.update(status.requests);
@@ -41,17 +94,36 @@ export function broker(page) {
 
   function drawSettings() {
     const part = search.value.trim().toLowerCase();
-    const shown = rows.filter((row) => (!onlyGiven.checked || row.origin !== "default") && `${row.name} ${row.help}`.toLowerCase().includes(part));
+    const shown = rows.filter((row) =>
+      (!onlyGiven.checked || row.origin !== "default") &&
+      `${row.name} ${row.help}`.toLowerCase().includes(part)
+    );
     settings.update(shown);
     settingsPanel.note.textContent = someOf(shown.length, rows.length, "setting");
   }
 }
 
 function showFigures(figures, cluster, { counters, latencies, problems }) {
-  figures.set("address", h("span", { class: "address" }, cluster.kafka_address), cluster.is_ready ? badge("Ready", "good") : badge("Not ready", "bad"));
-  figures.set("up", duration(cluster.now_ms - cluster.started_ms), new Date(cluster.started_ms).toLocaleString());
-  figures.set("problems", count(problems.length), problems.length ? "see below" : "no damage found");
-  figures.set("connections", count(counters.connections_open), `${counted(counters.requests_in_flight, "request")} in flight`);
+  figures.set(
+    "address",
+    h("span", { class: "address" }, cluster.kafka_address),
+    cluster.is_ready ? badge("Ready", "good") : badge("Not ready", "bad"),
+  );
+  figures.set(
+    "up",
+    duration(cluster.now_ms - cluster.started_ms),
+    new Date(cluster.started_ms).toLocaleString(),
+  );
+  figures.set(
+    "problems",
+    count(problems.length),
+    problems.length ? "see below" : "no damage found",
+  );
+  figures.set(
+    "connections",
+    count(counters.connections_open),
+    `${counted(counters.requests_in_flight, "request")} in flight`,
+  );
   showLatency(figures, "delay", latencies.event_loop_delay_seconds);
   showLatency(figures, "fsync", latencies.fsync_seconds);
 }
@@ -62,7 +134,13 @@ function showLatency(figures, name, latency) {
 }
 
 function latencyTable(label) {
-  const time = (title, of, kind = "number") => ({ title, kind, start: "down", value: (row) => row.latency[of], show: (row) => seconds(row.latency[of]) });
+  const time = (title, of, kind = "number") => ({
+    title,
+    kind,
+    start: "down",
+    value: (row) => row.latency[of],
+    show: (row) => seconds(row.latency[of]),
+  });
   return new Table({
     label,
     key: (row) => row.api,
@@ -70,7 +148,13 @@ function latencyTable(label) {
     empty: () => nothing("None yet"),
     columns: [
       { title: "API", kind: "name", value: (row) => row.api },
-      { title: "Count", kind: "number", start: "down", value: (row) => row.latency.count, show: (row) => count(row.latency.count) },
+      {
+        title: "Count",
+        kind: "number",
+        start: "down",
+        value: (row) => row.latency.count,
+        show: (row) => count(row.latency.count),
+      },
       time("Mean", "mean_seconds"),
       time("p50", "p50_seconds", "number small-hidden"),
       time("p99", "p99_seconds"),
@@ -86,10 +170,35 @@ function settingTable() {
     empty: () => nothing("No such setting"),
     columns: [
       { title: "Setting", kind: "name", value: (row) => row.name },
-      { title: "Value", kind: "wide", value: (row) => row.value, show: (row) => settingValue(row.name, row.value) },
-      { title: "Source", kind: "wide", value: (row) => row.origin, show: (row) => [badge(row.origin, row.origin === "default" ? "" : "good"), row.where ? h("div", { class: "hint" }, row.where) : null] },
-      { title: "Default", kind: "soft wide small-hidden", value: (row) => row.default, show: (row) => settingValue(row.name, row.default) },
-      { title: "Description", kind: "soft wide small-hidden", isFixed: true, value: (row) => row.help },
+      {
+        title: "Value",
+        kind: "wide",
+        value: (row) => row.value,
+        show: (row) => settingValue(row.name, row.value),
+      },
+      {
+        title: "Source",
+        kind: "wide",
+        value: (row) => row.origin,
+        show: (
+          row,
+        ) => [
+          badge(row.origin, row.origin === "default" ? "" : "good"),
+          row.where ? h("div", { class: "hint" }, row.where) : null,
+        ],
+      },
+      {
+        title: "Default",
+        kind: "soft wide small-hidden",
+        value: (row) => row.default,
+        show: (row) => settingValue(row.name, row.default),
+      },
+      {
+        title: "Description",
+        kind: "soft wide small-hidden",
+        isFixed: true,
+        value: (row) => row.help,
+      },
     ],
   });
 }

@@ -16,29 +16,81 @@ export function group(page) {
   page.begin(name, {
     crumbs: [["Groups", "#/groups"]],
     actions: [
-      h("button", { class: "main", type: "button", onclick: () => last && reset(last, again) }, "Reset offsets"),
-      h("button", { class: "danger", type: "button", onclick: () => deleteGroup(name) }, "Delete group"),
+      h(
+        "button",
+        { class: "main", type: "button", onclick: () => last && reset(last, again) },
+        "Reset offsets",
+      ),
+      h(
+        "button",
+        { class: "danger", type: "button", onclick: () => deleteGroup(name) },
+        "Delete group",
+      ),
     ],
   });
-  const figures = new Figures({ state: "State", lag: "Lag", members: "Members", partitions: "Partitions" });
-  const over = new Chart(page, { label: `Lag of ${name}`, unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "Waiting for the first data point" });
-  const by = new Chart(page, { label: "Lag by partition", unit: "", isByName: true, isSmall: true, empty: "No offsets yet" });
+  const figures = new Figures({
+    state: "State",
+    lag: "Lag",
+    members: "Members",
+    partitions: "Partitions",
+  });
+  const over = new Chart(page, {
+    label: `Lag of ${name}`,
+    unit: "",
+    windowMs: WINDOW_MS,
+    isSmall: true,
+    empty: "Waiting for the first data point",
+  });
+  const by = new Chart(page, {
+    label: "Lag by partition",
+    unit: "",
+    isByName: true,
+    isSmall: true,
+    empty: "No offsets yet",
+  });
   const positions = positionTable();
   const members = memberTable();
   let last = null;
 
   const again = page.watch(() => get(path("groups", name), page), (found) => {
-    if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Lag over time", over.element), panel("Lag by partition", by.element)), panel("Offsets", positions.element), panel("Members", members.element));
+    if (!figures.element.isConnected) {
+      page.show(
+        figures.element,
+        h(
+          "div",
+          { class: "columns" },
+          panel("Lag over time", over.element),
+          panel("Lag by partition", by.element),
+        ),
+        panel("Offsets", positions.element),
+        panel("Members", members.element),
+      );
+    }
     last = found;
-    figures.set("state", badge(found.state), found.protocol_name ? `${found.protocol_name}, generation ${found.generation}` : "");
+    figures.set(
+      "state",
+      badge(found.state),
+      found.protocol_name ? `${found.protocol_name}, generation ${found.generation}` : "",
+    );
     figures.set("lag", count(found.lag), "records");
     figures.set("members", count(found.members.length), found.protocol_type);
-    figures.set("partitions", count(found.positions.length), counted(new Set(found.positions.map((each) => each.topic)).size, "topic"));
+    figures.set(
+      "partitions",
+      count(found.positions.length),
+      counted(new Set(found.positions.map((each) => each.topic)).size, "topic"),
+    );
     positions.update(found.positions);
     members.update(found.members);
     over.update(live.lagLines(name));
-    const worst = [...found.positions].sort((one, other) => other.lag - one.lag).slice(0, 40).sort((one, other) => one.topic.localeCompare(other.topic) || one.partition - other.partition);
-    by.update([{ name: "lag", x: worst.map((each) => `${each.topic}-${each.partition}`), y: worst.map((each) => each.lag) }]);
+    const worst = [...found.positions].sort((one, other) => other.lag - one.lag).slice(0, 40).sort((
+      one,
+      other,
+    ) => one.topic.localeCompare(other.topic) || one.partition - other.partition);
+    by.update([{
+      name: "lag",
+      x: worst.map((each) => `${each.topic}-${each.partition}`),
+      y: worst.map((each) => each.lag),
+    }]);
   }, LOOK_MS);
   page.on(live, "lag", () => last && over.update(live.lagLines(name)));
 }
@@ -51,10 +103,46 @@ function positionTable() {
     columns: [
       linkColumn("Topic", (row) => row.topic, topicAddress),
       { title: "Partition", kind: "number", value: (row) => row.partition },
-      { title: "Committed", kind: "number", value: (row) => row.offset, show: (row) => h("a", { href: `${topicAddress(row.topic)}/records?partition=${row.partition}&from=offset&offset=${Math.min(Math.max(row.offset, row.start_offset), row.end_offset)}`, "aria-label": `Records of ${row.topic}, partition ${row.partition} from offset ${row.offset}` }, count(row.offset)) },
-      { title: "End offset", kind: "number", value: (row) => row.end_offset, show: (row) => count(row.end_offset) },
-      { title: "Lag, records", kind: "number", start: "down", value: (row) => row.lag, show: (row) => count(row.lag) },
-      { title: "Last commit", kind: "soft small-hidden", start: "down", value: (row) => row.committed_ms, show: (row) => h("span", { title: new Date(row.committed_ms).toISOString() }, ago(row.committed_ms, Date.now())) },
+      {
+        title: "Committed",
+        kind: "number",
+        value: (row) => row.offset,
+        show: (row) =>
+          h("a", {
+            href: `${
+              topicAddress(row.topic)
+            }/records?partition=${row.partition}&from=offset&offset=${
+              Math.min(Math.max(row.offset, row.start_offset), row.end_offset)
+            }`,
+            "aria-label":
+              `Records of ${row.topic}, partition ${row.partition} from offset ${row.offset}`,
+          }, count(row.offset)),
+      },
+      {
+        title: "End offset",
+        kind: "number",
+        value: (row) => row.end_offset,
+        show: (row) => count(row.end_offset),
+      },
+      {
+        title: "Lag, records",
+        kind: "number",
+        start: "down",
+        value: (row) => row.lag,
+        show: (row) => count(row.lag),
+      },
+      {
+        title: "Last commit",
+        kind: "soft small-hidden",
+        start: "down",
+        value: (row) => row.committed_ms,
+        show: (row) =>
+          h(
+            "span",
+            { title: new Date(row.committed_ms).toISOString() },
+            ago(row.committed_ms, Date.now()),
+          ),
+      },
       { title: "Member", kind: "soft wide small-hidden", value: (row) => row.member_id ?? "–" },
     ],
   });
@@ -69,7 +157,12 @@ function memberTable() {
       { title: "Member", kind: "wide", value: (row) => row.member_id },
       { title: "Client", value: (row) => row.client_id || "–" },
       { title: "Host", value: (row) => row.client_host },
-      { title: "Partitions", kind: "wide", value: (row) => row.partitions.map((each) => `${each.topic}-${each.partition}`).join(", ") || "–" },
+      {
+        title: "Partitions",
+        kind: "wide",
+        value: (row) =>
+          row.partitions.map((each) => `${each.topic}-${each.partition}`).join(", ") || "–",
+      },
     ],
   });
 }
@@ -79,7 +172,13 @@ function deleteGroup(name) {
     title: `Delete group ${name}?`,
     action: "Delete group",
     isDanger: true,
-    content: [h("p", {}, "Its committed offsets are deleted. If it is used again, it starts as auto.offset.reset of its consumers says.")],
+    content: [
+      h(
+        "p",
+        {},
+        "Its committed offsets are deleted. If it is used again, it starts as auto.offset.reset of its consumers says.",
+      ),
+    ],
     submit: async () => {
       await remove(path("groups", name));
       toast(`${name} deleted`);

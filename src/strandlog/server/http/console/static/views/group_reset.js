@@ -5,15 +5,40 @@ import { h, toast } from "../dom.js";
 import { count, counted, fieldTime } from "../format.js";
 import { dialog, field, nothing, select, Table } from "../components.js";
 
-const TARGETS = [["earliest", "Earliest"], ["latest", "Latest"], ["offset", "Offset"], ["time", "Time"]];
+const TARGETS = [["earliest", "Earliest"], ["latest", "Latest"], ["offset", "Offset"], [
+  "time",
+  "Time",
+]];
 
 export function reset(group, changed) {
   const topics = [...new Set(group.positions.map((each) => each.topic))];
-  const topic = select("topic", [...(topics.length ? [["", "All its topics"]] : []), ...topics.map((name) => [name, name])], "", { onchange: stale });
-  const other = h("input", { name: "other", spellcheck: "false", oninput: stale, placeholder: topics.length ? "Or another topic" : "A topic" });
+  const topic = select(
+    "topic",
+    [...(topics.length ? [["", "All its topics"]] : []), ...topics.map((name) => [name, name])],
+    "",
+    { onchange: stale },
+  );
+  const other = h("input", {
+    name: "other",
+    spellcheck: "false",
+    oninput: stale,
+    placeholder: topics.length ? "Or another topic" : "A topic",
+  });
   const place = select("to", TARGETS, "earliest", { onchange: choose });
-  const offset = h("input", { name: "offset", type: "number", min: "0", value: "0", oninput: stale });
-  const time = h("input", { name: "time", type: "datetime-local", step: "1", value: fieldTime(Date.now()), oninput: stale });
+  const offset = h("input", {
+    name: "offset",
+    type: "number",
+    min: "0",
+    value: "0",
+    oninput: stale,
+  });
+  const time = h("input", {
+    name: "time",
+    type: "datetime-local",
+    step: "1",
+    value: fieldTime(Date.now()),
+    oninput: stale,
+  });
   const offsetField = field("Offset", offset);
   const timeField = field("Time", time);
   const table = changeTable();
@@ -22,11 +47,35 @@ export function reset(group, changed) {
   const preview = h("button", { type: "button", onclick: look }, "Preview");
   const members = group.members.length;
   const content = [
-    members ? h("p", { class: "banner" }, `This group has ${counted(members, "member")}. Stop them first: they would continue from their own positions.`) : null,
-    h("div", { class: "row" }, topics.length ? field("Topic", topic) : null, field(topics.length ? "Other topic" : "Topic", other), field("Reset to", place), offsetField, timeField),
-    h("div", { class: "actions" }, preview), summary, result,
+    members
+      ? h(
+        "p",
+        { class: "banner" },
+        `This group has ${
+          counted(members, "member")
+        }. Stop them first: they would continue from their own positions.`,
+      )
+      : null,
+    h(
+      "div",
+      { class: "row" },
+      topics.length ? field("Topic", topic) : null,
+      field(topics.length ? "Other topic" : "Topic", other),
+      field("Reset to", place),
+      offsetField,
+      timeField,
+    ),
+    h("div", { class: "actions" }, preview),
+    summary,
+    result,
   ];
-  const shown = dialog({ title: `Reset the offsets of ${group.group}`, action: "Reset offsets", content, submit: apply, isBroad: true });
+  const shown = dialog({
+    title: `Reset the offsets of ${group.group}`,
+    action: "Reset offsets",
+    content,
+    submit: apply,
+    isBroad: true,
+  });
   choose();
 
   function choose() {
@@ -58,7 +107,9 @@ export function reset(group, changed) {
       table.update(found.changes);
       result.hidden = found.changes.length === 0;
       const lag = found.changes.reduce((sum, each) => sum + each.lag_after, 0);
-      summary.textContent = `${counted(moved.length, "partition")} of ${count(found.changes.length)} would move; lag after that: ${counted(lag, "record")}.`;
+      summary.textContent = `${counted(moved.length, "partition")} of ${
+        count(found.changes.length)
+      } would move; lag after that: ${counted(lag, "record")}.`;
       shown.done.disabled = found.members > 0 || moved.length === 0;
     } catch (problem) {
       shown.wrong.textContent = problem.message;
@@ -80,10 +131,30 @@ function changeTable() {
     columns: [
       { title: "Topic", kind: "name", value: (row) => row.topic },
       { title: "Partition", kind: "number", value: (row) => row.partition },
-      { title: "Now", kind: "number", value: (row) => row.before, show: (row) => count(row.before) },
-      { title: "After", kind: "number", value: (row) => row.after, show: (row) => count(row.after) },
-      { title: "Moves by", kind: "number", value: (row) => row.after - (row.before ?? row.after), show: (row) => signed(row.before === null ? null : row.after - row.before) },
-      { title: "Lag after", kind: "number", value: (row) => row.lag_after, show: (row) => count(row.lag_after) },
+      {
+        title: "Now",
+        kind: "number",
+        value: (row) => row.before,
+        show: (row) => count(row.before),
+      },
+      {
+        title: "After",
+        kind: "number",
+        value: (row) => row.after,
+        show: (row) => count(row.after),
+      },
+      {
+        title: "Moves by",
+        kind: "number",
+        value: (row) => row.after - (row.before ?? row.after),
+        show: (row) => signed(row.before === null ? null : row.after - row.before),
+      },
+      {
+        title: "Lag after",
+        kind: "number",
+        value: (row) => row.lag_after,
+        show: (row) => count(row.lag_after),
+      },
     ],
   });
 }

@@ -12,8 +12,18 @@ const LOOK_MS = 3000;
 
 export function groups(page) {
   page.begin("Groups");
-  const search = h("input", { type: "search", placeholder: "Filter by group or topic", oninput: () => draw() });
-  const chart = new Chart(page, { label: "Lag by group", unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "No lag yet" });
+  const search = h("input", {
+    type: "search",
+    placeholder: "Filter by group or topic",
+    oninput: () => draw(),
+  });
+  const chart = new Chart(page, {
+    label: "Lag by group",
+    unit: "",
+    windowMs: WINDOW_MS,
+    isSmall: true,
+    empty: "No lag yet",
+  });
   const table = groupTable();
   const listed = panel("Groups", table.element);
   const tools = h("div", { class: "fields" }, h("div", { class: "grow" }, field("Filter", search)));
@@ -29,10 +39,20 @@ export function groups(page) {
 
   function draw() {
     const part = search.value.trim().toLowerCase();
-    const rows = found.filter((row) => [row.group, ...row.topics].some((text) => text.toLowerCase().includes(part)));
+    const rows = found.filter((row) =>
+      [row.group, ...row.topics].some((text) => text.toLowerCase().includes(part))
+    );
     table.empty = found.length
-      ? () => nothing("No such group", `None of ${counted(found.length, "group")} has “${search.value}” in its name or topics.`)
-      : () => nothing("No groups yet", "A consumer with a group.id shows up here as soon as it joins or commits.");
+      ? () =>
+        nothing(
+          "No such group",
+          `None of ${counted(found.length, "group")} has “${search.value}” in its name or topics.`,
+        )
+      : () =>
+        nothing(
+          "No groups yet",
+          "A consumer with a group.id shows up here as soon as it joins or commits.",
+        );
     listed.note.textContent = someOf(rows.length, found.length, "group");
     table.update(rows);
   }
@@ -45,7 +65,9 @@ function groupTable() {
     key: (row) => row.group,
     sort: [4, -1],
     columns: [
-      group, state, { ...members, kind: "number small-hidden" },
+      group,
+      state,
+      { ...members, kind: "number small-hidden" },
       { title: "Topics", kind: "wide small-hidden", value: (row) => row.topics.join(", ") || "–" },
       lag,
     ],

@@ -17,7 +17,14 @@ export function overview(page) {
   page.begin("Overview");
   const notReady = h("div", { class: "banner bad", role: "alert", hidden: true });
   const problems = h("div", { class: "banner", role: "status", hidden: true });
-  const figures = new Figures({ in: "In", out: "Out", requests: "Requests", lag: "Consumer lag", disk: "On disk", size: "Topics" });
+  const figures = new Figures({
+    in: "In",
+    out: "Out",
+    requests: "Requests",
+    lag: "Consumer lag",
+    disk: "On disk",
+    size: "Topics",
+  });
   const charts = throughput(page);
   const busiest = topicTable();
   const behind = groupTable();
@@ -26,7 +33,14 @@ export function overview(page) {
   topicsPanel.head.append(h("a", { href: "#/topics" }, "All topics"));
   const groupsPanel = panel("Highest lag", behind.element);
   groupsPanel.head.append(h("a", { href: "#/groups" }, "All groups"));
-  const all = [notReady, problems, figures.element, first, charts.element, h("div", { class: "columns" }, topicsPanel, groupsPanel)];
+  const all = [
+    notReady,
+    problems,
+    figures.element,
+    first,
+    charts.element,
+    h("div", { class: "columns" }, topicsPanel, groupsPanel),
+  ];
 
   const load = () => Promise.all([get(path("cluster"), page), get(path("topics"), page)]);
   page.watch(load, ([cluster, { topics }]) => {
@@ -35,13 +49,21 @@ export function overview(page) {
     showNotReady(notReady, cluster);
     showProblems(problems, cluster);
     const internal = cluster.topics - topics.length;
-    figures.set("size", count(topics.length), [counted(cluster.partitions, "partition"), internal > 0 ? `; ${counted(internal, "internal topic")} besides` : null]);
+    figures.set("size", count(topics.length), [
+      counted(cluster.partitions, "partition"),
+      internal > 0 ? `; ${counted(internal, "internal topic")} besides` : null,
+    ]);
     const isNew = topics.length === 0;
     if (isNew && first.hidden) first.replaceChildren(welcome(cluster));
     first.hidden = !isNew;
     topicsPanel.hidden = isNew;
-    topics.sort((one, other) => (other.produced_bytes_per_second ?? 0) - (one.produced_bytes_per_second ?? 0) || other.size_bytes - one.size_bytes);
-    topicsPanel.note.textContent = topics.length > MAX_TOPICS ? `${MAX_TOPICS} of ${count(topics.length)}` : "";
+    topics.sort((one, other) =>
+      (other.produced_bytes_per_second ?? 0) - (one.produced_bytes_per_second ?? 0) ||
+      other.size_bytes - one.size_bytes
+    );
+    topicsPanel.note.textContent = topics.length > MAX_TOPICS
+      ? `${MAX_TOPICS} of ${count(topics.length)}`
+      : "";
     busiest.update(topics.slice(0, MAX_TOPICS));
     charts.draw();
     showRates();
@@ -51,9 +73,21 @@ export function overview(page) {
   function showRates() {
     const told = live.lastRates;
     if (told?.rates) {
-      figures.set("in", byteRate(told.rates.produced_bytes_per_second), rate(told.rates.produced_records_per_second));
-      figures.set("out", byteRate(told.rates.fetched_bytes_per_second), rate(told.rates.fetched_records_per_second));
-      figures.set("requests", rate(told.rates.requests_per_second, "req"), counted(told.connections_open, "connection"));
+      figures.set(
+        "in",
+        byteRate(told.rates.produced_bytes_per_second),
+        rate(told.rates.produced_records_per_second),
+      );
+      figures.set(
+        "out",
+        byteRate(told.rates.fetched_bytes_per_second),
+        rate(told.rates.fetched_records_per_second),
+      );
+      figures.set(
+        "requests",
+        rate(told.rates.requests_per_second, "req"),
+        counted(told.connections_open, "connection"),
+      );
     }
   }
 
@@ -63,7 +97,9 @@ export function overview(page) {
       const sum = groups.reduce((total, each) => total + each.lag, 0);
       figures.set("lag", count(sum), `records, ${counted(groups.length, "group")}`);
       behind.update(groups.slice(0, MAX_GROUPS));
-      groupsPanel.note.textContent = groups.length > MAX_GROUPS ? `${MAX_GROUPS} of ${count(groups.length)}` : "";
+      groupsPanel.note.textContent = groups.length > MAX_GROUPS
+        ? `${MAX_GROUPS} of ${count(groups.length)}`
+        : "";
     }
   }
 
@@ -77,10 +113,14 @@ export function overview(page) {
 function showCluster(page, cluster, figures) {
   const used = 1 - cluster.disk_free_bytes / Math.max(1, cluster.disk_total_bytes);
   const room = `${bytes(cluster.disk_free_bytes)} free of ${bytes(cluster.disk_total_bytes)}`;
-  figures.set("disk", bytes(cluster.size_bytes), [room, meter(used, `The disk is ${Math.round(used * 100)} % full`)]);
+  figures.set("disk", bytes(cluster.size_bytes), [
+    room,
+    meter(used, `The disk is ${Math.round(used * 100)} % full`),
+  ]);
   page.sub.replaceChildren(
     badge(cluster.is_ready ? "Ready" : "Not ready", cluster.is_ready ? "good" : "bad"),
-    ` strandlog ${cluster.version} · Kafka at `, h("code", {}, cluster.kafka_address),
+    ` strandlog ${cluster.version} · Kafka at `,
+    h("code", {}, cluster.kafka_address),
     ` · up ${duration(cluster.now_ms - cluster.started_ms)}`,
   );
 }
@@ -95,15 +135,47 @@ function showProblems(banner, { problems }) {
   const more = problems.length - MAX_PROBLEMS;
   banner.replaceChildren(
     h("a", { href: "#/broker" }, counted(problems.length, "problem")),
-    h("ul", {}, problems.slice(0, MAX_PROBLEMS).map((problem) => h("li", {}, problem)), more > 0 ? h("li", {}, `and ${count(more)} more`) : null),
+    h(
+      "ul",
+      {},
+      problems.slice(0, MAX_PROBLEMS).map((problem) => h("li", {}, problem)),
+      more > 0 ? h("li", {}, `and ${count(more)} more`) : null,
+    ),
   );
 }
 
 function throughput(page) {
-  const traffic = new Chart(page, { label: "Throughput", unit: "B/s", windowMs: WINDOW_MS, empty: "Waiting for the first data point" });
-  const requests = new Chart(page, { label: "Records and requests", unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "Waiting for the first data point" });
-  const lag = new Chart(page, { label: "Lag by group", unit: "", windowMs: WINDOW_MS, isSmall: true, empty: "No consumer groups yet" });
-  const element = h("div", { class: "stack" }, panel("Throughput", traffic.element), h("div", { class: "columns" }, panel("Records and requests", requests.element), panel("Lag by group", lag.element)));
+  const traffic = new Chart(page, {
+    label: "Throughput",
+    unit: "B/s",
+    windowMs: WINDOW_MS,
+    empty: "Waiting for the first data point",
+  });
+  const requests = new Chart(page, {
+    label: "Records and requests",
+    unit: "/s",
+    windowMs: WINDOW_MS,
+    isSmall: true,
+    empty: "Waiting for the first data point",
+  });
+  const lag = new Chart(page, {
+    label: "Lag by group",
+    unit: "",
+    windowMs: WINDOW_MS,
+    isSmall: true,
+    empty: "No consumer groups yet",
+  });
+  const element = h(
+    "div",
+    { class: "stack" },
+    panel("Throughput", traffic.element),
+    h(
+      "div",
+      { class: "columns" },
+      panel("Records and requests", requests.element),
+      panel("Lag by group", lag.element),
+    ),
+  );
 
   function draw() {
     const x = live.rates.map((point) => point.at);
@@ -121,9 +193,27 @@ function topicTable() {
     key: (row) => row.name,
     columns: [
       linkColumn("Topic", (row) => row.name, topicAddress),
-      { title: "In", kind: "number", start: "down", value: (row) => row.produced_bytes_per_second, show: (row) => byteRate(row.produced_bytes_per_second) },
-      { title: "Records", kind: "number", start: "down", value: (row) => row.offsets, show: (row) => count(row.offsets) },
-      { title: "Size", kind: "number", start: "down", value: (row) => row.size_bytes, show: (row) => bytes(row.size_bytes) },
+      {
+        title: "In",
+        kind: "number",
+        start: "down",
+        value: (row) => row.produced_bytes_per_second,
+        show: (row) => byteRate(row.produced_bytes_per_second),
+      },
+      {
+        title: "Records",
+        kind: "number",
+        start: "down",
+        value: (row) => row.offsets,
+        show: (row) => count(row.offsets),
+      },
+      {
+        title: "Size",
+        kind: "number",
+        start: "down",
+        value: (row) => row.size_bytes,
+        show: (row) => bytes(row.size_bytes),
+      },
     ],
   });
 }
@@ -145,4 +235,3 @@ function welcome(cluster) {
     command(`echo hello | strandlog produce greetings -b ${cluster.kafka_address}`),
   );
 }
-

@@ -29,16 +29,50 @@ function pipelineTable() {
     label: "Pipelines",
     key: (row) => row.name,
     sort: [0, 1],
-    empty: () => nothing("No pipelines", "A Spark pipeline that uses this broker appears here, until ten minutes after its last report.", command("strandlog pipeline run pipeline.toml")),
+    empty: () =>
+      nothing(
+        "No pipelines",
+        "A Spark pipeline that uses this broker appears here, until ten minutes after its last report.",
+        command("strandlog pipeline run pipeline.toml"),
+      ),
     columns: [
       linkColumn("Pipeline", (row) => row.name, pipelineAddress),
       { title: "State", value: (row) => row.state, show: (row) => badge(row.state) },
       { title: "Queries", kind: "number small-hidden", value: (row) => row.queries.length },
-      { title: "Rows", kind: "number", start: "down", value: (row) => total(row, (each) => each.rows_per_second), show: (row) => rate(total(row, (each) => each.rows_per_second), "rows") },
-      { title: "Slowest batch", kind: "number small-hidden", start: "down", value: (row) => Math.max(0, ...row.queries.map(({ last }) => last.batch_ms)), show: (row) => seconds(Math.max(0, ...row.queries.map(({ last }) => last.batch_ms)) / 1000) },
-      { title: "Lag, records", kind: "number", start: "down", value: (row) => total(row, (each) => each.lag), show: (row) => count(total(row, (each) => each.lag)) },
-      { title: "Last report", kind: "soft small-hidden", start: "down", value: (row) => row.last_seen_ms, show: (row) => ago(row.last_seen_ms, Date.now()) },
-      { title: "Spark", isFixed: true, value: (row) => row.ui_url ?? "", show: (row) => sparkLink(row.ui_url) },
+      {
+        title: "Rows",
+        kind: "number",
+        start: "down",
+        value: (row) => total(row, (each) => each.rows_per_second),
+        show: (row) => rate(total(row, (each) => each.rows_per_second), "rows"),
+      },
+      {
+        title: "Slowest batch",
+        kind: "number small-hidden",
+        start: "down",
+        value: (row) => Math.max(0, ...row.queries.map(({ last }) => last.batch_ms)),
+        show: (row) => seconds(Math.max(0, ...row.queries.map(({ last }) => last.batch_ms)) / 1000),
+      },
+      {
+        title: "Lag, records",
+        kind: "number",
+        start: "down",
+        value: (row) => total(row, (each) => each.lag),
+        show: (row) => count(total(row, (each) => each.lag)),
+      },
+      {
+        title: "Last report",
+        kind: "soft small-hidden",
+        start: "down",
+        value: (row) => row.last_seen_ms,
+        show: (row) => ago(row.last_seen_ms, Date.now()),
+      },
+      {
+        title: "Spark",
+        isFixed: true,
+        value: (row) => row.ui_url ?? "",
+        show: (row) => sparkLink(row.ui_url),
+      },
     ],
   });
 }

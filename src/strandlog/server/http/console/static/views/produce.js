@@ -6,36 +6,79 @@ import { h } from "../dom.js";
 import { count, time } from "../format.js";
 import { failed, field, nothing, offerPartitions, Pairs, panel, select } from "../components.js";
 
-const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], ["null", "Null (a tombstone)"]];
-const ACKS = [["all", "all: wait for the fsync"], ["leader", "leader: wait for the write"], ["none", "none: do not wait"]];
+const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], [
+  "null",
+  "Null (a tombstone)",
+]];
+const ACKS = [["all", "all: wait for the fsync"], ["leader", "leader: wait for the write"], [
+  "none",
+  "none: do not wait",
+]];
 const MAX_SENT = 20;
 
 export function produce(page) {
   const name = page.route.parts[1];
   const here = topicAddress(name);
-  page.begin("Produce", { crumbs: [["Topics", "#/topics"], [name, here]], actions: [h("a", { class: "button", href: `${here}/records?live=1` }, "Live tail")] });
+  page.begin("Produce", {
+    crumbs: [["Topics", "#/topics"], [name, here]],
+    actions: [h("a", { class: "button", href: `${here}/records?live=1` }, "Live tail")],
+  });
   const partition = select("partition", [["", "By key"]], "");
   const acks = select("acks", ACKS, "all");
-  const key = h("input", { name: "key", spellcheck: "false", autocomplete: "off", placeholder: "No key" });
+  const key = h("input", {
+    name: "key",
+    spellcheck: "false",
+    autocomplete: "off",
+    placeholder: "No key",
+  });
   const form = select("form", FORMS, "json", { onchange: check });
-  const value = h("textarea", { name: "value", rows: "9", spellcheck: "false", oninput: check, onkeydown: quickly });
-  const headers = new Pairs({ name: "Headers", first: "Name", second: "Value", add: "Add a header" });
+  const value = h("textarea", {
+    name: "value",
+    rows: "9",
+    spellcheck: "false",
+    oninput: check,
+    onkeydown: quickly,
+  });
+  const headers = new Pairs({
+    name: "Headers",
+    first: "Name",
+    second: "Value",
+    add: "Add a header",
+  });
   const wrong = h("p", { class: "wrong", role: "alert" });
   const send = h("button", { class: "main", type: "submit", title: "Ctrl+Enter" }, "Send");
   const sent = h("ul", { "aria-live": "polite" });
-  const sentArea = h("div", { class: "body" }, nothing("Nothing sent yet", "Records that you send are listed here with their offsets."));
+  const sentArea = h(
+    "div",
+    { class: "body" },
+    nothing("Nothing sent yet", "Records that you send are listed here with their offsets."),
+  );
   const element = h(
-    "form", { class: "form body", novalidate: true, onsubmit: submitted },
+    "form",
+    { class: "form body", novalidate: true, onsubmit: submitted },
     h("div", { class: "row" }, field("Key", key), field("Partition", partition)),
     h("div", { class: "row" }, field("Value format", form), field("Acks", acks)),
-    field("Value", value), headers.element, wrong, h("div", {}, send),
+    field("Value", value),
+    headers.element,
+    wrong,
+    h("div", {}, send),
   );
-  const again = () => get(path("topics", name), page).then((found) => {
-    offerPartitions(partition, found.summary.partitions);
-    page.show(h("div", { class: "columns" }, panel(`Record for ${name}`, element), panel("Sent", sentArea)));
-    value.value = value.value || '{\n  "hello": "world"\n}';
-    value.focus({ preventScroll: true });
-  }).catch((problem) => page.signal.aborted || page.show(h("div", { class: "panel" }, failed(problem, again))));
+  const again = () =>
+    get(path("topics", name), page).then((found) => {
+      offerPartitions(partition, found.summary.partitions);
+      page.show(
+        h(
+          "div",
+          { class: "columns" },
+          panel(`Record for ${name}`, element),
+          panel("Sent", sentArea),
+        ),
+      );
+      value.value = value.value || '{\n  "hello": "world"\n}';
+      value.focus({ preventScroll: true });
+    }).catch((problem) =>
+      page.signal.aborted || page.show(h("div", { class: "panel" }, failed(problem, again)))
+    );
   again();
 
   /** What is wrong with the value, in words; nothing when it can be sent. */
@@ -62,7 +105,9 @@ export function produce(page) {
   }
 
   function record() {
-    const found = { headers: headers.values.map(([header, text]) => ({ name: header, value: text })) };
+    const found = {
+      headers: headers.values.map(([header, text]) => ({ name: header, value: text })),
+    };
     if (key.value) found.key = key.value;
     // JSON goes as the text that it is: its numbers and spaces stay as they were typed.
     if (form.value === "base64") found.value_base64 = value.value.trim();
@@ -93,7 +138,9 @@ export function produce(page) {
   function listSent(result) {
     if (!sent.isConnected) sentArea.replaceChildren(sent);
     const link = result
-      ? h("a", { href: `${here}/records?partition=${result.partition}&from=offset&offset=${result.offset}` }, `partition ${result.partition}, offset ${count(result.offset)}`)
+      ? h("a", {
+        href: `${here}/records?partition=${result.partition}&from=offset&offset=${result.offset}`,
+      }, `partition ${result.partition}, offset ${count(result.offset)}`)
       : "sent; without acks the offset is unknown";
     sent.prepend(h("li", {}, h("span", { class: "soft" }, `${time(Date.now())} `), link));
     while (sent.children.length > MAX_SENT) sent.lastChild.remove();

@@ -4,28 +4,66 @@ import { h } from "../dom.js";
 import { fieldTime } from "../format.js";
 import { field, offerPartitions, select } from "../components.js";
 
-const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offset"], ["time", "Time"]];
+const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offset"], [
+  "time",
+  "Time",
+]];
 const WHERE = [["value", "Value"], ["key", "Key"], ["header", "Header"], ["path", "JSON path"]];
 const NEWEST_RECORDS = 100;
 export const SEARCHED_RECORDS = 1000; // of each partition, when the newest are searched
 
 export function searchForm(given, { look, toggleLive }) {
   const partition = select("partition", [["", "All"]], "", { onchange: look });
-  const from = select("from", BEGINNINGS, given.get("from") ?? "newest", { onchange: () => choose(true) });
-  const offset = h("input", { name: "offset", type: "number", min: "0", value: given.get("offset") ?? "0" });
-  const time = h("input", { name: "time", type: "datetime-local", step: "1", value: given.get("time") ?? fieldTime(Date.now() - 3_600_000) });
-  const where = select("where", WHERE, given.get("where") ?? "value", { onchange: () => choose(false) });
-  const search = h("input", { name: "search", type: "search", value: given.get("search") ?? "", spellcheck: "false" });
-  const equals = h("input", { name: "equals", value: given.get("equals") ?? "", spellcheck: "false", placeholder: '"AA" or 12' });
-  const live = h("button", { type: "button", "aria-pressed": "false", onclick: toggleLive }, "Live tail");
+  const from = select("from", BEGINNINGS, given.get("from") ?? "newest", {
+    onchange: () => choose(true),
+  });
+  const offset = h("input", {
+    name: "offset",
+    type: "number",
+    min: "0",
+    value: given.get("offset") ?? "0",
+  });
+  const time = h("input", {
+    name: "time",
+    type: "datetime-local",
+    step: "1",
+    value: given.get("time") ?? fieldTime(Date.now() - 3_600_000),
+  });
+  const where = select("where", WHERE, given.get("where") ?? "value", {
+    onchange: () => choose(false),
+  });
+  const search = h("input", {
+    name: "search",
+    type: "search",
+    value: given.get("search") ?? "",
+    spellcheck: "false",
+  });
+  const equals = h("input", {
+    name: "equals",
+    value: given.get("equals") ?? "",
+    spellcheck: "false",
+    placeholder: '"AA" or 12',
+  });
+  const live = h(
+    "button",
+    { type: "button", "aria-pressed": "false", onclick: toggleLive },
+    "Live tail",
+  );
   const offsetField = field("Offset", offset);
   const timeField = field("Time", time);
   const equalsField = field("Equals", equals);
   const element = h(
-    "form", { class: "fields", onsubmit: submitted, "aria-label": "Search records" },
-    field("Partition", partition), field("Start from", from), offsetField, timeField,
-    field("Search in", where), h("div", { class: "grow" }, field("Search", search)), equalsField,
-    h("button", { class: "main", type: "submit" }, "Search"), live,
+    "form",
+    { class: "fields", onsubmit: submitted, "aria-label": "Search records" },
+    field("Partition", partition),
+    field("Start from", from),
+    offsetField,
+    timeField,
+    field("Search in", where),
+    h("div", { class: "grow" }, field("Search", search)),
+    equalsField,
+    h("button", { class: "main", type: "submit" }, "Search"),
+    live,
   );
 
   function submitted(event) {
@@ -37,7 +75,12 @@ export function searchForm(given, { look, toggleLive }) {
     offsetField.hidden = from.value !== "offset";
     timeField.hidden = from.value !== "time";
     equalsField.hidden = where.value !== "path";
-    search.placeholder = { value: "Text in the value", key: "Text in the key", header: "A name, or name=text", path: "flight.origin" }[where.value];
+    search.placeholder = {
+      value: "Text in the value",
+      key: "Text in the key",
+      header: "A name, or name=text",
+      path: "flight.origin",
+    }[where.value];
     if (isLooking && from.value !== "offset" && from.value !== "time") look();
   }
 
@@ -48,7 +91,12 @@ export function searchForm(given, { look, toggleLive }) {
   }
 
   function query() {
-    const begin = { newest: { last: search.value ? SEARCHED_RECORDS : NEWEST_RECORDS }, oldest: {}, offset: { offset: offset.value || 0 }, time: { time_ms: new Date(time.value).getTime() } }[from.value];
+    const begin = {
+      newest: { last: search.value ? SEARCHED_RECORDS : NEWEST_RECORDS },
+      oldest: {},
+      offset: { offset: offset.value || 0 },
+      time: { time_ms: new Date(time.value).getTime() },
+    }[from.value];
     return { partition: partition.value, ...begin, ...filter() };
   }
 
@@ -56,7 +104,13 @@ export function searchForm(given, { look, toggleLive }) {
     const kept = { partition: partition.value, from: from.value === "newest" ? "" : from.value };
     if (from.value === "offset") kept.offset = offset.value;
     if (from.value === "time") kept.time = time.value;
-    if (search.value) Object.assign(kept, { where: where.value, search: search.value, equals: where.value === "path" ? equals.value : "" });
+    if (search.value) {
+      Object.assign(kept, {
+        where: where.value,
+        search: search.value,
+        equals: where.value === "path" ? equals.value : "",
+      });
+    }
     if (live.getAttribute("aria-pressed") === "true") kept.live = "1";
     const pairs = Object.entries(kept).filter(([, value]) => value !== "");
     return pairs.length ? `?${new URLSearchParams(pairs)}` : "";
@@ -64,7 +118,10 @@ export function searchForm(given, { look, toggleLive }) {
 
   choose(false);
   return {
-    element, query, filter, address,
+    element,
+    query,
+    filter,
+    address,
     partition: () => partition.value,
     isNewest: () => from.value === "newest",
     isSearching: () => search.value !== "",

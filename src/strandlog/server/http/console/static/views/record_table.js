@@ -6,7 +6,9 @@ import { bytes, count, time } from "../format.js";
 import { payloadView, preview } from "../payload.js";
 
 const WHOLE_BYTES = 1024 * 1024;
-const COLUMNS = [["Time"], ["Partition", "number small-hidden"], ["Offset", "number"], ["Key"], ["Value"], ["Size", "number small-hidden"]];
+const COLUMNS = [["Time"], ["Partition", "number small-hidden"], ["Offset", "number"], ["Key"], [
+  "Value",
+], ["Size", "number small-hidden"]];
 
 export class RecordTable {
   constructor(topic) {
@@ -14,7 +16,12 @@ export class RecordTable {
     this.rows = new Map(); // "partition/offset" → row
     this.body = h("tbody");
     const heads = COLUMNS.map(([title, kind]) => h("th", { scope: "col", class: kind }, title));
-    this.element = h("div", { class: "scroll records", tabindex: "0", role: "region", "aria-label": "Records, table" }, h("table", { "aria-label": "Records" }, h("thead", {}, h("tr", {}, heads)), this.body));
+    this.element = h("div", {
+      class: "scroll records",
+      tabindex: "0",
+      role: "region",
+      "aria-label": "Records, table",
+    }, h("table", { "aria-label": "Records" }, h("thead", {}, h("tr", {}, heads)), this.body));
   }
 
   get size() {
@@ -51,10 +58,21 @@ export class RecordTable {
   row(record) {
     const name = nameOf(record);
     const [day, clock] = time(record.timestamp_ms).split(/(?<= )/);
-    const open = h("button", { type: "button", class: "open", "aria-expanded": "false", "aria-label": `Partition ${record.partition}, offset ${record.offset}` }, count(record.offset));
+    const open = h("button", {
+      type: "button",
+      class: "open",
+      "aria-expanded": "false",
+      "aria-label": `Partition ${record.partition}, offset ${record.offset}`,
+    }, count(record.offset));
     const row = h(
-      "tr", { "data-record": name },
-      h("td", { class: "soft when", title: iso(record.timestamp_ms) }, h("span", { class: "small-hidden" }, day), clock),
+      "tr",
+      { "data-record": name },
+      h(
+        "td",
+        { class: "soft when", title: iso(record.timestamp_ms) },
+        h("span", { class: "small-hidden" }, day),
+        clock,
+      ),
       h("td", { class: "number small-hidden" }, String(record.partition)),
       h("td", { class: "number" }, open),
       h("td", {}, h("div", { class: "key" }, preview(record.key))),
@@ -77,12 +95,20 @@ export class RecordTable {
     }
     const cell = h("td", { colspan: String(COLUMNS.length) }, details(record));
     row.after(h("tr", { class: "detail" }, cell));
-    if ([record.key, record.value].some((payload) => payload?.is_truncated)) this.whole(record, cell);
+    if ([record.key, record.value].some((payload) => payload?.is_truncated)) {
+      this.whole(record, cell);
+    }
   }
 
   /** Loads the values that the list shows truncated. */
   async whole(record, cell) {
-    const query = { partition: record.partition, offset: record.offset, limit: 1, format: "plain", max_value_bytes: WHOLE_BYTES };
+    const query = {
+      partition: record.partition,
+      offset: record.offset,
+      limit: 1,
+      format: "plain",
+      max_value_bytes: WHOLE_BYTES,
+    };
     try {
       const { records } = await get(path("topics", this.topic, "records"), { query });
       const found = records.find((each) => each.offset === record.offset);
@@ -104,8 +130,28 @@ function iso(ms) {
 
 function details(record) {
   const headers = record.headers.length
-    ? h("div", { class: "payload" }, h("h3", {}, `Headers (${record.headers.length})`), h("dl", { class: "pairs-list" }, record.headers.map(({ name, value }) => [h("dt", { class: "mono" }, name), h("dd", { class: "mono" }, preview(value))])))
+    ? h(
+      "div",
+      { class: "payload" },
+      h("h3", {}, `Headers (${record.headers.length})`),
+      h(
+        "dl",
+        { class: "pairs-list" },
+        record.headers.map((
+          { name, value },
+        ) => [h("dt", { class: "mono" }, name), h("dd", { class: "mono" }, preview(value))]),
+      ),
+    )
     : null;
-  const facts = `Partition ${record.partition}, offset ${count(record.offset)} · ${time(record.timestamp_ms)} · ${bytes(record.size_bytes)}`;
-  return h("div", { class: "details" }, h("p", { class: "soft" }, facts), payloadView("Value", record.value), payloadView("Key", record.key), headers);
+  const facts = `Partition ${record.partition}, offset ${count(record.offset)} · ${
+    time(record.timestamp_ms)
+  } · ${bytes(record.size_bytes)}`;
+  return h(
+    "div",
+    { class: "details" },
+    h("p", { class: "soft" }, facts),
+    payloadView("Value", record.value),
+    payloadView("Key", record.key),
+    headers,
+  );
 }

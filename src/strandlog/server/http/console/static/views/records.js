@@ -9,7 +9,7 @@ import { h } from "../dom.js";
 import { bytes, count, counted } from "../format.js";
 import { tail } from "../live.js";
 import { failed, loading, nothing, panel } from "../components.js";
-import { searchForm, SEARCHED_RECORDS } from "./record_search.js";
+import { SEARCHED_RECORDS, searchForm } from "./record_search.js";
 import { RecordTable } from "./record_table.js";
 
 const PAGE_RECORDS = 100;
@@ -44,7 +44,10 @@ export function records(page) {
     form.setPartitions(found.summary.partitions);
     if (page.route.query.get("live")) toggleLive();
     else look();
-  }).catch((problem) => page.signal.aborted || page.show(h("div", { class: "panel" }, failed(problem, () => records(page)))));
+  }).catch((problem) =>
+    page.signal.aborted ||
+    page.show(h("div", { class: "panel" }, failed(problem, () => records(page))))
+  );
 
   /** Starts a new search from the form. */
   async function look() {
@@ -62,9 +65,19 @@ export function records(page) {
     const mine = looking;
     more.disabled = true;
     try {
-      const place = cursor ? { partition: form.partition(), ...form.filter(), cursor } : form.query();
-      const query = { ...place, limit: PAGE_RECORDS, format: "plain", max_value_bytes: PREVIEW_BYTES };
-      const found = await get(path("topics", name, "records"), { query, signal: AbortSignal.any([mine.signal, page.signal]) });
+      const place = cursor
+        ? { partition: form.partition(), ...form.filter(), cursor }
+        : form.query();
+      const query = {
+        ...place,
+        limit: PAGE_RECORDS,
+        format: "plain",
+        max_value_bytes: PREVIEW_BYTES,
+      };
+      const found = await get(path("topics", name, "records"), {
+        query,
+        signal: AbortSignal.any([mine.signal, page.signal]),
+      });
       take(found);
     } catch (problem) {
       if (mine.signal.aborted || page.signal.aborted) return;
@@ -82,9 +95,13 @@ export function records(page) {
     drawTable();
     foot.hidden = more.hidden = found.is_at_end || isNewestFirst;
     more.textContent = table.size ? "Show more" : "Search further";
-    const looked = `searched ${counted(found.scanned_records, "record")}, ${bytes(found.scanned_bytes)}, in ${found.elapsed_ms} ms`;
+    const looked = `searched ${counted(found.scanned_records, "record")}, ${
+      bytes(found.scanned_bytes)
+    }, in ${found.elapsed_ms} ms`;
     const trouble = found.problems.length ? `; ${found.problems[0]}` : "";
-    status.textContent = `${counted(table.size, "record")} shown; ${looked}${found.is_at_end && !isNewestFirst ? "; end of the topic" : ""}${trouble}`;
+    status.textContent = `${counted(table.size, "record")} shown; ${looked}${
+      found.is_at_end && !isNewestFirst ? "; end of the topic" : ""
+    }${trouble}`;
   }
 
   function drawTable() {
@@ -92,10 +109,29 @@ export function records(page) {
       if (!table.element.isConnected) area.replaceChildren(table.element);
       return;
     }
-    if (endLive) area.replaceChildren(nothing("Waiting for records", "New records of this topic appear here."));
-    else if (form.isSearching() && form.isNewest()) area.replaceChildren(nothing("Nothing found", `None of the newest ${count(SEARCHED_RECORDS)} records of each partition matches.`, h("button", { type: "button", onclick: form.startFromOldest }, "Search from the oldest")));
-    else if (form.isSearching()) area.replaceChildren(nothing("Nothing found", "None of the records searched so far matches."));
-    else area.replaceChildren(nothing("No records", "Write some with any Kafka client, or here.", h("a", { class: "button", href: `${here}/produce` }, "Produce")));
+    if (endLive) {
+      area.replaceChildren(
+        nothing("Waiting for records", "New records of this topic appear here."),
+      );
+    } else if (form.isSearching() && form.isNewest()) {
+      area.replaceChildren(
+        nothing(
+          "Nothing found",
+          `None of the newest ${count(SEARCHED_RECORDS)} records of each partition matches.`,
+          h("button", { type: "button", onclick: form.startFromOldest }, "Search from the oldest"),
+        ),
+      );
+    } else if (form.isSearching()) {
+      area.replaceChildren(
+        nothing("Nothing found", "None of the records searched so far matches."),
+      );
+    } else {area.replaceChildren(
+        nothing(
+          "No records",
+          "Write some with any Kafka client, or here.",
+          h("a", { class: "button", href: `${here}/produce` }, "Produce"),
+        ),
+      );}
   }
 
   // -- live -------------------------------------------------------------------------------------
@@ -110,8 +146,19 @@ export function records(page) {
     foot.hidden = true;
     skipped = 0;
     if (!form.isNewest()) table.clear(); // the newest go on top: nothing older belongs below them
-    const query = { topic: name, partition: form.partition(), ...form.filter(), limit: LIVE_RECORDS, interval_ms: LIVE_MS, max_value_bytes: PREVIEW_BYTES };
-    endLive = tail(query, { records: takeLive, problem: endedLive, state: (state) => showLive(state) });
+    const query = {
+      topic: name,
+      partition: form.partition(),
+      ...form.filter(),
+      limit: LIVE_RECORDS,
+      interval_ms: LIVE_MS,
+      max_value_bytes: PREVIEW_BYTES,
+    };
+    endLive = tail(query, {
+      records: takeLive,
+      problem: endedLive,
+      state: (state) => showLive(state),
+    });
     form.setLive(true);
     history.replaceState(null, "", `${here}/records${form.address()}`);
     drawTable();
@@ -139,10 +186,10 @@ export function records(page) {
 
   function showLive(state) {
     if (!endLive) return;
-    const words = { live: "Live", connecting: "Connecting", lost: "No connection; trying again" }[state];
+    const words =
+      { live: "Live", connecting: "Connecting", lost: "No connection; trying again" }[state];
     const most = table.size === MAX_KEPT ? `, the maximum` : "";
     const missed = skipped ? `; ${count(skipped)} went by too fast to show` : "";
     status.textContent = `${words}; ${counted(table.size, "record")}${most}${missed}`;
   }
 }
-

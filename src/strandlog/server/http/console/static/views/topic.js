@@ -6,7 +6,16 @@ import { groupColumns, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
 import { byteRate, bytes, count, counted, rate, retention } from "../format.js";
 import { forget, live, WINDOW_MS } from "../live.js";
-import { badge, dialog, field, Figures, nothing, panel, settingValue, Table } from "../components.js";
+import {
+  badge,
+  dialog,
+  field,
+  Figures,
+  nothing,
+  panel,
+  settingValue,
+  Table,
+} from "../components.js";
 
 const LOOK_MS = 2000;
 
@@ -22,21 +31,51 @@ export function topic(page) {
       h("a", { class: "button main", href: `${here}/records` }, "Records"),
       h("a", { class: "button", href: `${here}/produce` }, "Produce"),
       h("button", { type: "button", onclick: () => grow(name, last, again) }, "Add partitions"),
-      h("button", { class: "danger", type: "button", onclick: () => deleteTopic(name, last) }, "Delete"),
+      h(
+        "button",
+        { class: "danger", type: "button", onclick: () => deleteTopic(name, last) },
+        "Delete",
+      ),
     ],
   });
-  const figures = new Figures({ records: "Records", size: "Size", in: "In", partitions: "Partitions", kept: "Retention" });
-  const chart = new Chart(page, { label: `Records into ${name}`, unit: "/s", windowMs: WINDOW_MS, isSmall: true, empty: "Waiting for the first data point" });
+  const figures = new Figures({
+    records: "Records",
+    size: "Size",
+    in: "In",
+    partitions: "Partitions",
+    kept: "Retention",
+  });
+  const chart = new Chart(page, {
+    label: `Records into ${name}`,
+    unit: "/s",
+    windowMs: WINDOW_MS,
+    isSmall: true,
+    empty: "Waiting for the first data point",
+  });
   const partitions = partitionTable(here);
   const settings = settingTable(name, () => again());
   const onlyOwn = h("input", { type: "checkbox", onchange: () => drawSettings() });
   const readers = readerTable();
   const settingsPanel = panel("Settings", settings.element);
-  settingsPanel.head.append(h("label", { class: "inline" }, onlyOwn, "Only changed from the default"));
+  settingsPanel.head.append(
+    h("label", { class: "inline" }, onlyOwn, "Only changed from the default"),
+  );
   let last = null;
 
   const again = page.watch(() => get(path("topics", name), page), (found) => {
-    if (!figures.element.isConnected) page.show(figures.element, h("div", { class: "columns" }, panel("Records in", chart.element), panel("Consumer groups", readers.element)), panel("Partitions", partitions.element), settingsPanel);
+    if (!figures.element.isConnected) {
+      page.show(
+        figures.element,
+        h(
+          "div",
+          { class: "columns" },
+          panel("Records in", chart.element),
+          panel("Consumer groups", readers.element),
+        ),
+        panel("Partitions", partitions.element),
+        settingsPanel,
+      );
+    }
     last = found;
     showFigures(figures, found);
     partitions.update(found.partitions);
@@ -46,7 +85,11 @@ export function topic(page) {
   }, LOOK_MS);
 
   function drawSettings() {
-    settings.update(last.config.filter((row) => !onlyOwn.checked || row.value !== row.default || row.origin !== "default"));
+    settings.update(
+      last.config.filter((row) =>
+        !onlyOwn.checked || row.value !== row.default || row.origin !== "default"
+      ),
+    );
   }
 }
 
@@ -62,21 +105,31 @@ function noted(name, value) {
 function showFigures(figures, { summary }) {
   figures.set("records", count(summary.offsets), "readable offsets");
   figures.set("size", bytes(summary.size_bytes), counted(summary.segments, "segment"));
-  figures.set("in", rate(summary.produced_records_per_second, "rec"), byteRate(summary.produced_bytes_per_second));
+  figures.set(
+    "in",
+    rate(summary.produced_records_per_second, "rec"),
+    byteRate(summary.produced_bytes_per_second),
+  );
   figures.set("partitions", count(summary.partitions), summary.is_internal ? "internal" : "");
-  figures.set("kept", retention(summary.retention_ms, summary.retention_bytes), `cleanup: ${summary.cleanup_policy}`);
+  figures.set(
+    "kept",
+    retention(summary.retention_ms, summary.retention_bytes),
+    `cleanup: ${summary.cleanup_policy}`,
+  );
 }
 
 /** A group with the state and lag that the live stream last reported. */
 function readerOf(name) {
-  return live.lastLag?.groups.find((each) => each.group === name) ?? { group: name, state: null, members: null, lag: null };
+  return live.lastLag?.groups.find((each) => each.group === name) ??
+    { group: name, state: null, members: null, lag: null };
 }
 
 function readerTable() {
   return new Table({
     label: "Groups that read this topic",
     key: (row) => row.group,
-    empty: () => nothing("No consumer groups yet", "A group shows up here as soon as it commits an offset."),
+    empty: () =>
+      nothing("No consumer groups yet", "A group shows up here as soon as it commits an offset."),
     columns: groupColumns("Lag, all topics"),
   });
 }
@@ -87,14 +140,55 @@ function partitionTable(here) {
     key: (row) => row.partition,
     sort: [0, 1],
     columns: [
-      { title: "Partition", value: (row) => row.partition, show: (row) => h("a", { href: `${here}/records?partition=${row.partition}`, "aria-label": `Records of partition ${row.partition}` }, String(row.partition)) },
-      { title: "First offset", kind: "number", value: (row) => row.start_offset, show: (row) => count(row.start_offset) },
-      { title: "End offset", kind: "number", value: (row) => row.end_offset, show: (row) => count(row.end_offset) },
-      { title: "Last stable offset", kind: "number small-hidden", value: (row) => row.last_stable_offset, show: (row) => count(row.last_stable_offset) },
-      { title: "Records", kind: "number", start: "down", value: (row) => row.end_offset - row.start_offset, show: (row) => count(row.end_offset - row.start_offset) },
-      { title: "Size", kind: "number", start: "down", value: (row) => row.size_bytes, show: (row) => bytes(row.size_bytes) },
+      {
+        title: "Partition",
+        value: (row) => row.partition,
+        show: (row) =>
+          h("a", {
+            href: `${here}/records?partition=${row.partition}`,
+            "aria-label": `Records of partition ${row.partition}`,
+          }, String(row.partition)),
+      },
+      {
+        title: "First offset",
+        kind: "number",
+        value: (row) => row.start_offset,
+        show: (row) => count(row.start_offset),
+      },
+      {
+        title: "End offset",
+        kind: "number",
+        value: (row) => row.end_offset,
+        show: (row) => count(row.end_offset),
+      },
+      {
+        title: "Last stable offset",
+        kind: "number small-hidden",
+        value: (row) => row.last_stable_offset,
+        show: (row) => count(row.last_stable_offset),
+      },
+      {
+        title: "Records",
+        kind: "number",
+        start: "down",
+        value: (row) => row.end_offset - row.start_offset,
+        show: (row) => count(row.end_offset - row.start_offset),
+      },
+      {
+        title: "Size",
+        kind: "number",
+        start: "down",
+        value: (row) => row.size_bytes,
+        show: (row) => bytes(row.size_bytes),
+      },
       { title: "Segments", kind: "number", start: "down", value: (row) => row.segments },
-      { title: "State", value: (row) => row.failure, show: (row) => (row.failure ? h("span", {}, badge("failed"), " ", row.failure) : badge("ok", "good")) },
+      {
+        title: "State",
+        value: (row) => row.failure,
+        show: (
+          row,
+        ) => (row.failure ? h("span", {}, badge("failed"), " ", row.failure) : badge("ok", "good")),
+      },
     ],
   });
 }
@@ -105,29 +199,76 @@ function settingTable(topicName, changed) {
     key: (row) => row.name,
     empty: () => nothing("All at the default", "Nothing is set for this topic or by the broker."),
     columns: [
-      { title: "Setting", kind: "name", value: (row) => row.name, show: (row) => h("span", { title: row.help }, row.name) },
-      { title: "Value", kind: "wide", value: (row) => row.value, show: (row) => settingValue(row.name, row.value) },
-      { title: "Source", value: (row) => row.origin, show: (row) => badge(row.origin, row.origin === "topic" ? "good" : row.origin === "broker" ? "warn" : "") },
-      { title: "Default", kind: "wide soft small-hidden", value: (row) => row.default, show: (row) => settingValue(row.name, row.default) },
-      { title: "Description", kind: "soft wide small-hidden", isFixed: true, value: (row) => row.help },
-      { title: "Change", isFixed: true, value: (row) => [row.value, row.origin], show: (row) => h("button", { type: "button", class: "quiet", "aria-label": `Change ${row.name}`, onclick: () => change(topicName, row, changed) }, "Change") },
+      {
+        title: "Setting",
+        kind: "name",
+        value: (row) => row.name,
+        show: (row) => h("span", { title: row.help }, row.name),
+      },
+      {
+        title: "Value",
+        kind: "wide",
+        value: (row) => row.value,
+        show: (row) => settingValue(row.name, row.value),
+      },
+      {
+        title: "Source",
+        value: (row) => row.origin,
+        show: (row) =>
+          badge(
+            row.origin,
+            row.origin === "topic" ? "good" : row.origin === "broker" ? "warn" : "",
+          ),
+      },
+      {
+        title: "Default",
+        kind: "wide soft small-hidden",
+        value: (row) => row.default,
+        show: (row) => settingValue(row.name, row.default),
+      },
+      {
+        title: "Description",
+        kind: "soft wide small-hidden",
+        isFixed: true,
+        value: (row) => row.help,
+      },
+      {
+        title: "Change",
+        isFixed: true,
+        value: (row) => [row.value, row.origin],
+        show: (row) =>
+          h("button", {
+            type: "button",
+            class: "quiet",
+            "aria-label": `Change ${row.name}`,
+            onclick: () => change(topicName, row, changed),
+          }, "Change"),
+      },
     ],
   });
 }
 
 function change(topicName, row, changed) {
   const input = h("input", { name: "value", value: row.value, spellcheck: "false" });
-  const back = h("input", { type: "checkbox", name: "back", onchange: () => (input.disabled = back.checked) });
+  const back = h("input", {
+    type: "checkbox",
+    name: "back",
+    onchange: () => (input.disabled = back.checked),
+  });
   dialog({
     title: row.name,
     action: "Save",
     content: [
       h("p", { class: "soft" }, row.help),
       field("Value", input, `${row.kind}${row.allowed ? `: ${row.allowed}` : ""}`),
-      row.origin === "topic" ? h("label", { class: "inline" }, back, `Reset to the default: ${row.default || "nothing"}`) : null,
+      row.origin === "topic"
+        ? h("label", { class: "inline" }, back, `Reset to the default: ${row.default || "nothing"}`)
+        : null,
     ],
     submit: async () => {
-      await patch(path("topics", topicName), { config: { [row.name]: back.checked ? null : input.value } });
+      await patch(path("topics", topicName), {
+        config: { [row.name]: back.checked ? null : input.value },
+      });
       toast(`${row.name} changed`);
       changed();
     },
@@ -137,11 +278,22 @@ function change(topicName, row, changed) {
 function grow(name, last, changed) {
   if (!last) return;
   const now = last.summary.partitions;
-  const input = h("input", { name: "partitions", type: "number", min: String(now + 1), value: String(now + 1) });
+  const input = h("input", {
+    name: "partitions",
+    type: "number",
+    min: String(now + 1),
+    value: String(now + 1),
+  });
   dialog({
     title: `Add partitions to ${name}`,
     action: "Add",
-    content: [field("New number of partitions", input, `It has ${now} now; partitions cannot be taken away again. Keys may go to other partitions than before.`)],
+    content: [
+      field(
+        "New number of partitions",
+        input,
+        `It has ${now} now; partitions cannot be taken away again. Keys may go to other partitions than before.`,
+      ),
+    ],
     submit: async () => {
       await post(path("topics", name, "partitions"), { partitions: Number(input.value) });
       toast(`${name} has ${counted(Number(input.value), "partition")}`);
@@ -152,12 +304,17 @@ function grow(name, last, changed) {
 
 function deleteTopic(name, last) {
   const input = h("input", { name: "confirm", autocomplete: "off", spellcheck: "false" });
-  const size = last ? ` ${counted(last.summary.offsets, "record")}, ${bytes(last.summary.size_bytes)}.` : "";
+  const size = last
+    ? ` ${counted(last.summary.offsets, "record")}, ${bytes(last.summary.size_bytes)}.`
+    : "";
   dialog({
     title: `Delete ${name}?`,
     action: "Delete topic",
     isDanger: true,
-    content: [h("p", {}, `All its records are deleted and cannot be brought back.${size}`), field(`Type ${name} to confirm`, input)],
+    content: [
+      h("p", {}, `All its records are deleted and cannot be brought back.${size}`),
+      field(`Type ${name} to confirm`, input),
+    ],
     submit: async () => {
       if (input.value !== name) throw new Error(`That is not the name: type ${name}.`);
       await remove(path("topics", name));

@@ -1,16 +1,16 @@
-"""What must be true of transactions after a crash, whatever it left.
+"""What must be true of transactions after any crash.
 
-The broker starts, ends what was decided, and what is open runs into its time-out. Then
+The broker starts and completes decided transactions; open ones time out. Then
 
-    committed    a transaction that was acknowledged as committed is seen as a whole, in every
-                 partition; one that was never asked to commit, or was acknowledged as aborted, is
-                 seen nowhere; one whose commit was not answered is seen as a whole or nowhere
+    committed    a transaction with an acknowledged commit is visible as a whole, in every
+                 partition; one without a commit request, or with an acknowledged abort, is not
+                 visible; one whose commit got no reply is visible as a whole or not at all
     offsets      the same for the offsets that it committed: of those that count, the last in the
-                 log is the group's; acknowledged ones are there from the start
-    order        nothing is seen twice, and what is seen lies in the order in which it was sent
-    stable       no reader waits for anything any more
-    identity     no epoch that was told is forgotten
-    goes on      a producer can start again and commit
+                 log is the group's; acknowledged ones are present from the start
+    order        no record is visible twice, and visible records are in the order of their sends
+    stable       no reader waits for the end of a transaction
+    identity     no acknowledged epoch is lost
+    restart      a producer can start again and commit
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ Seen = dict[TopicPartition, list[bytes | None]]
 
 
 def open_bench(disk: SimulatedFiles, now_ms: int) -> TransactionBench:
-    """The broker that finds this disk."""
+    """Start a broker on this disk."""
     return TransactionBench(disk, FakeClock(now_ms), SETTINGS)
 
 
 def check_disk(disk: SimulatedFiles, ledger: Ledger, now_ms: int, turn: int) -> None:
-    """Start a broker on the disk and hold it against the ledger; `turn` says who goes on then."""
+    """Start a broker on the disk and compare it with the ledger; `turn` selects the producer that
+    then starts again."""
     bench = open_bench(disk, now_ms)
     check_offsets(bench, ledger, None)
     check_identities(bench, ledger)
@@ -66,13 +67,13 @@ def check_order(tp: TopicPartition, seen: list[bytes | None], sent: list[bytes])
     ensure(not twice, f"{tp} shows {twice} more than once")
     places = {value: place for place, value in enumerate(sent)}
     strange = [value for value in seen if value not in places]
-    ensure(not strange, f"{tp} shows {strange}, which nobody sent")
+    ensure(not strange, f"{tp} shows {strange}, which was never sent")
     order = [places[value] for value in seen if value is not None]
     ensure(order == sorted(order), f"{tp} shows {seen}, sent was {sent}")
 
 
 def is_committed(attempt: Attempt, seen: Seen) -> bool:
-    """Whether a transaction is seen, after seeing to it that it is seen as a whole or nowhere."""
+    """Whether a transaction is visible; fails if it is visible in part."""
     wanted = attempt.all_values
     found = {(tp, value) for tp, value in wanted if value in seen[tp]}
     what = f"transaction {attempt.number} of {attempt.name} ({attempt.outcome.value})"
@@ -86,8 +87,8 @@ def is_committed(attempt: Attempt, seen: Seen) -> bool:
 
 
 def check_offsets(bench: TransactionBench, ledger: Ledger, committed: set[int] | None) -> None:
-    """Hold every group's offset against the commits; `committed` are the transactions that count,
-    None while that is not known of those that were not answered."""
+    """Compare every group's offset with the commits; `committed` are the transactions that count,
+    None while that is unknown for those without a reply."""
     for (group, tp), commits in ledger.commits.items():
         found = bench.committed(group).get(tp)
         allowed = allowed_offsets(commits, committed)
@@ -100,7 +101,7 @@ def check_offsets(bench: TransactionBench, ledger: Ledger, committed: set[int] |
 
 
 def allowed_offsets(commits: list[OffsetCommit], committed: set[int] | None) -> list[int | None]:
-    """What the offset may be: the last that surely counts, or a later one that may."""
+    """The possible offsets: the last one that certainly counts, or a later one that may."""
     allowed: list[int | None] = []
     for commit in reversed(commits):
         counts = does_count(commit, committed)
@@ -112,7 +113,7 @@ def allowed_offsets(commits: list[OffsetCommit], committed: set[int] | None) -> 
 
 
 def does_count(commit: OffsetCommit, committed: set[int] | None) -> bool | None:
-    """True or False; None when both may be."""
+    """True or False; None if both are possible."""
     attempt = commit.attempt
     if attempt is None:
         return commit.is_acknowledged or None
@@ -131,7 +132,7 @@ def check_identities(bench: TransactionBench, ledger: Ledger) -> None:
             found is not None
             and found.producer_id == told.producer_id
             and found.epoch >= told.epoch,
-            f"{name} was told {told}, and has {found} now",
+            f"{name} was given {told}, and has {found} now",
         )
 
 

@@ -1,11 +1,11 @@
-"""Cuts the power, or kills the process, at every step of many lives of transactional producers.
+"""Cuts the power, or kills the process, at every disk operation of many transactional workloads.
 
-As watching.py does for the storage engine: before each step of the disk the outcomes of a power cut
-are enumerated, and a broker is started on each distinct one (transaction_workload.py is what was
-lived until then, transaction_expectations.py what is demanded). Beside that
+As watching.py does for the storage engine: before each operation the outcomes of a power cut are
+enumerated, and a broker is started on each distinct one (transaction_workload.py is the workload,
+transaction_expectations.py has the checks). In addition
 
-    kill      at every step the process dies; all that was written is there
-    nested    the power goes again while the broker starts and ends what was decided
+    kill      the process is killed; everything written is present
+    nested    the power fails again while the broker starts and completes decided transactions
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandlog.testing import CrashChoice, PowerCut, SimulatedFiles, Step
 
 @dataclass
 class TransactionThoroughness:
-    """How hard to look."""
+    """How many crash states to check."""
 
     states_per_step: int = 3  # in the order of crash_states, plain outcomes first
     random_per_step: int = 2
@@ -38,7 +38,7 @@ class TransactionThoroughness:
 
 
 class TransactionWatcher:
-    """Looks at every moment of one life."""
+    """Checks every disk operation of one workload."""
 
     def __init__(self, seed: int, thoroughness: TransactionThoroughness) -> None:
         self.tally = Tally(workloads=1)
@@ -82,7 +82,7 @@ class TransactionWatcher:
             yield self._disk.random_crash(self._rng)
 
     def _is_new(self, disk: SimulatedFiles) -> bool:
-        """Whether this disk was not looked at yet with what is known now."""
+        """Whether this disk image was not checked yet with the current ledger."""
         image = hashlib.blake2b(b"%d" % self._workload.ledger.version, digest_size=16)
         for path, contents in sorted(disk.contents().items()):
             image.update(b"%s %d " % (path.encode(), len(contents)))
@@ -95,7 +95,7 @@ class TransactionWatcher:
         return True
 
     def _look_at_the_living(self) -> None:
-        """What groups are told now, before any crash, is held against the ledger as well."""
+        """Compare the offsets that groups see before any crash with the ledger, too."""
         try:
             check_offsets(self._workload.bench, self._workload.ledger, None)
         except BrokenPromiseError as error:
@@ -112,7 +112,7 @@ class TransactionWatcher:
             )
 
     def _cut_again(self, choice: CrashChoice) -> None:
-        """Cut the power again while the broker starts and writes the markers that are missing."""
+        """Cut the power again while the broker starts and writes missing markers."""
         disk = self._disk.after_crash(choice)
         open_bench(disk, self._now_ms).settle()
         steps = len(disk.trace)
@@ -133,13 +133,13 @@ class TransactionWatcher:
 
 
 def watch_transactions(task: tuple[int, TransactionThoroughness]) -> Tally:
-    """Everything about one seed; runs in a process of its own."""
+    """Check one seed; runs in its own process."""
     return TransactionWatcher(*task).run()
 
 
 def enumerate_transaction_crashes(
     points: int, seed: int = FIRST_SEED, workers: int = 1
 ) -> Iterator[Tally]:
-    """Tallies of one workload after the other until there were so many points."""
+    """Tallies of one workload after another, until enough points were checked."""
     tasks = ((number, TransactionThoroughness()) for number in range(seed, seed + 10**6))
     return until_enough(points, watch_transactions, tasks, workers)

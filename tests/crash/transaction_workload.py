@@ -1,13 +1,13 @@
-"""Transactional producers at work on a simulated disk, and a ledger of what they were told.
+"""A workload of transactional producers on a simulated disk, and a ledger of the replies.
 
 Three producers write transactions over three partitions and commit offsets for two groups inside
-them; now and then one dies and starts again, sleeps over its time-out, or somebody commits offsets
-beside them. Each waits for every answer before it goes on, as clients do, but nothing else is in
-step: requests, single syncs and the clock take turns by chance, so that the states of several
-producers are on their way to disk at once. Everything follows from the seed, but for the order of
-syncs that are due together.
+them; sometimes one dies and starts again, sleeps longer than its time-out, or offsets are committed
+outside of transactions. Each producer waits for every reply before its next request, as clients do.
+Requests, single fsyncs and the clock are interleaved at random, so that changes of several
+producers are in flight at once. Everything follows from the seed, except for the order of fsyncs
+that are due together.
 
-The ledger holds facts at the moment they become true: an answer counts when the broker gives it.
+The ledger notes a reply at the moment the broker gives it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = ("tx-a", "tx-b", "tx-c")
 GROUPS = ("g", "h")
 PARTITIONS = (T0, T1, U0)
 SOURCES = (TopicPartition("t", 0), TopicPartition("t", 1))  # whose offsets are committed
-# Many segments, so that names, indexes and snapshots are on their way to disk, too.
+# Many segments, so that directory entries, indexes and snapshots are in flight, too.
 SETTINGS: dict[str, object] = {
     "log.segment.bytes": 1024,
     "offsets.topic.segment.bytes": 1024,
@@ -46,12 +46,12 @@ R = TypeVar("R")
 
 
 class Outcome(Enum):
-    """What a producer knows of one of its transactions."""
+    """What a producer knows about one of its transactions."""
 
     OPEN = "open"
-    COMMITTING = "committing"  # asked for, and no answer yet
+    COMMITTING = "committing"  # requested, no reply yet
     COMMITTED = "committed"
-    ABORTED = "aborted"  # was told so, or that it is fenced off
+    ABORTED = "aborted"  # acknowledged, or the producer is fenced
 
 
 @dataclass
@@ -79,7 +79,7 @@ class OffsetCommit:
 
 @dataclass
 class Ledger:
-    """All that was tried and all that was answered."""
+    """All requests and all replies."""
 
     attempts: list[Attempt] = field(default_factory=list)
     sent: dict[TopicPartition, list[bytes]] = field(default_factory=dict)  # as they lie in the log
@@ -110,7 +110,7 @@ class Ledger:
         attempt.outcome = outcome
 
     def initialised(self, name: str, identity: ProducerIdentity) -> None:
-        """A new epoch was told: what the producer before it left open is aborted."""
+        """A new epoch was acknowledged: the open transaction of the last one is aborted."""
         self.version += 1
         self.identities[name] = identity
         for attempt in self.attempts:
@@ -119,7 +119,7 @@ class Ledger:
 
 
 class Workload:
-    """Producers, syncs and time, taking turns."""
+    """Producers, fsyncs and time, interleaved at random."""
 
     def __init__(self, disk: SimulatedFiles, seed: int) -> None:
         self.ledger = Ledger()
@@ -131,7 +131,7 @@ class Workload:
         self._lives = {name: self._life(name) for name in NAMES}
 
     def steps(self, count: int) -> Iterator[str]:
-        """One thing after the other; yields what comes next."""
+        """Run the actions; yields the name of each before it runs."""
         choices: list[tuple[int, Callable[[], None]]] = [
             (450, self.go_on),
             (150, self.take),
@@ -157,7 +157,7 @@ class Workload:
         self._jobs += self.bench.take()
 
     def execute(self) -> None:
-        """One sync is done."""
+        """Execute one fsync."""
         if self._jobs:
             self.bench.execute(self._jobs.pop(self.rng.randrange(len(self._jobs))))
 
@@ -172,12 +172,12 @@ class Workload:
         self.bench.core.timers.run_due(self.bench.clock.monotonic_ms())
 
     def die(self) -> None:
-        """A producer dies in the middle of something, and a new process takes its place."""
+        """A producer dies at any point, and a new process replaces it."""
         name = self.rng.choice(NAMES)
         self._lives[name] = self._life(name)
 
     def commit_beside(self) -> None:
-        """Somebody commits an offset outside of any transaction."""
+        """Commit an offset outside of any transaction."""
         source = self.rng.choice(GROUPS), self.rng.choice(SOURCES)
         commit = self.ledger.commit(source, None)
         self.bench.commit_offsets({source[1]: commit.offset}, source[0])
@@ -255,7 +255,7 @@ class Workload:
     def _ask(
         self, request: Callable[[], Deferred[R]], told: Callable[[R], None] = lambda _: None
     ) -> Generator[None, None, R]:
-        """Ask until there is an answer; it is noted when it is given, not when it is heard."""
+        """Repeat a request until there is a reply; it is noted when the broker gives it."""
         while True:
             try:
                 pending = request()

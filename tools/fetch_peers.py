@@ -1,16 +1,15 @@
-"""Fetches the optional peers of tests/clients and benchmarks: what does not come with the dev
-requirements.
+"""Fetches optional clients and brokers for tests/clients and benchmarks.
 
     kafkajs   with npm
-    java      Kafka's own Java client, with Maven; and the oldest one whose protocol is spoken here
-    kafka     Apache Kafka's broker, with Maven: what our own client is tried against
-    spark     PySpark and its Kafka connector, with pip (an environment of its own) and Maven
+    java      Kafka's own Java client, with Maven, and the oldest one whose protocol is supported
+    kafka     Apache Kafka's broker, with Maven: our own client is tested against it
+    spark     PySpark and its Kafka connector, with pip (a separate environment) and Maven
     connector the newest Kafka connector that our own PySpark runs, with Maven: for benchmarks
 
-`make peers` puts them into $COMPAT_PEERS, or else into the user's cache; the tests look there
-and skip, saying so, where a peer is missing. Each tool asks the registry that it is configured for.
-A folder carries the version in its name, and a mark once it is complete: what was cut short is
-fetched again, and a new version in the table below is a new folder.
+`make peers` stores them in $COMPAT_PEERS, by default in the user's cache. Tests look there and skip
+with a reason if a peer is missing. Each tool uses the registry that it is configured for. A folder
+has the version in its name and a mark when it is complete: an interrupted download is repeated, and
+a new version in the table below gets a new folder.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ SPARK_JARS = (
 )
 CONNECTOR_JARS = (
     ("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA_VERSION}", CONNECTOR_VERSION),
-    # Only there for delegation tokens, which nobody uses here; 4.2.0 could not be had.
+    # Needed for delegation tokens only, which are not used here; 4.2.0 is not available.
     ("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA_VERSION}", "4.1.0-preview1"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),

@@ -1,9 +1,9 @@
-"""Makes the modules of `strandlog.protocol.rpc` out of proto/strandlog/v1/log.proto.
+"""Generates the modules of `strandlog.protocol.rpc` from proto/strandlog/v1/log.proto.
 
     make grpc
 
-They are committed, so that nobody needs the compiler to install the package; a test compares them
-with what this makes.
+The modules are committed, so that installing the package needs no compiler. A test compares them
+with the output of this program.
 """
 
 from __future__ import annotations

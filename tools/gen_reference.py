@@ -1,5 +1,4 @@
-"""Writes docs/reference from the tables in the code; `--check` only tells whether it is up to
-date."""
+"""Generates docs/reference from the tables in the code; `--check` only compares."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def run(attack: Attack, count: int, say: Callable[[str], None]) -> Outcome:
         path = Path(folder)
         settings = {"group.initial.rebalance.delay.ms": "0", **attack.settings}
         broker = BrokerProcess(
-            path / "data", settings, log=path / "broker.log", doors=attack.listeners
+            path / "data", settings, log=path / "broker.log", listeners=attack.listeners
         )
         broker.start()
         stack.callback(_kill, broker)

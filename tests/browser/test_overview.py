@@ -106,8 +106,8 @@ def test_the_broker_page_tells_times_and_settings(tab: Tab, broker: RunningBroke
 def test_a_broker_that_is_away_is_told_and_found_again(browser: Browser, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    doors = ("--no-grpc", "--http-port", str(port))
-    running = BrokerProcess(tmp_path / "data", doors=doors)
+    listeners = ("--no-grpc", "--http-port", str(port))
+    running = BrokerProcess(tmp_path / "data", listeners=listeners)
     running.start()
     try:
         with new_tab(browser, f"http://127.0.0.1:{port}") as tab:

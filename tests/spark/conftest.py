@@ -34,8 +34,8 @@ def spark() -> Iterator[Any]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     # Some records of the tests have timestamps of 1970, which retention would delete.
     forever = {"log.retention.ms": "-1"}
-    doors = ("--no-grpc", "--http-port", "0")  # for progress reports
-    running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data", forever, doors=doors)
+    listeners = ("--no-grpc", "--http-port", "0")  # for progress reports
+    running = BrokerProcess(tmp_path_factory.mktemp("spark") / "data", forever, listeners=listeners)
     running.start()
     yield running
     assert running.stop() == 0, "a broker stops cleanly"

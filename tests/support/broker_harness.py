@@ -102,7 +102,7 @@ class TransactionBench:
         for job in wanted:
             self.execute(job)
         for job in jobs:
-            if job not in wanted:  # not yet: as if nobody had taken it
+            if job not in wanted:  # not yet: the job stays in the queue
                 self.broker.flush_dropped(job)
         return [job.log.tp for job in wanted]
 
@@ -115,7 +115,7 @@ class TransactionBench:
         raise AssertionError("there is always something to sync")
 
     def advance(self, ms: int, *, syncing: bool = True) -> None:
-        """Let time pass, and everybody see their deadlines on the way."""
+        """Let time pass, and process each deadline on the way."""
         end_ms = self.clock.monotonic_ms() + ms
         self.broker.maintenance.repair()
         while True:

@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, for tests with real clients."""
+"""A broker in a process of its own, for tests that kill it, send signals or measure memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BrokerProcess:
     port: int = 0
     process: subprocess.Popen[str] | None = None
     log: Path | None = None  # what it says on stderr goes here; else to the test's own
-    doors: tuple[str, ...] = ("--no-grpc", "--no-http")
+    listeners: tuple[str, ...] = ("--no-grpc", "--no-http")
     ready: str = ""
 
     @property
@@ -31,7 +31,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         arguments = [sys.executable, "-m", "strandlog", "serve", str(self.data)]
-        arguments += ["--port", str(self.port), *self.doors]
+        arguments += ["--port", str(self.port), *self.listeners]
         for name, value in self.settings.items():
             arguments += ["--set", f"{name}={value}"]
         with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""An embedded log on a desk: its disk and its clock are in the test's hands."""
+"""An embedded log whose disk and clock a test controls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Desk:
         return self.log
 
     def advance(self, ms: int) -> None:
-        """Let time pass, in steps, and the log do its chores on the way."""
+        """Let time pass in steps; the log runs its maintenance in between."""
         while ms > 0:
             step = min(ms, 1000)
             self.clock.advance(step)

@@ -28,7 +28,7 @@ def http_broker(data: Path, settings: dict[str, str] | None = None) -> Iterator[
 def http_process(data: Path, settings: dict[str, str] | None = None) -> Iterator[BrokerProcess]:
     """The same in a process of its own, which must stop cleanly."""
     running = BrokerProcess(
-        data, {**SETTINGS, **(settings or {})}, doors=("--no-grpc", "--http-port", "0")
+        data, {**SETTINGS, **(settings or {})}, listeners=("--no-grpc", "--http-port", "0")
     )
     running.start()
     try:

@@ -1,8 +1,8 @@
-"""Options for a Java that starts quickly, for tests: they start many, and none lives for long.
+"""Java options for short runs: tests start many Java processes, and each runs for seconds.
 
-Java compiles a program twice, first quickly and then well, and cleans up with several threads. Of
-a Spark that lives for half a minute that is half of the processor time. Without it every test does
-the same, sooner. Benchmarks and the pictures of a real run must not use this.
+By default Java compiles code twice (fast, then optimized) and collects garbage with several
+threads. In a Spark process that runs for half a minute, this takes half of the processor time.
+Benchmarks and screenshots must not use these options.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS
 
 
 def make_java_quick() -> None:
-    """For each Spark that this process or one below it starts, unless the user has said how."""
+    """Set the options for all Spark processes started from here, unless the user has set them."""
     for name in VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)

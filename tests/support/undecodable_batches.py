@@ -1,4 +1,4 @@
-"""Batches whose checksum is right and whose records are not: what a faulty producer sends."""
+"""Batches with a correct checksum and wrong records, as a faulty producer sends them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def raw_batch(
 
 _ONE, _TWO = encode_record(0, 0, b"k", b"one"), encode_record(0, 1, b"k", b"two")
 
-# What the header alone gives away.
+# Detected from the header alone.
 BAD_COUNTS = {
     "the largest count": raw_batch(_ONE, MOST),
     "the largest count, compressed": raw_batch(compress(Codec.ZSTD, _ONE), MOST, Codec.ZSTD),
@@ -49,7 +49,7 @@ BAD_COUNTS = {
     "the smallest count": raw_batch(_ONE, -(2**31)),
 }
 
-# What only the records give away.
+# Detected only by decoding the records.
 BAD_RECORDS = {
     "garbage inside gzip": raw_batch(b"no gzip at all", 1, Codec.GZIP),
     "garbage inside snappy": raw_batch(b"\xff" * 20, 1, Codec.SNAPPY),

@@ -39,7 +39,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         folder / "data",
         {"grpc.request.max.records": str(MAX_RECORDS), "grpc.max.connections": "5"},
         log=folder / "stderr",
-        doors=("--grpc-port", "0", "--no-http"),
+        listeners=("--grpc-port", "0", "--no-http"),
     )
     running.start()
     yield running
@@ -151,7 +151,9 @@ def test_a_message_that_ends_early_is_an_error_and_no_endless_loop(cut: int) -> 
 
 def test_a_client_that_never_reads_makes_room_for_others(tmp_path: Path) -> None:
     settings = {"grpc.queued.max.response.bytes": "4194304", "grpc.stall.timeout.ms": "100"}
-    running = BrokerProcess(tmp_path / "data", settings, doors=("--grpc-port", "0", "--no-http"))
+    running = BrokerProcess(
+        tmp_path / "data", settings, listeners=("--grpc-port", "0", "--no-http")
+    )
     running.start()
     [address] = [word for word in running.ready.split() if word.startswith("grpc=")]
     options = [("grpc.use_local_subchannel_pool", 1)]

@@ -31,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     running = BrokerProcess(
         tmp_path_factory.mktemp("grpc") / "data",
         {"group.initial.rebalance.delay.ms": "0", "message.max.bytes": "200000"},
-        doors=("--grpc-port", "0", "--no-http"),
+        listeners=("--grpc-port", "0", "--no-http"),
     )
     running.start()
     yield running
@@ -302,7 +302,7 @@ def test_a_group_with_members_commits_by_itself(log: Any, broker: BrokerProcess)
 
 def test_a_topic_is_not_deleted_where_that_is_disabled(tmp_path: Path) -> None:
     settings = {"delete.topic.enable": "false"}
-    strict = BrokerProcess(tmp_path / "data", settings, doors=("--grpc-port", "0", "--no-http"))
+    strict = BrokerProcess(tmp_path / "data", settings, listeners=("--grpc-port", "0", "--no-http"))
     strict.start()
     try:
         with grpc.insecure_channel(address_of(strict)) as channel:

@@ -25,7 +25,10 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x
 
 def running_broker(folder: Path, settings: dict[str, str]) -> BrokerProcess:
     broker = BrokerProcess(
-        folder / "data", settings, log=folder / "stderr", doors=("--grpc-port", "0", "--no-http")
+        folder / "data",
+        settings,
+        log=folder / "stderr",
+        listeners=("--grpc-port", "0", "--no-http"),
     )
     broker.start()
     return broker

@@ -1,4 +1,4 @@
-"""What the broker does for all its doors alike."""
+"""What the broker does for all its listeners alike."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerPr
     raw = bytearray(path.read_bytes())
     raw[raw.index(value_of(DAMAGED_OFFSET)) + 7] ^= 4
     path.write_bytes(raw)
-    broker = BrokerProcess(data, doors=HTTP, log=tmp_path / "broker.log")
+    broker = BrokerProcess(data, listeners=HTTP, log=tmp_path / "broker.log")
     broker.start()
     yield broker
     assert broker.stop() == 0, "it stops cleanly"
@@ -105,7 +105,7 @@ def test_the_error_of_a_grpc_stream_names_the_offset_at_which_to_go_on(tmp_path:
                 producer.send("orders", value_of(offset))
     cut, behind = sorted((data / "orders-0").glob("*.log"))[:2]
     cut.write_bytes(cut.read_bytes()[:1000])
-    broker = BrokerProcess(data, doors=("--grpc-port", "0", "--no-http"), log=tmp_path / "log")
+    broker = BrokerProcess(data, listeners=("--grpc-port", "0", "--no-http"), log=tmp_path / "log")
     broker.start()
     [address] = [word[5:] for word in broker.ready.split() if word.startswith("grpc=")]
     with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:

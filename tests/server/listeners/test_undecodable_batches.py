@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     running = BrokerProcess(
         tmp_path_factory.mktemp("poison") / "data",
         {"log.retention.ms": "-1"},
-        doors=("--grpc-port", "0", "--http-port", "0"),
+        listeners=("--grpc-port", "0", "--http-port", "0"),
     )
     running.start()
     yield running

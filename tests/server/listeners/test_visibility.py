@@ -142,7 +142,7 @@ def test_http_shows_what_was_acknowledged_before(tmp_path: Path) -> None:
 
 
 def test_grpc_shows_what_was_acknowledged_before(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", doors=("--grpc-port", "0", "--no-http"))
+    broker = BrokerProcess(tmp_path / "data", listeners=("--grpc-port", "0", "--no-http"))
     broker.start()
     [address] = [word[5:] for word in broker.ready.split() if word.startswith("grpc=")]
     try:

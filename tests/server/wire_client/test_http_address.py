@@ -31,7 +31,9 @@ def test_a_wildcard_host_is_replaced_by_the_address_of_the_connection(
     host: str, reach: str, tmp_path: Path
 ) -> None:
     options = ("--no-grpc", "--host", host.strip("[]"), "--advertise", "far.example:9092")
-    broker = BrokerProcess(tmp_path / "data", {"http.listener": f"http://{host}:0"}, doors=options)
+    broker = BrokerProcess(
+        tmp_path / "data", {"http.listener": f"http://{host}:0"}, listeners=options
+    )
     broker.start()
     try:
         with WireClient(f"{reach}:{broker.port}") as client:

@@ -169,7 +169,7 @@ class Workload:
 
     def _pass(self, ms: int) -> None:
         self.bench.clock.advance(ms)
-        self.bench.core.timers.run_due(self.bench.clock.monotonic_ms())
+        self.bench.broker.timers.run_due(self.bench.clock.monotonic_ms())
 
     def die(self) -> None:
         """A producer dies at any point, and a new process replaces it."""
@@ -187,7 +187,7 @@ class Workload:
             commit.is_acknowledged = True
             self.ledger.version += 1
 
-        self.bench.core.when_group_is_durable(source[0], told)
+        self.bench.when_group_durable(source[0], told)
 
     # -- a producer ----------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Workload:
 
     def _when_written(self, tp: TopicPartition, told: Callable[[object], None]) -> None:
         log = self.bench.log(tp)
-        self.bench.core.durability.when_durable(log, log.log_end_offset, told)
+        self.bench.broker.durability.when_durable(log, log.log_end_offset, told)
 
     def _send_offsets(self, attempt: Attempt, identity: ProducerIdentity) -> Life:
         bench = self.bench
@@ -236,7 +236,7 @@ class Workload:
         bench.transactions.check_append(identity, table)
         commit = self.ledger.commit(source, attempt)
         bench.send_offsets(identity, {source[1]: commit.offset}, source[0])
-        yield from self._durable(partial(bench.core.when_group_is_durable, source[0]))
+        yield from self._durable(partial(bench.when_group_durable, source[0]))
 
     def _end(self, attempt: Attempt, identity: ProducerIdentity, *, commit: bool) -> Life:
         answer = Outcome.COMMITTED if commit else Outcome.ABORTED

@@ -22,7 +22,6 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError, StrandlogError
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState
-from strandlog.server.core import ServerCore
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read
 from strandlog.storage.segment.scan import batches_of_read
@@ -67,8 +66,7 @@ class TransactionBench:
         for topic, partitions in TOPICS.items():
             if is_new:
                 self.broker.create_topic(CONTEXT, topic, partitions).result()
-        self.core = ServerCore(self.broker)
-        self.transactions = self.core.transactions
+        self.transactions = self.broker.transaction_coordinator
         self._sequences: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
 
     def after_kill(self) -> TransactionBench:
@@ -84,16 +82,16 @@ class TransactionBench:
 
     def take(self) -> list[FlushJob]:
         """The syncs that are due, by partition."""
-        return sorted(self.core.durability.take_flushes(), key=lambda job: job.log.tp)
+        return sorted(self.broker.durability.take_flushes(), key=lambda job: job.log.tp)
 
     def execute(self, job: FlushJob) -> None:
         """Do one of them."""
         try:
             job.plan.execute()
         except StorageError as error:
-            self.core.durability.flush_done(job, error)
+            self.broker.durability.flush_done(job, error)
         else:
-            self.core.durability.flush_done(job, None)
+            self.broker.durability.flush_done(job, None)
 
     def sync(self, topic: str = "") -> list[TopicPartition]:
         """Sync what is due, once; of one topic only, if told. Returns what was synced."""
@@ -109,7 +107,7 @@ class TransactionBench:
     def settle(self) -> None:
         """Sync until nothing is due any more."""
         for _ in range(100):
-            if not self.core.durability.is_due():
+            if not self.broker.durability.is_due():
                 return
             self.sync()
         raise AssertionError("there is always something to sync")
@@ -121,12 +119,12 @@ class TransactionBench:
         while True:
             if syncing:
                 self.settle()
-            deadline_ms = self.core.timers.next_deadline_ms()
+            deadline_ms = self.broker.timers.next_deadline_ms()
             if deadline_ms is None or deadline_ms > end_ms:
                 break
             self.clock.advance(max(0, deadline_ms - self.clock.monotonic_ms()))
             self.broker.maintenance.repair()
-            self.core.timers.run_due(self.clock.monotonic_ms())
+            self.broker.timers.run_due(self.clock.monotonic_ms())
         self.clock.advance(end_ms - self.clock.monotonic_ms())
 
     # -- producers -----------------------------------------------------------------------------
@@ -159,7 +157,11 @@ class TransactionBench:
         log = self.log(tp)
         self.broker.appender.append(log, data)
         self._sequences[producer, tp] = sequence + len(texts)
-        self.core.durability.written(log)
+        self.broker.durability.written(log)
+
+    def when_group_durable(self, group: str, on_durable: Callable[[object], None]) -> None:
+        """Call back, with an error or None, when the offsets of a group are on disk."""
+        self.broker.when_groups_durable([group], None).on_done(lambda done: on_durable(done.error))
 
     def offsets_partition(self, group: str = "g") -> TopicPartition:
         return self.broker.offsets_table.log_for(group).tp

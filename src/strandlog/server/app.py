@@ -36,7 +36,6 @@ from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.server import PLAINTEXT
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.server.background import ServerRuntime
-from strandlog.server.core import ServerCore
 from strandlog.server.kafka.api import warm_up
 from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet
@@ -101,19 +100,18 @@ class Server:
         self._loop = asyncio.get_running_loop()
         files = files or DiskFiles(options.settings.dir_mode)
         clock = SystemClock()
-        self._runtime = ServerRuntime(options.settings, clock, self._schedule, self.crash)
+        self.runtime = ServerRuntime(options.settings, clock, self._schedule, self.crash)
         self.broker = Broker(
             options.data,
             files,
             clock,
             uuid.uuid4,
             options.settings,
-            self._runtime,
+            self.runtime,
             keeps_reserve=True,
         )
         self._log_problems()
-        self.core = ServerCore(self.broker, self._runtime)
-        self.kafka = KafkaListener(self.broker, self._runtime, options.listeners[0])
+        self.kafka = KafkaListener(self.broker, self.runtime, options.listeners[0])
         self._pool = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="strandlog-flush")
         self._flush_due = asyncio.Event()
         self._loop_monitor = LoopMonitor(self.broker.metrics)
@@ -129,7 +127,7 @@ class Server:
         """Start listening; returns the ready line."""
         kafka, *others = self._options.listeners
         await self._listeners.open(kafka, lambda _: self.kafka)
-        self._runtime.start()
+        self.runtime.start()
         self._loop.set_exception_handler(self._on_unhandled)
         self._flusher = asyncio.create_task(self._flush_forever(), name="flushing")
         self._flusher.add_done_callback(self._flusher_ended)
@@ -150,7 +148,7 @@ class Server:
         if config.name == "grpc":
             from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - an extra
 
-            return GrpcListener(self.core, config.host, config.port)
+            return GrpcListener(self.broker, config.host, config.port)
         from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - an extra
 
         options = self._options
@@ -163,11 +161,11 @@ class Server:
             str(kafka),
             options.data,
         )
-        return HttpListener(self.core, http, self.crash)
+        return HttpListener(self.broker, self.runtime, http, self.crash)
 
     def warm_up(self) -> None:
         """Load what the first requests need, before they come."""
-        self._runtime.in_thread("loading", _load)
+        self.runtime.in_thread("loading", _load)
         self._listeners.serve()
 
     def _log_problems(self) -> None:
@@ -266,7 +264,7 @@ class Server:
 
     def metrics(self) -> dict[str, Any]:
         """All metrics (`broker/metrics.py`), as they are now."""
-        return self.core.up_to_date_metrics().snapshot()
+        return self.runtime.refresh_metrics(self.broker).snapshot()
 
     def _summary(self) -> str:
         metrics = self.broker.metrics
@@ -291,16 +289,16 @@ class Server:
                 timer.cancel()
         await self._drain()
         self.kafka.close_all()
-        self._runtime.abandon()
-        await self._runtime.settle()
+        self.runtime.abandon()
+        await self.runtime.settle()
         if self._flusher is not None:
             self._flusher.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._flusher
         self._pool.shutdown(wait=True)
         closing = self.broker.log_dir.flushing_for_close()
-        self._runtime.run_in_background("stop", closing, is_long=False)
-        await self._runtime.finish()
+        self.runtime.run_in_background("stop", closing, is_long=False)
+        await self.runtime.finish()
         self._loop_monitor.stop()
         if self._timer is not None:
             self._timer.cancel()
@@ -324,7 +322,7 @@ class Server:
         await stopping
 
     def _has_work(self) -> bool:
-        return self.broker.has_waiting_requests or self._runtime.requested > 0
+        return self.broker.has_waiting_requests or self.runtime.requested > 0
 
 
 async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) -> None:

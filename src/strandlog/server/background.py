@@ -26,7 +26,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Parallel, Step, Work, yield_control
 from strandlog.clock import Clock, stopwatch
 from strandlog.config.tables.broker import BrokerSettings
@@ -134,6 +136,30 @@ class ServerRuntime:
         """Execute work that a request waits for and that decodes large batches."""
         self.requested += 1
         self._spawn(name, self._finish_decoding(name, work))
+
+    async def decode(self, name: str, work: Work[T]) -> T:
+        """The result of work whose blocking steps decode large batches."""
+        result: Deferred[T] = Deferred()
+
+        def run() -> Work[None]:
+            try:
+                value = yield from work
+            except Exception as error:  # noqa: BLE001 - the coroutine that waits gets it
+                result.fail(error)
+            else:
+                result.complete(value)
+
+        self.run_in_decoder(name, run())
+        return await as_future(result)
+
+    def refresh_metrics(self, broker: Broker) -> Metrics:
+        """The broker's metrics, with those that are not counted on the way computed now."""
+        metrics = broker.refresh_metrics()
+        requests, responses = self.request_bytes, self.response_bytes
+        metrics.queued_request_bytes = requests.total
+        metrics.queued_response_bytes = responses.total
+        metrics.connections_stalled_closed = requests.closed + responses.closed
+        return metrics
 
     async def _finish_decoding(self, name: str, work: Work[None]) -> None:
         try:

@@ -312,9 +312,9 @@ def test_a_fetch_returns_no_more_than_there_is_room_for(tmp_path: Path) -> None:
                 topics = [{"topic": "t", "partitions": [part]}]
                 ask = {"replica_id": -1, "min_bytes": 1, "max_bytes": 10**6, "topics": topics}
                 some = wire.ask(1, 11, **ask).responses[0].partitions[0].records
-                server.core.reply_bytes.total = 5000  # as if others did not read
+                server.runtime.response_bytes.total = 5000  # as if others did not read
                 one = wire.ask(1, 11, **ask).responses[0].partitions[0].records
-                server.core.reply_bytes.total = 0
+                server.runtime.response_bytes.total = 0
                 return len(some), len(one)
 
         some, one = await asyncio.to_thread(client)

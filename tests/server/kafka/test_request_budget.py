@@ -73,7 +73,7 @@ def test_an_unfinished_frame_behind_a_slow_request_is_counted(
         with Wire(port) as wire:
             wire.ask(18, 0)
             wire.socket.sendall(unfinished_frame(3 * MEGABYTE, 1000))
-            budget = server.core.request_bytes
+            budget = server.runtime.request_bytes
             eventually(lambda: budget.total > 2 * MEGABYTE, "the bytes are not counted")
         eventually(lambda: budget.total == 0, "they are counted although the client has gone")
 
@@ -99,7 +99,7 @@ def test_tiny_frames_behind_a_long_poll_are_neither_cut_nor_free(
             cut_frames = 0
             tiny = framed(18, 0, b"")
             wire.socket.sendall(long_poll(b"t") + tiny * 8000)
-            budget = server.core.request_bytes
+            budget = server.runtime.request_bytes
             eventually(lambda: budget.total >= 32 * KILOBYTE, "queued frames are not counted")
             assert cut_frames <= 65, "64 in flight and the next one"
 

@@ -243,7 +243,7 @@ def test_the_figures_tell_what_happened(tmp_path: Path) -> None:
         assert taken["fsyncs"] == taken["fsync_seconds"]["count"] == 1
         assert taken["event_loop_delay_seconds"]["count"] > 0
         assert taken["handler_seconds"]["count"] >= 5
-        scene.server.core.fetches.complete_all()
+        scene.server.broker.delayed_fetches.complete_all()
         scene.server.kafka.drain()
         await parked
         assert scene.server.metrics()["requests_in_flight"] == 0

@@ -55,7 +55,6 @@ NOT_YET = {
     "src/strandlog/record/batch.py",
     "src/strandlog/server/__init__.py",
     "src/strandlog/server/app.py",
-    "src/strandlog/server/awaiting.py",
     "src/strandlog/server/grpc/__init__.py",
     "src/strandlog/server/http/__init__.py",
     "src/strandlog/server/http/console/assets.py",

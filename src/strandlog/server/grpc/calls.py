@@ -24,9 +24,9 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc import StatusCode
 
+from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.errors import MalformedMessageError, StrandlogError, shortened
-from strandlog.server.core import ServerCore
 from strandlog.server.grpc.hanging_up import hang_up
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
@@ -71,9 +71,9 @@ def context_of(call: Any) -> RequestContext:
 class Calls:
     """Makes gRPC handlers of methods."""
 
-    def __init__(self, core: ServerCore) -> None:
-        settings = core.broker.settings
-        self._metrics = core.metrics
+    def __init__(self, broker: Broker) -> None:
+        settings = broker.settings
+        self._metrics = broker.metrics
         self._max_bytes = settings.grpc_request_max_bytes
         self._max_streams = max(1, settings.grpc_max_calls * 3 // 4)
         self._streams = 0

@@ -17,10 +17,10 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
+from strandlog.broker.broker import Broker
 from strandlog.config.setting import MAX_INT
 from strandlog.config.tables.server import Address
 from strandlog.protocol.rpc import log_pb2
-from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import Calls
 from strandlog.server.grpc.hanging_up import hang_up_all
 from strandlog.server.grpc.service import LogService
@@ -35,8 +35,8 @@ MAX_MESSAGE_BYTES = 2**31 - 1  # of responses, which are bounded by their conten
 class GrpcListener:
     """Serves one broker over gRPC."""
 
-    def __init__(self, core: ServerCore, host: str, port: int) -> None:
-        settings = core.broker.settings
+    def __init__(self, broker: Broker, host: str, port: int) -> None:
+        settings = broker.settings
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=settings.grpc_max_calls,
             options=[
@@ -58,10 +58,10 @@ class GrpcListener:
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
             ],
         )
-        calls = Calls(core)
+        calls = Calls(broker)
         self._health = Health((SERVICE,))
         for name, handlers in {
-            SERVICE: LogService(core).handlers(calls),
+            SERVICE: LogService(broker).handlers(calls),
             health.SERVICE_NAME: self._health.handlers(calls),
             reflection.SERVICE_NAME: Reflection(service_names(SERVICE), settings).handlers(calls),
         }.items():

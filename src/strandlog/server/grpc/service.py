@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.catalog import Topic
@@ -21,7 +22,6 @@ from strandlog.errors import StrandlogError
 from strandlog.model import Acks, OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.background import as_future
-from strandlog.server.core import ServerCore
 from strandlog.server.grpc.calls import Calls, encoded, small
 from strandlog.server.grpc.consume import messages_of
 from strandlog.server.grpc.produce_request import read_produce
@@ -46,10 +46,10 @@ PARTITIONS_AT_A_TIME = 500  # described before the event loop gets its turn
 class LogService:
     """The gRPC service of one broker."""
 
-    def __init__(self, core: ServerCore) -> None:
-        settings = core.broker.settings
-        self._broker = core.broker
-        self._producer = RecordProducer(core.broker)
+    def __init__(self, broker: Broker) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self._producer = RecordProducer(broker)
         self._threads = asyncio.Semaphore(THREADS)
         self._unread = PeerBudget(
             settings.grpc_queued_max_response_bytes, settings.grpc_stall_timeout_ms / 1000

@@ -24,7 +24,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from strandlog.server.core import ServerCore
+from strandlog.broker.broker import Broker
+from strandlog.server.background import ServerRuntime
 from strandlog.server.http.api.routes import PREFIX, ROUTES
 from strandlog.server.http.connections import Connections
 from strandlog.server.http.console.assets import Console
@@ -73,8 +74,8 @@ def _by_method(endpoints: dict[str, Endpoint]) -> Endpoint:
 class Application:
     """All routes of one broker."""
 
-    def __init__(self, core: ServerCore, options: HttpOptions) -> None:
-        self._state = HttpState(core, options)
+    def __init__(self, broker: Broker, runtime: ServerRuntime, options: HttpOptions) -> None:
+        self._state = HttpState(broker, runtime, options)
         self.bodies = self._state.bodies
         health, exposition = Health(self._state), Exposition(self._state)
         live, console = Live(self._state), Console()
@@ -125,12 +126,12 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """The application in uvicorn."""
 
-    def __init__(self, core: ServerCore, options: HttpOptions) -> None:
+    def __init__(self, broker: Broker, runtime: ServerRuntime, options: HttpOptions) -> None:
         """Imports and builds the application, which takes long: call it in a thread."""
-        self._application = Application(core, options)
-        settings = core.broker.settings
+        self._application = Application(broker, runtime, options)
+        settings = broker.settings
         idle_seconds = settings.http_idle_timeout_ms / 1000
-        connections = Connections(settings.http_max_connections, idle_seconds, core.metrics)
+        connections = Connections(settings.http_max_connections, idle_seconds, broker.metrics)
         self._application.bodies.disconnect = connections.abort
         config = uvicorn.Config(
             self._application.guarded,

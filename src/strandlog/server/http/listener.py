@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from strandlog.broker.broker import Broker
 from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.server import Address
-from strandlog.server.core import ServerCore
+from strandlog.server.background import ServerRuntime
 
 if TYPE_CHECKING:
     from strandlog.server.http.app import HttpServer
@@ -48,14 +49,16 @@ class HttpListener:
 
     def __init__(
         self,
-        core: ServerCore,
+        broker: Broker,
+        runtime: ServerRuntime,
         options: HttpOptions,
         on_crash: Callable[[str, BaseException], None],
     ) -> None:
         for name in NEEDED:
             if find_spec(name) is None:
                 raise ImportError(f"{name} is not installed", name=name)
-        self._core = core
+        self._broker = broker
+        self._runtime = runtime
         self._options = options
         self._on_crash = on_crash
         self._socket: socket.socket | None = None
@@ -88,7 +91,7 @@ class HttpListener:
 
     async def _serve(self) -> None:
         assert self._socket is not None, "it was started"
-        server = await asyncio.to_thread(_load, self._core, self._options)
+        server = await asyncio.to_thread(_load, self._broker, self._runtime, self._options)
         if not self._is_stopping:
             self._server = server
             await server.serve(self._socket)
@@ -107,7 +110,7 @@ class HttpListener:
             self._socket.close()
 
 
-def _load(core: ServerCore, options: HttpOptions) -> HttpServer:
+def _load(broker: Broker, runtime: ServerRuntime, options: HttpOptions) -> HttpServer:
     from strandlog.server.http.app import HttpServer  # noqa: PLC0415 - see above
 
-    return HttpServer(core, options)
+    return HttpServer(broker, runtime, options)

@@ -6,9 +6,9 @@ import asyncio
 from importlib.metadata import version
 from typing import TypeVar
 
+from strandlog.broker.broker import Broker
 from strandlog.broker.metrics import Metrics
-from strandlog.server.awaiting import decoded
-from strandlog.server.core import ServerCore
+from strandlog.server.background import ServerRuntime
 from strandlog.server.http.api.pipelines import PipelineReports
 from strandlog.server.http.body_limit import BodyLimit
 from strandlog.server.http.listener import HttpOptions
@@ -25,16 +25,16 @@ MAX_TAIL_READS = 1  # at the same time: each thread competes with the event loop
 class HttpState:
     """One broker and what its HTTP handlers share."""
 
-    def __init__(self, core: ServerCore, options: HttpOptions) -> None:
-        self._core = core
-        self.broker = core.broker
+    def __init__(self, broker: Broker, runtime: ServerRuntime, options: HttpOptions) -> None:
+        self._runtime = runtime
+        self.broker = broker
         self.options = options
         self.version = version("strandlog")
-        self.producer = RecordProducer(core.broker)
-        self.rates = Rates(core.broker)
-        self.pipelines = PipelineReports(core.clock)
-        self.began_ms = core.clock.now_ms()
-        self.bodies = BodyLimit(core.broker.settings)
+        self.producer = RecordProducer(broker)
+        self.rates = Rates(broker)
+        self.pipelines = PipelineReports(broker.clock)
+        self.began_ms = broker.clock.now_ms()
+        self.bodies = BodyLimit(broker.settings)
         # Each read may hold many megabytes and use a CPU; others wait for their turn.
         self.reads = asyncio.Semaphore(MAX_READS)
         self.tails = asyncio.Semaphore(MAX_TAIL_READS)
@@ -43,8 +43,8 @@ class HttpState:
 
     def metrics(self) -> Metrics:
         """The metrics of the broker, up to date."""
-        return self._core.up_to_date_metrics()
+        return self._runtime.refresh_metrics(self.broker)
 
     async def decode(self, name: str, work: Work[T]) -> T:
         """The result of work whose slow parts decode large batches, in the decoder's thread."""
-        return await decoded(self._core, name, work)
+        return await self._runtime.decode(name, work)

@@ -539,7 +539,7 @@ def delete(bench: TransactionBench, topic: str) -> None:
     logs = bench.broker.catalog.logs(topic)
     bench.broker.delete_topic(CONTEXT, topic).result()
     for log in logs:
-        bench.core.durability.deleted([log])
+        bench.broker.durability.deleted([log])
 
 
 def test_a_topic_is_deleted_in_the_middle_of_a_transaction(bench: TransactionBench) -> None:

@@ -14,7 +14,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext, embedded_context
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_batch
-from strandlog.server.core import ServerCore
+from strandlog.server.background import ServerRuntime
 from strandlog.server.http.health import readiness
 from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.metrics.exposition import take_snapshot
@@ -26,21 +26,24 @@ from strandlog.testing.disk.files import SimulatedFiles
 CONTEXT = embedded_context()
 
 
+def _runtime(broker: Broker) -> ServerRuntime:
+    return ServerRuntime(broker.settings, broker.clock, lambda: None, lambda _name, _error: None)
+
+
 def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works() -> None:
     files = SimulatedFiles()
     broker = Broker("/data", files, FakeClock(), uuid.uuid4)
-    core = ServerCore(broker)
     broker.create_topic(CONTEXT, "t").result()
     batch = bytes(build_batch(0, [b"x"]))
 
     async def run() -> None:
-        state = HttpState(core, HttpOptions("127.0.0.1", 0))
-        core.append(broker.catalog.log("t", 0), batch)
+        state = HttpState(broker, _runtime(broker), HttpOptions("127.0.0.1", 0))
+        broker.appender.append(broker.catalog.log("t", 0), batch)
         assert (await readiness(state)).is_ready
         for operation in ("append", "overwrite", "create"):
             files.fail_on(operation, count=100, error=errno.EIO)
         with pytest.raises(StorageError):
-            core.append(broker.catalog.log("t", 0), batch)
+            broker.appender.append(broker.catalog.log("t", 0), batch)
         found = await readiness(state)
         assert not found.is_ready
         assert "Input/output error" in found.reasons[0]
@@ -53,11 +56,10 @@ def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works
 
 def test_a_data_folder_that_was_removed_is_a_reason_and_metrics_go_on(tmp_path: Path) -> None:
     broker = Broker(str(tmp_path / "data"), DiskFiles(), FakeClock(), uuid.uuid4)
-    core = ServerCore(broker)
     shutil.rmtree(tmp_path / "data")
 
     async def run() -> None:
-        state = HttpState(core, HttpOptions("127.0.0.1", 0))
+        state = HttpState(broker, _runtime(broker), HttpOptions("127.0.0.1", 0))
         found = await readiness(state)
         assert not found.is_ready
         assert "No such file or directory" in found.reasons[0]
@@ -69,13 +71,12 @@ def test_a_data_folder_that_was_removed_is_a_reason_and_metrics_go_on(tmp_path: 
 def test_an_append_that_works_makes_it_ready_again() -> None:
     files = SimulatedFiles()
     broker = Broker("/data", files, FakeClock(), uuid.uuid4)
-    core = ServerCore(broker)
     broker.create_topic(CONTEXT, "t").result()
     batch = bytes(build_batch(0, [b"x"]))
-    core.append(broker.catalog.log("t", 0), batch)
+    broker.appender.append(broker.catalog.log("t", 0), batch)
     files.fail_next("append")
     with pytest.raises(StorageError):
-        core.append(broker.catalog.log("t", 0), batch)
-    assert core.write_failure is not None
-    core.append(broker.catalog.log("t", 0), batch)
-    assert core.write_failure is None
+        broker.appender.append(broker.catalog.log("t", 0), batch)
+    assert broker.write_failure is not None
+    broker.appender.append(broker.catalog.log("t", 0), batch)
+    assert broker.write_failure is None

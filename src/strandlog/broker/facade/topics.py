@@ -7,7 +7,7 @@ order of the requests (`Runtime.run_in_order`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from strandlog.broker.context import RequestContext
@@ -16,9 +16,9 @@ from strandlog.broker.runtime import Runtime
 from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
-from strandlog.broker.topics.topic import Topic, check_topic_name, forbid_internal
+from strandlog.broker.topics.topic import PartitionState, Topic, check_topic_name, forbid_internal
 from strandlog.broker.visibility import Visibility
-from strandlog.errors import StorageError, StrandlogError
+from strandlog.errors import StrandlogError
 from strandlog.model import TopicPartition, TopicRef
 from strandlog.storage.cleaning.compaction import CompactionReport
 from strandlog.storage.partition.log import PartitionLog
@@ -26,22 +26,6 @@ from strandlog.storage.partition.producer_state import ProducerEntry
 from strandlog.storage.work import Work
 
 T = TypeVar("T")
-
-
-class PartitionState(NamedTuple):
-    """What there is to know about one partition."""
-
-    topic: str
-    partition: int
-    start_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    end_offset: int
-    size_bytes: int
-    segments: int
-    failure: StorageError | None
-    active_base_offset: int  # of the segment that is written to
-    active_size_bytes: int
 
 
 def _state_of(log: PartitionLog) -> PartitionState:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
-from strandlog.errors import InvalidPartitionsError, InvalidTopicError
+from strandlog.errors import InvalidPartitionsError, InvalidTopicError, StorageError
+from strandlog.storage.folder.identity import uuid_of
 
 MAX_TOPIC_NAME_LENGTH = 249  # with a partition number and a suffix it still fits a file name
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -32,6 +34,11 @@ class Topic:
     is_deleting: bool = False
 
     @property
+    def uuid(self) -> UUID:
+        """The topic id as Kafka's protocol has it."""
+        return uuid_of(self.topic_id)
+
+    @property
     def is_internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
 
@@ -46,6 +53,22 @@ class Topic:
         if self.is_deleting:
             document["deleting"] = True
         return document
+
+
+class PartitionState(NamedTuple):
+    """What there is to know about one partition."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    end_offset: int
+    size_bytes: int
+    segments: int
+    failure: StorageError | None
+    active_base_offset: int  # of the segment that is written to
+    active_size_bytes: int
 
 
 def topic_from_document(

@@ -16,7 +16,7 @@ import grpc
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.topics.catalog import Topic
+from strandlog.broker.topics.topic import Topic
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import StrandlogError
 from strandlog.model import Acks, OffsetAndMetadata, TopicPartition

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.metrics import Metrics
+from strandlog.broker.runtime import Work
 from strandlog.server.background import ServerRuntime
 from strandlog.server.http.api.pipelines import PipelineReports
 from strandlog.server.http.body_limit import BodyLimit
 from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.metrics.rates import Rates
 from strandlog.server.record_io import RecordProducer
-from strandlog.storage.work import Work
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.runtime import Work
 from strandlog.clock import stopwatch
 from strandlog.config.setting import Value
 from strandlog.config.tables.server import Address
@@ -25,7 +26,6 @@ from strandlog.server.background import ServerRuntime
 from strandlog.server.kafka.connection import Connection, PendingReply
 from strandlog.server.kafka.handlers import KAFKA_APIS, SUPPORTED_VERSIONS
 from strandlog.server.kafka.request import Request
-from strandlog.storage.work import Work
 
 logger = logging.getLogger(__name__)
 

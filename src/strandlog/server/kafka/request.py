@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.config.setting import Value
 from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.decoder import ANY_NUMBER, decode_request, decode_request_steps
 from strandlog.protocol.kafka.encoder import encode_response_steps, response_encoder
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
 from strandlog.server.kafka.connection import Buffer, Connection, PendingReply
-from strandlog.storage.work import Work, yield_control
 
 if TYPE_CHECKING:
     from strandlog.server.kafka.dispatch import Dispatcher

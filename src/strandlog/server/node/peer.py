@@ -32,10 +32,9 @@ from typing import Any
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.facade.topics import PartitionState
 from strandlog.broker.fetch import FetchPartition, FetchRequest
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.topics.topic import INTERNAL_TOPICS, check_topic_name
+from strandlog.broker.topics.topic import INTERNAL_TOPICS, PartitionState, check_topic_name
 from strandlog.errors import InvalidTopicError, OffsetOutOfRangeError, StrandlogError
 from strandlog.model import (
     Acks,

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from strandlog.broker.context import RequestContext
-from strandlog.broker.facade.topics import PartitionState
 from strandlog.broker.groups.requests import CommitRequest, MemberDescription
 from strandlog.broker.lookups import NOT_FOUND
+from strandlog.broker.topics.topic import PartitionState
 from strandlog.errors import (
     DataError,
     GroupNotEmptyError,

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from strandlog.broker.context import RequestContext
-from strandlog.broker.facade.topics import PartitionState
-from strandlog.broker.topics.catalog import Topic
+from strandlog.broker.topics.topic import PartitionState, Topic
 from strandlog.config.setting import Setting
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS

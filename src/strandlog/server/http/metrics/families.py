@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from strandlog.broker.broker import SegmentCacheUse
-from strandlog.broker.facade.topics import PartitionState
+from strandlog.broker.topics.topic import PartitionState
 from strandlog.server.http.metrics.snapshot import GroupOffset, GroupSnapshot
 
 NODE_ID = 0

@@ -19,7 +19,7 @@ import msgspec
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
-from strandlog.broker.facade.topics import PartitionState
+from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
 from strandlog.errors import TopicNotFoundError
 from strandlog.server.http.metrics.snapshot import partition_snapshots

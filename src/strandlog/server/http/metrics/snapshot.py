@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
-from strandlog.broker.facade.topics import PartitionState
+from strandlog.broker.topics.topic import PartitionState
 from strandlog.errors import GroupNotFoundError, TopicNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from strandlog.broker.context import RequestContext
-from strandlog.broker.facade.topics import PartitionState
+from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import Record, TopicPartition

@@ -15,7 +15,8 @@ import re
 from typing import Any, Literal
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.facade.topics import PartitionState
+from strandlog.broker.runtime import Work, yield_control
+from strandlog.broker.topics.topic import PartitionState
 from strandlog.errors import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
@@ -39,7 +40,6 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.handlers.metadata import ALL_OPERATIONS_ON_CLUSTER, NOT_ASKED_FOR
 from strandlog.server.kafka.request import Request, asked_once
-from strandlog.storage.work import Work, yield_control
 
 logger = logging.getLogger(__name__)
 COORDINATOR_GROUP, COORDINATOR_TRANSACTION = 0, 1

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.dynamic_settings import DynamicSettings
 from strandlog.broker.topics.dynamic_settings import Layer as DynamicLayer
 from strandlog.broker.topics.topic import Topic
@@ -54,7 +55,6 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.request import MAX_SETTINGS, Request
-from strandlog.storage.work import Work, yield_control
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32
 SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5

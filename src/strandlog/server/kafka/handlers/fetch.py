@@ -18,6 +18,7 @@ from strandlog.broker.fetch import (
     FetchRequest,
     FetchResult,
 )
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.errors import (
     StrandlogError,
     TopicNotFoundError,
@@ -37,7 +38,6 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.request import Request, breathing
-from strandlog.storage.work import Work, yield_control
 
 # A Fetch is answered after this time at the latest: a client that hung up while its connection was
 # not read is noticed when it is written to. A consumer asks again.

@@ -14,6 +14,7 @@ from uuid import UUID
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.errors import (
     GroupMetadataTooLargeError,
     StrandlogError,
@@ -22,8 +23,6 @@ from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import DELETE, DESCRIBE, GROUP, READ, TOPIC, kafka_api
 from strandlog.server.kafka.request import Request
-from strandlog.storage.folder.identity import uuid_of
-from strandlog.storage.work import Work, yield_control
 
 MANY_GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
@@ -189,7 +188,7 @@ def _all_offsets(broker: Broker, request: Request, found: Found) -> list[dict[st
     return [
         {
             "name": name,
-            "topic_id": uuid_of(broker.topic(context, name).topic_id) if by_id else None,
+            "topic_id": broker.topic(context, name).uuid if by_id else None,
             "partitions": partitions,
         }
         for name, partitions in rows.items()

@@ -14,6 +14,7 @@ from strandlog.broker.groups.requests import (
     SyncRequest,
     SyncResult,
 )
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.errors import (
     GroupMetadataTooLargeError,
     GroupNotFoundError,
@@ -23,7 +24,6 @@ from strandlog.errors import (
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import CLUSTER, DELETE, DESCRIBE, GROUP, READ, kafka_api
 from strandlog.server.kafka.request import Request
-from strandlog.storage.work import Work, yield_control
 
 MEMBER_ID_FIRST_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9

@@ -20,12 +20,12 @@ from typing import Any
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.errors import InvalidRequestError, StrandlogError, UnsupportedVersionError
 from strandlog.model import IsolationLevel
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC, kafka_api
 from strandlog.server.kafka.request import Asked, Request, answered, asked_once
-from strandlog.storage.work import Work, yield_control
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, Topic
 from strandlog.errors import InvalidRequestError, LeaderNotAvailableError, StrandlogError
 from strandlog.protocol.kafka import api
@@ -26,8 +27,6 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.request import Request
-from strandlog.storage.folder.identity import uuid_of
-from strandlog.storage.work import Work, yield_control
 
 # Bit masks of Kafka's operations: without an authorizer a client may do everything.
 ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
@@ -148,7 +147,7 @@ def _topic(topic: Topic, version: int) -> dict[str, Any]:
     return {
         "error_code": 0,
         "name": topic.name,
-        "topic_id": uuid_of(topic.topic_id),
+        "topic_id": topic.uuid,
         "is_internal": topic.is_internal,
         "partitions": _encoded_partitions(version, topic.partitions),
         "topic_authorized_operations": NOT_ASKED_FOR,
@@ -224,7 +223,7 @@ def describe_topic_partitions(broker: Broker, request: Request) -> Work[None]:
 def _page_of(topic: Topic, first: int, end: int) -> dict[str, Any]:
     return {
         "name": topic.name,
-        "topic_id": uuid_of(topic.topic_id),
+        "topic_id": topic.uuid,
         "is_internal": topic.is_internal,
         "topic_authorized_operations": ALL_OPERATIONS_ON_TOPIC,
         "partitions": [

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult
+from strandlog.broker.runtime import Work
 from strandlog.errors import (
     InvalidRecordError,
     StrandlogError,
@@ -33,7 +34,6 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.request import Request, breathing
-from strandlog.storage.work import Work
 
 FEW_PARTITIONS = 16  # of a Produce request: answered without a pause
 

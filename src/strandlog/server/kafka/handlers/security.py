@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandlog.broker.broker import Broker
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.errors import ResourceNotFoundError, SecurityDisabledError, StrandlogError
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import (
@@ -26,7 +27,6 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.request import Request
-from strandlog.storage.work import Work, yield_control
 
 NO_ACLS = SecurityDisabledError("this broker has no authorizer: every client may do everything")
 NO_USERS = SecurityDisabledError("this broker has no users: its listener does not authenticate")

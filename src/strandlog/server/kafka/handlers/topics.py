@@ -18,6 +18,7 @@ from uuid import UUID
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import Topic, check_partition_count, forbid_internal
 from strandlog.errors import (
     InvalidPartitionsError,
@@ -45,8 +46,6 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.request import MAX_SETTINGS, Request, asked_once
-from strandlog.storage.folder.identity import uuid_of
-from strandlog.storage.work import Work, yield_control
 
 BROKER_DEFAULT = -1
 SETTINGS_FROM = 5  # CreateTopics responds with the settings of the topic
@@ -156,7 +155,7 @@ def _create(broker: Broker, request: Request, wanted: Any, validate_only: bool) 
 
 def _created(broker: Broker, version: int, topic: Topic) -> Row:
     return {
-        "topic_id": uuid_of(topic.topic_id) if topic.topic_id else None,
+        "topic_id": topic.uuid if topic.topic_id else None,
         "error_code": 0,
         "error_message": None,
         "num_partitions": topic.partitions,
@@ -300,7 +299,7 @@ def _delete(
     )
     if times[topic.name] > 1:
         raise InvalidRequestError(f"topic {topic.name!r} is named {times[topic.name]} times")
-    row: Row = {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}
+    row: Row = {"name": topic.name, "topic_id": topic.uuid}
     result = broker.delete_topic(request.context, topic.name)
     return Change(row, result, lambda _: {"error_code": 0})
 

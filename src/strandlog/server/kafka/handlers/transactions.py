@@ -14,6 +14,7 @@ from typing import Any
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.transactions.transaction import Transaction
 from strandlog.errors import (
     ProducerFencedError,
@@ -38,7 +39,6 @@ from strandlog.server.kafka.api import (
 from strandlog.server.kafka.handlers.group_offsets import pieces
 from strandlog.server.kafka.request import Request, asked_once
 from strandlog.storage.partition.producer_state import ProducerEntry
-from strandlog.storage.work import Work, yield_control
 
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47

@@ -1,26 +1,25 @@
-"""Reads records, alone or as a member of a group.
+"""The consumer of embedded and read-only logs: positions, polling, committing.
 
-All partitions that a consumer has are read merged: in order within a partition, in no particular
-order between them, each getting its turn first. Without a group it has all partitions of its topics
-(or those of `assign`) and commits nothing. With a group it has its share, begins where the group
-committed, and may commit.
+Records of all assigned partitions are merged: ordered within a partition, unordered between
+partitions, which take turns. Without a group the consumer reads all partitions of its topics (or
+those of `assign`) and commits nothing. With a group it reads its assigned partitions, starts at the
+committed offsets, and may commit.
 
     position    the offset of the next record that poll returns
-    committed   the offset where the group goes on after a restart
+    committed   the offset at which the group continues after a restart
 
-With auto_commit, a poll commits what the polls before it returned, and so does close: a record
-counts as done when the program comes back for more. Iteration commits every 500 records, every five
-seconds, when it reaches the end, and before a rebalance. A `with` block that ends with an error
-does not commit the records that the last poll returned, or the record at which the iteration
-stopped: they were not done.
+With auto_commit, a poll commits the records of earlier polls, and so does close: a record counts as
+processed when the program asks for more. Iteration commits every 500 records, every five seconds,
+when it reaches the end, and before a rebalance. A `with` block that ends with an error does not
+commit the records of the last poll, or the record at which the iteration stopped.
 
-Partitions that a topic gets later are read, too: by the members of a group after the rebalance that
-they cause, by a consumer without a group when it next finds nothing else.
+Partitions that are added to a topic are read too: by group members after the rebalance that they
+cause, by a consumer without a group when it next finds no records.
 
 A batch that cannot be read (damaged on disk, or undecodable as its producer sent it) raises
 `CorruptSegmentError` or `UndecodableBatchError` from every poll until the program seeks to the
-error's `resume_offset`. With `on_unreadable="skip"` the consumer does that by itself; it logs a
-warning and adds the range of offsets to `skipped`.
+error's `resume_offset`. With `on_unreadable="skip"` the consumer does that itself, logs a warning
+and adds the range of offsets to `skipped`.
 """
 
 from __future__ import annotations
@@ -69,18 +68,18 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, Record, SkippedOffsets, TopicPartition
 from strandlog.record.arrow.columns import are_available
 
-RESETS_PER_POLL = 3  # of one partition whose start runs away; the next poll tries again
-SKIPS_PER_POLL = 100  # unreadable batches of one partition; the next poll goes on behind them
+RESETS_PER_POLL = 3  # per partition whose log start offset moves; the next poll retries
+SKIPS_PER_POLL = 100  # unreadable batches per partition; the next poll continues after them
 SKIPS_REMEMBERED = 1000
 ITERATION_COMMIT_RECORDS = 500  # as many as one poll returns by default
 ITERATION_COMMIT_MS = 5_000  # Kafka's auto.commit.interval.ms
-WAKE_UP_MS = 100  # a waiting poll looks at group and chores at least this often
+WAKE_UP_MS = 100  # a waiting poll runs heartbeats and maintenance at least this often
 
 logger = logging.getLogger(__name__)
 
 
 class Consumer(Closable):
-    """Made by `Log.consumer`. Belongs to one thread at a time; several may run side by side."""
+    """Made by `Log.consumer`. One thread at a time may use a consumer."""
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class Consumer(Closable):
             try:
                 self._membership.step()
             except BaseException:
-                self._leave()  # nobody would ever poll for this member
+                self._leave()  # this member would never be polled
                 raise
         else:
             self._simple_group = group
@@ -157,12 +156,12 @@ class Consumer(Closable):
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this consumer has now."""
+        """The partitions that are assigned to this consumer."""
         with self._log.condition:
             return sorted(self._cursors)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions from now on, without taking turns with a group."""
+        """Read exactly these partitions, without assignment by a group."""
         with self._guard:
             wanted = [TopicPartition(*pair) for pair in partitions]
             for tp in wanted:
@@ -175,7 +174,7 @@ class Consumer(Closable):
             self._take_over(wanted)
 
     def _take_over(self, assignment: list[TopicPartition]) -> None:
-        """A new set of partitions: keep the place in those that stay."""
+        """Replace the assignment; keeps the positions of partitions that stay."""
         kept = {tp: cursor for tp, cursor in self._cursors.items() if tp in assignment}
         self._cursors = kept
         self._committed = {tp: at for tp, at in self._committed.items() if tp in kept}
@@ -184,7 +183,7 @@ class Consumer(Closable):
                 kept[tp] = Cursor(tp, self._first_position(tp))
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: one that is made anew under its name is another one."""
+        """Drop the cursors of a deleted topic; a later topic with its name is another one."""
         self._take_over([tp for tp in self._cursors if tp.topic != topic])
 
     def _first_position(self, tp: TopicPartition) -> int:
@@ -197,7 +196,7 @@ class Consumer(Closable):
         elif self.group is None and self._reset == "none":
             return start
         if self._reset == "none":
-            return NO_POSITION if committed is None else committed  # the next poll complains
+            return NO_POSITION if committed is None else committed  # the next poll raises the error
         return start if self._reset == "earliest" else end
 
     def _reset_position(self, tp: TopicPartition, offset: int) -> int:
@@ -208,9 +207,10 @@ class Consumer(Closable):
 
     def _lost(self, tp: TopicPartition, offset: int, start: int, end: int) -> OffsetOutOfRangeError:
         error = OffsetOutOfRangeError(*tp, offset, start, end)
-        text = error.args[0] if offset >= 0 else f"group {self.group!r} never committed in {tp}"
+        missing = f"group {self.group!r} has no committed offset for {tp}"
+        text = error.args[0] if offset >= 0 else missing
         error.args = (
-            f"{text}, and auto_offset_reset is 'none': seek to an offset of [{start}, {end}] first",
+            f"{text}, and auto_offset_reset is 'none': seek to an offset in [{start}, {end}] first",
         )
         return error
 
@@ -228,7 +228,7 @@ class Consumer(Closable):
     def _read(
         self, max_records: int, timeout_ms: int, decode: Decode, *, is_iteration: bool = False
     ) -> Any:
-        """The same, decoded in one way or the other; an empty list if there are none."""
+        """Like poll, decoded by `decode`; an empty list if there are no records."""
         if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
         began_at: list[tuple[Cursor, int]] = []
@@ -244,7 +244,7 @@ class Consumer(Closable):
         except BaseException:
             with self._guard:
                 for cursor, position in reversed(began_at):
-                    cursor.seek(position)  # an interrupted poll has handed out nothing
+                    cursor.seek(position)  # an interrupted poll has returned nothing
             raise
 
     def _poll(
@@ -273,19 +273,19 @@ class Consumer(Closable):
                 raise ClosedError("consumer")
 
     def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
-        """Like poll, as an Arrow table (see arrow.py)."""
-        schema()  # without pyarrow this fails, before the records are taken
+        """Like poll, but returns an Arrow table (see arrow/table.py)."""
+        schema()  # fails without pyarrow, before records are taken
         if not are_available():
             return table_of(self.poll(max_records, timeout_ms))
         rows = self._read(max_records, timeout_ms, decode_rows)
         return rows.table() if rows else table_of([])
 
     def _is_member(self) -> bool:
-        """Whether what this consumer has is really its own; without a group it always is."""
+        """Whether the assignment is valid; always true without a group."""
         return self._membership is None or self._membership.is_member
 
     def _find_new_partitions(self) -> bool:
-        """Take in what the topics got since; whatever is in there came after this consumer."""
+        """Add partitions that were created later; they are read from their start."""
         if self.group is not None:
             return False
         found = False
@@ -299,7 +299,7 @@ class Consumer(Closable):
         return found
 
     def _take(self, max_records: int, began_at: list[tuple[Cursor, int]], decode: Decode) -> Any:
-        """Records of all partitions in turn; notes where each stood before."""
+        """Records of all partitions in turn; remembers the positions before them."""
         cursors = list(self._cursors.values())
         if not cursors:
             return []
@@ -317,7 +317,7 @@ class Consumer(Closable):
                 continue
             except StrandlogError:
                 if records:
-                    return records  # the error comes when it is this partition's turn
+                    return records  # raised when it is this partition's turn
                 raise
             records = records + found if records else found
         return records
@@ -328,8 +328,8 @@ class Consumer(Closable):
             try:
                 return cursor.take(self._source, count, decode)
             except OffsetOutOfRangeError as error:
-                # Retention or deletion was quicker than this consumer; beside a busy owner it may
-                # be so again.
+                # Retention or deletion moved the log start offset; with a busy writer it may
+                # move again.
                 cursor.seek(self._reset_position(cursor.tp, error.offset))
                 resets += 1
             except (CorruptSegmentError, UndecodableBatchError) as error:
@@ -340,7 +340,7 @@ class Consumer(Closable):
         return []
 
     def _skip(self, cursor: Cursor, error: CorruptSegmentError | UndecodableBatchError) -> None:
-        """Move behind what cannot be read, and say so; raise when nobody knows where it ends."""
+        """Seek past an unreadable batch and log it; raises if its end is unknown."""
         resume_offset = error.resume_offset
         if resume_offset is None or resume_offset <= cursor.position:
             raise error
@@ -357,7 +357,7 @@ class Consumer(Closable):
 
     @property
     def skipped(self) -> list[SkippedOffsets]:
-        """What `on_unreadable="skip"` has left out so far, the last thousand."""
+        """The last thousand ranges that `on_unreadable="skip"` skipped."""
         return list(self._skipped)
 
     def __iter__(self) -> Self:
@@ -384,7 +384,7 @@ class Consumer(Closable):
             return cursor.position
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read on from an offset; `OffsetOutOfRangeError` gives the range when there is none."""
+        """Continue at an offset; raises `OffsetOutOfRangeError` with the valid range."""
         with self._guard:
             cursor = self._cursor(topic, partition)
             start, end = self._source.offset_range(cursor.tp)
@@ -393,14 +393,14 @@ class Consumer(Closable):
             cursor.seek(offset)
 
     def seek_all(self, offset: int) -> None:
-        """Read all partitions on from an offset, or from the nearest one that each has."""
+        """Continue all partitions at an offset, or at the nearest valid one."""
         with self._guard:
             for cursor in self._cursors.values():
                 start, end = self._source.offset_range(cursor.tp)
                 cursor.seek(min(max(offset, start), end))
 
     def seek_to_time(self, timestamp_ms: int) -> None:
-        """Read all partitions on from the first record at or after a time."""
+        """Continue all partitions at the first record at or after a time."""
         with self._guard:
             self._log.make_visible(list(self._cursors))
             for cursor in self._cursors.values():
@@ -413,20 +413,18 @@ class Consumer(Closable):
         cursor = self._cursors.get(tp)
         if cursor is None:
             self._source.offset_range(tp)
-            raise NotOwnerError(f"this consumer does not have {tp}; see its assignment")
+            raise NotOwnerError(f"{tp} is not assigned to this consumer; see its assignment")
         return cursor
 
     # -- committing ----------------------------------------------------------------------------
 
     def commit(self) -> dict[TopicPartition, int]:
-        """Keep the positions for the group, on disk; returns what changed."""
+        """Commit the positions for the group, durably; returns the changed offsets."""
         with self._guard:
             if self.group is None:
-                raise InvalidGroupError(
-                    None, "this consumer has no group to commit for; give it one"
-                )
+                raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
             if self._membership is not None and not self._membership.is_member:
-                self._membership.step()  # the group may have come together anew meanwhile
+                self._membership.step()  # the group may have rebalanced meanwhile
             return self._commit_consumed()
 
     def _commit_consumed(self) -> dict[TopicPartition, int]:
@@ -440,7 +438,7 @@ class Consumer(Closable):
             return {}
         offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
         for tp in changed:
-            self._committed.pop(tp, None)  # until it is known how this ends
+            self._committed.pop(tp, None)  # until the commit has succeeded
         if self._membership is not None:
             self._membership.commit(offsets)
         else:
@@ -452,12 +450,12 @@ class Consumer(Closable):
         return changed
 
     def _commit_if_member(self) -> None:
-        # When the group went on without us, the new owner reads these records again.
+        # If the group rebalanced without this member, the new owner reads these records again.
         with contextlib.suppress(GroupError):
             self._commit_consumed()
 
     def _commits_later(self) -> bool:
-        """Whether this is an iteration that need not commit yet: each commit costs an fsync."""
+        """Whether an iteration can postpone its commit, which costs an fsync."""
         if self._in_hand is None:
             return False
         now_ms = self._log.clock.monotonic_ms()
@@ -473,7 +471,7 @@ class Consumer(Closable):
             self._commit_if_member()
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """Where the group goes on in a partition; None when it never committed there."""
+        """The committed offset of a partition; None if there is none."""
         with self._guard:
             tp = TopicPartition(topic, partition)
             self._source.offset_range(tp)
@@ -500,9 +498,9 @@ class Consumer(Closable):
                 if self._auto_commit and not self._log.is_closed:
                     self._commit_if_member()
             finally:
-                self._let_go()
+                self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._is_closed = True
         if self._log.is_closed:
             return
@@ -526,4 +524,4 @@ class Consumer(Closable):
                         cursor.seek(position)  # the record at which the program stopped
                     self._commit_if_member()
         finally:
-            self._let_go()
+            self._release()

@@ -1,14 +1,15 @@
-"""Where a consumer stands in one partition, and what it has read ahead.
+"""A consumer's position in one partition, and the records it has read ahead.
 
     position     the offset of the next record that the program gets; NO_POSITION while there is
-                 none to begin with (nothing committed, and no rule where to begin instead)
-    settled at   where it began or last committed: at the same place nothing is under way
+                 none (no committed offset, and auto_offset_reset is "none")
+    settled at   the position at the start or after the last commit; equal to `position` if there is
+                 nothing to commit
 
-What is read ahead is as it was asked for last, records or columns; who asks for the other kind
-makes it read again from the position.
+Records are read ahead in the form requested last, as records or as columns. A request for the other
+form reads again from the position.
 
-Nothing that was taken is lost to an error: a read that fails behind records that are there already
-ends in front of it, and the next one begins with it.
+An error loses no records: a read that fails after some records returns those, and the next read
+starts at the failure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NO_POSITION = -1
 
 
 class Cursor:
-    """A place in one partition."""
+    """The position in one partition."""
 
     __slots__ = ("_ahead", "_ahead_end", "_decode", "_taken", "position", "settled_at", "tp")
 
@@ -38,7 +39,7 @@ class Cursor:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was handed out is committed."""
+        """Whether all returned records are committed."""
         return self.position == self.settled_at
 
     def seek(self, offset: int) -> None:
@@ -46,9 +47,9 @@ class Cursor:
         self._ahead, self._taken = [], 0
 
     def take(self, source: RecordSource, count: int, decode: Decode) -> Any:
-        """Up to `count` records from the position on; the position follows.
+        """Return up to `count` records from the position, and advance it.
 
-        They come as `decode` makes them, or in an empty list when there are none.
+        The result has the type that `decode` returns, or is an empty list.
         """
         if self._decode is not decode:
             self._decode = decode
@@ -68,7 +69,7 @@ class Cursor:
         return records
 
     def _fetch(self, source: RecordSource, decode: Decode, has_records: bool) -> bool:
-        """Read ahead; False when there is nothing to be had yet."""
+        """Read ahead; False if there are no records yet."""
         while True:
             try:
                 fetched = source.fetch(self.tp, self._ahead_end, decode)
@@ -82,4 +83,4 @@ class Cursor:
             self._ahead_end = fetched.next_offset
             if fetched.records:
                 return True
-            self.position = self._ahead_end  # a gap, or records that are not for readers
+            self.position = self._ahead_end  # a gap, or control records

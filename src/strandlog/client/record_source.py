@@ -1,7 +1,7 @@
-"""What a consumer needs of a log, and nothing else.
+"""What a consumer needs from a log.
 
-So the same consumer reads a folder that this process owns, and one that another process owns.
-`RecordSource` gives records; `ConsumerHost` is the log around it: its lock, its clock, its groups.
+The same `Consumer` reads a folder that this process owns and one that another process owns.
+`RecordSource` supplies records; `ConsumerHost` is the log around it: lock, clock and groups.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FETCH_BYTES = 1024 * 1024
 class Fetched(NamedTuple):
     """Decoded records, and the offset after them (gaps included)."""
 
-    records: Any  # list[Record], or the same as columns: arrow_rows.ArrowRows
+    records: Any  # list[Record], or arrow.rows.ArrowRows
     next_offset: int
 
 
@@ -34,26 +34,26 @@ Decode = Callable[[Buffer, TopicPartition, int, int, str, int], Fetched]
 
 
 class RecordSource(Protocol):
-    """What a consumer needs of a log."""
+    """Supplies records and offsets of partitions."""
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; `TopicNotFoundError` when there is none."""
+        """Number of partitions of a topic; raises `TopicNotFoundError`."""
 
     def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
-        """(log start offset, offset after the last record)."""
+        """(log start offset, end offset)."""
 
     def readable_end(self, tp: TopicPartition) -> int:
-        """The offset after the last record that can be read now; less while a disk is refusing."""
+        """End of what can be read now; lower than the end offset while the disk fails."""
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
-        """Some records from an offset on, decoded; none when the end is reached."""
+        """Decoded records from an offset; none at the end."""
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time."""
 
 
 class GroupSubscription(NamedTuple):
-    """What a consumer wants of a group, and what it must be told and asked."""
+    """A consumer's request to join a group, and its callbacks."""
 
     group: str
     topics: list[str]
@@ -75,25 +75,25 @@ class ConsumerHost(Protocol):
     def source(self) -> RecordSource: ...
 
     def tick(self) -> int:
-        """Do the chores that are due."""
+        """Run maintenance that is due."""
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let a reader see all that is written, as far as possible."""
+        """Make written records visible to readers, as far as possible."""
 
     def wait(self, timeout_ms: int) -> None:
-        """Let go of the lock until something was appended, or for so long."""
+        """Release the lock until records are appended or the time is over."""
 
     def join_group(self, wish: GroupSubscription) -> Membership:
-        """Become a member of a group."""
+        """Join a group."""
 
     def leave_group(self, membership: Membership) -> None:
-        """Hand the partitions back."""
+        """Leave the group."""
 
     def committed_offset(self, group: str, tp: TopicPartition) -> int | None:
-        """Where a group goes on in a partition."""
+        """The committed offset of a partition."""
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the positions of a group that has no members."""
+        """Commit offsets of a group without members."""
 
 
 def decode_records(
@@ -104,10 +104,10 @@ def decode_records(
     path: str,
     limit_bytes: int,
 ) -> Fetched:
-    """The records of the batches in `data` from `offset` up to `end_offset`.
+    """Decode the records of the batches in `data` from `offset` to `end_offset`.
 
-    A batch that cannot be read hides only itself: the records before it are returned, and a read
-    that begins with it raises `CorruptSegmentError` or `UndecodableBatchError`.
+    Before an unreadable batch it returns the records so far; a read that starts at that batch
+    raises `CorruptSegmentError` or `UndecodableBatchError`.
     """
     records: list[Record] = []
     next_offset = offset

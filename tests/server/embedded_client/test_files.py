@@ -237,14 +237,14 @@ def test_a_guest_of_a_folder_without_sync(desk: Desk) -> None:
 def test_a_guest_that_wants_to_write_is_told_that_it_only_looks(
     folder: ReadOnlyLog, verb: str
 ) -> None:
-    with pytest.raises(AttributeError, match=rf"strandlog\.read has no {verb}: it only looks"):
+    with pytest.raises(AttributeError, match=rf"strandlog\.read is read-only and has no {verb}"):
         getattr(folder, verb)
     with pytest.raises(AttributeError, match="no attribute 'no_such_verb'"):
         folder.no_such_verb  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_a_guest_has_no_groups(folder: ReadOnlyLog) -> None:
-    message = "^a log opened with strandlog.read has no groups, so no 'g': it only looks"
+    message = "^a log opened with strandlog.read is read-only and cannot join group 'g'"
     with pytest.raises(InvalidGroupError, match=message):
         folder.consumer(["t"], group="g")
     consumer = folder.consumer(["t"])

@@ -95,7 +95,7 @@ def test_a_commit_without_a_group_does_not_talk_of_a_group_named_none(log: OpenL
         log.create_topic("t")
         with log.consumer(["t"]) as consumer, pytest.raises(InvalidGroupError) as refused:
             consumer.commit()
-        assert str(refused.value) == "this consumer has no group to commit for; give it one"
+        assert str(refused.value) == "commit requires a group; pass group=… to consumer()"
 
 
 def test_keys_go_to_the_same_partitions(tmp_path: Path, broker: RunningBroker) -> None:

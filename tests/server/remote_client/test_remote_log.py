@@ -141,7 +141,7 @@ def test_something_that_does_not_answer_has_a_time_out() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        with pytest.raises(strandlog.UnreachableError, match=r"no answer from 127\.0\.0\.1"):
+        with pytest.raises(strandlog.UnreachableError, match=r"no response from 127\.0\.0\.1"):
             strandlog.connect(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=1000)
 
 

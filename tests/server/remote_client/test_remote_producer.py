@@ -190,5 +190,5 @@ def test_a_send_to_a_broker_that_stays_away_fails_in_time(tmp_path: Path) -> Non
         producer = log.producer()
         producer.send("t", b"before")
         broker.stop(signal.SIGKILL)
-        with pytest.raises(strandlog.UnreachableError, match=r"no answer from 127\.0\.0\.1"):
+        with pytest.raises(strandlog.UnreachableError, match=r"no response from 127\.0\.0\.1"):
             producer.send("t", b"lost")

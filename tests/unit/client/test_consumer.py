@@ -234,7 +234,7 @@ def test_a_consumer_without_a_group_commits_nothing(desk: Desk) -> None:
     desk.log.create_topic("t")
     consumer = desk.log.consumer(["t"])
     assert consumer.group is None and consumer.committed("t", 0) is None
-    with pytest.raises(InvalidGroupError, match="no group to commit for"):
+    with pytest.raises(InvalidGroupError, match="commit requires a group"):
         consumer.commit()
 
 
@@ -260,9 +260,7 @@ def test_none_complains_at_each_poll_until_it_is_told_where_to_begin(desk: Desk)
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(4))
     consumer = member(desk, auto_offset_reset="none")
-    message = (
-        r"group 'g' never committed in t-\d, and auto_offset_reset is 'none': seek .* \[0, 2\]"
-    )
+    message = r"no committed offset for t-\d, and auto_offset_reset is 'none'.* \[0, 2\]"
     for _ in range(3):
         with pytest.raises(OffsetOutOfRangeError, match=message):
             consumer.poll()

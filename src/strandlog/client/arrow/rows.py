@@ -1,7 +1,7 @@
-"""Records that were read as columns: what a cursor holds for `poll_arrow`.
+"""Read-ahead rows as Arrow record batches, for `poll_arrow`.
 
-`ArrowRows` does what a cursor does with a list of records (count, cut, join, look at the first and
-the last), without a record for each row. Cutting copies nothing.
+`ArrowRows` supports what a cursor does with a list of records (length, slices, concatenation, first
+and last), without a Python object per row. Slices copy nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COLUMNS: Final = tuple(name for name in COLUMNS if name != "timestampType")
 
 
 class ArrowRows:
-    """Records in order, as RecordBatches of which none is empty."""
+    """Rows in order, as non-empty RecordBatches."""
 
     __slots__ = ("_batches", "_count")
 
@@ -36,7 +36,7 @@ class ArrowRows:
         if isinstance(index, slice):
             start, stop, _ = index.indices(self._count)
             return self._part(start, stop)
-        assert index in (0, -1), "only the ends of many rows are looked at"
+        assert index in (0, -1), "only the first and the last row can be read"
         return record_at(self._batches[index], self._batches[index].num_rows - 1 if index else 0)
 
     def _part(self, start: int, stop: int) -> ArrowRows:
@@ -64,7 +64,7 @@ def decode_rows(
     path: str,
     limit_bytes: int,
 ) -> Fetched:
-    """As `record_source.decode_records`, the records as columns."""
+    """Like `record_source.decode_records`, as columns."""
     size = 0
     headers: list[BatchHeader] = []
     try:

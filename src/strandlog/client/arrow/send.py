@@ -1,8 +1,7 @@
-"""The rows of an Arrow table as one batch per partition: what is behind `send_arrow`.
+"""Encodes an Arrow table as one batch per partition, for `send_arrow`.
 
 No row becomes a Python object: rows are routed, grouped and encoded by columns
-(record/arrow/columns.py).
-Where each went is worked out only when somebody looks, as for `send_batch`.
+(record/arrow/columns.py). The metadata of each row is computed on access, as in `send_batch`.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ class RoutedTable:
 
     @property
     def numbers(self) -> list[int]:
-        """The partitions that get something."""
+        """The partitions that get rows."""
         return list(self._rows_of)
 
     def batch(self, number: int, codec: Codec, max_bytes: int, limit_bytes: int) -> bytearray:
-        """The one batch of a partition; MessageTooLargeError when it is none."""
+        """The batch of a partition; raises MessageTooLargeError if one batch is not enough."""
         (batch,) = encode_columns(
             self._rows,
             self._rows_of[number],
@@ -71,7 +70,7 @@ class RoutedTable:
 
 
 class SentTable(SentBatch):
-    """Where each row of a table went, in the order of the rows."""
+    """The metadata of each row, in the order of the rows."""
 
     __slots__ = ("_table",)
 

@@ -1,11 +1,11 @@
-"""Records as Arrow tables: what `poll_arrow` returns and `send_arrow` takes.
+"""Records as Arrow tables, for `poll_arrow` and `send_arrow`.
 
     column      type                                          send_arrow
-    key         binary                                        optional; strings are taken as UTF-8
-    value       binary                                        needed; strings are taken as UTF-8
-    topic       string                                        not read: the call names the topic
+    key         binary                                        optional; strings are encoded as UTF-8
+    value       binary                                        required; strings are encoded as UTF-8
+    topic       string                                        ignored: the call names the topic
     partition   int32                                         optional
-    offset      int64                                         not read: the log gives it
+    offset      int64                                         ignored: the log assigns it
     timestamp   timestamp[ms, UTC]                            optional; integers are milliseconds
     headers     list<struct<key: string, value: binary>>      optional
 
@@ -68,7 +68,7 @@ def table_of(records: Sequence[Record]) -> Any:
 
 
 def table_of_batches(batches: list[Any]) -> Any:
-    """A table of what `decode_columns` made."""
+    """A table from the result of `decode_columns`."""
     return _pyarrow().Table.from_batches(batches, schema())
 
 
@@ -88,11 +88,11 @@ def record_at(table: Any, index: int) -> Record:
 
 
 def items_of(table: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a table, as `send_batch` takes them."""
+    """The rows of a table as items of `send_batch`."""
     arrow = _pyarrow()
     if "value" not in table.column_names:
         raise InvalidRecordError(
-            f"a table of records has a column 'value'; this one has {', '.join(table.column_names)}"
+            f"the table must have a column 'value'; it has {', '.join(table.column_names)}"
         )
     columns = {
         name: _as_python(arrow, name, table.column(name))
@@ -110,7 +110,7 @@ def _as_python(arrow: Any, name: str, column: Any) -> list[Any]:
     if name in ("key", "value"):
         return list(column.cast(arrow.binary()).to_pylist())
     if name == "timestamp" and arrow.types.is_timestamp(column.type):
-        # Finer times lose what is below a millisecond.
+        # Finer timestamps are truncated to milliseconds.
         in_ms = column.cast(arrow.timestamp("ms", tz=column.type.tz), safe=False)
         return list(in_ms.cast(arrow.int64()).to_pylist())
     return list(column.to_pylist())

@@ -1,8 +1,8 @@
-"""The groups of a folder, read from the records of `__consumer_offsets`.
+"""Reads groups and committed offsets from the files of `__consumer_offsets`.
 
-That works beside an owner, and changes nothing. What comes out is what the owner has made durable:
-committed offsets, and the members as of the last completed rebalance. Members of a process that was
-killed stay in the table until the next owner opens the folder.
+It shows what the owner has made durable: committed offsets, and the members after the last
+completed rebalance. Members of a process that was killed remain until the next owner opens the
+folder.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 @dataclass(slots=True)
 class _Group:
-    """One group as the table has it."""
+    """One group in the table."""
 
     value: GroupValue | None = None
     offsets: Offsets = field(default_factory=dict)
 
 
 class ReadOnlyGroups:
-    """The groups of a folder. Each look reads only what was written since the one before."""
+    """The groups of a folder. Each call reads only the records written since the last one."""
 
     def __init__(self, open_consumer: Callable[[Iterable[str]], Consumer]) -> None:
         self._open_consumer = open_consumer
         self._consumer: Consumer | None = None
         self._groups: dict[str, _Group] = {}
 
-    def _look(self) -> dict[str, _Group]:
+    def _load(self) -> dict[str, _Group]:
         if self._consumer is None:
             try:
                 self._consumer = self._open_consumer([OFFSETS_TOPIC])
             except TopicNotFoundError:
-                return {}  # no group was ever used
+                return {}  # there are no groups yet
         while records := self._consumer.poll(POLL_RECORDS):
             for record in records:
                 if record.key is not None:
@@ -74,15 +74,15 @@ class ReadOnlyGroups:
                 case _:
                     return
         except DataError:
-            return  # of a newer version; the owner skips it too
+            return  # from a newer version; the owner skips it too
         if group.value is None and not group.offsets:
             del self._groups[name]
 
     def names(self) -> list[str]:
-        return sorted(self._look())
+        return sorted(self._load())
 
     def describe(self, name: str) -> GroupDescription:
-        group = self._look().get(name)
+        group = self._load().get(name)
         if group is None:
             raise GroupNotFoundError(name)
         value = group.value
@@ -98,7 +98,7 @@ class ReadOnlyGroups:
         )
 
     def committed_offsets(self, name: str) -> Offsets:
-        group = self._look().get(name)
+        group = self._load().get(name)
         return dict(group.offsets) if group else {}
 
 

@@ -1,15 +1,15 @@
-"""The log of another process, read from its files: no lock, no writes, no groups.
+"""Read-only log over the files of a folder that another process may own.
 
     with strandlog.read("./data") as log:
         for record in log.consumer(["orders"]).poll(): ...
 
-Any number of processes may do this while an owner writes. They see what the owner made durable.
-Positions are the reader's own affair: a consumer of this log has no group and commits nothing.
+It takes no lock and writes nothing. Any number of processes may read while an owner writes; they
+see what the owner has made durable. A consumer of this log has no group and commits nothing.
 
-An owner that compacts or rolls changes the folder between two looks of a guest, which could take a
-segment that is just being swapped for a gap, and skip acknowledged records. So whatever is unusual
-(a gap, an offset below the start, damage) is believed only when the folder was at rest: no swap
-under way, and the same files before and after.
+An owner that compacts or rolls changes the files between two reads. A reader could mistake a
+segment that is being swapped for a gap, and skip acknowledged records. So a gap, an offset below
+the start or damage counts only if the files did not change: no swap in progress, and the same files
+before and after the read.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ from strandlog.storage.readonly.stable import CommittedView, committed_view
 from strandlog.storage.readonly.view import FolderView, PartitionView
 
 LOOKS_BEFORE_BELIEVING = 16
-# What a reader may run into while files are swapped, and what damage looks like as well.
+# Errors that a swap of files can cause, as well as real damage.
 UNUSUAL = (OffsetOutOfRangeError, CorruptSegmentError, UndecodableBatchError, DataError)
 
 T = TypeVar("T")
 
 
 class RawFetched(NamedTuple):
-    """Batches as they are on disk, the last one perhaps cut off, and where to go on."""
+    """Raw batches, the last one possibly incomplete, and the next offset."""
 
     data: Buffer
     next_offset: int
@@ -92,68 +92,67 @@ class ReadOnlySource:
         return count
 
     def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
-        with self._looking_at(tp) as view:
-            found = self._at_rest(view, lambda _: (view.start_offset, view.end_offset))
+        with self._view_of(tp) as view:
+            found = self._stable(view, lambda _: (view.start_offset, view.end_offset))
             if found is not None:
                 return found
             start = min([view.start_offset, *self._swapped_bases(view)])
             return max(start, view.checkpointed_log_start), view.end_offset
 
     def _swapped_bases(self, view: PartitionView) -> list[int]:
-        """Where segments begin that are just being swapped: they may have no log file now."""
+        """Base offsets of segments that are being swapped; they may have no log file now."""
         names = self._files.list_dir(view.folder)
         parsed = filter(None, map(parse_segment_file, names))
         return [base for base, _, state in parsed if state == SWAP_SUFFIX]
 
     def readable_end(self, tp: TopicPartition) -> int:
-        with self._looking_at(tp) as view:
+        with self._view_of(tp) as view:
             return view.end_offset
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
         def read(view: PartitionView, offset: int, end_offset: int) -> Fetched:
             return _read(view, offset, end_offset, decode)
 
-        with self._looking_at(tp) as view:
+        with self._view_of(tp) as view:
             with contextlib.suppress(*UNUSUAL):
                 fetched = read(view, offset, offset)
                 if fetched.next_offset == offset == view.end_offset:
                     return fetched
                 if fetched.records and fetched.records[0].offset == offset:
                     return fetched
-            found = self._at_rest(view, lambda end_offset: read(view, offset, end_offset))
+            found = self._stable(view, lambda end_offset: read(view, offset, end_offset))
             return found or Fetched([], offset)
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
-        """Whole batches from the one that holds `offset` on, as they are on disk."""
+        """Raw batches, starting with the one that contains `offset`."""
 
         def read(view: PartitionView, offset: int, end_offset: int) -> RawFetched:
             data = view.read(offset, max_bytes)
             next_offset = end_offset_of(data)
             return RawFetched(data, max(offset, next_offset if data else end_offset))
 
-        with self._looking_at(tp) as view:
+        with self._view_of(tp) as view:
             with contextlib.suppress(*UNUSUAL):
                 fetched = read(view, offset, offset)
                 has_it = len(fetched.data) and read_header(fetched.data).base_offset <= offset
                 if has_it or fetched.next_offset == offset == view.end_offset:
                     return fetched
-            found = self._at_rest(view, lambda end_offset: read(view, offset, end_offset))
+            found = self._stable(view, lambda end_offset: read(view, offset, end_offset))
             return found or RawFetched(b"", offset)
 
     def committed_view(self, tp: TopicPartition) -> CommittedView:
-        """How far readers of committed records may go, and what they leave out."""
-        with self._looking_at(tp) as view:
-            found = self._at_rest(view, lambda _: committed_view(self._files, view))
-            return found or CommittedView(0, [])  # the owner is busy: nothing is sure yet
+        """Last stable offset and aborted transactions of a partition."""
+        with self._view_of(tp) as view:
+            found = self._stable(view, lambda _: committed_view(self._files, view))
+            return found or CommittedView(0, [])  # the owner is changing files: nothing reliable
 
-    def _at_rest(self, view: PartitionView, look: Callable[[int], T]) -> T | None:
-        """What a look at the files yields, or raises, while they do not change. None when the owner
-        changes them all the time, or died over it.
+    def _stable(self, view: PartitionView, look: Callable[[int], T]) -> T | None:
+        """Run `look` until the files do not change during it; None if they always change.
 
-        `look` gets the end offset of before: the files that it looks at must reach that far.
+        `look` gets the end offset from before: the files that it reads must reach that far.
         """
         for _ in range(LOOKS_BEFORE_BELIEVING):
-            before = self._files_at_rest(view)
+            before = self._stable_files(view)
             end_offset = view.end_offset
             view.refresh()
             error: Exception | None = None
@@ -161,17 +160,17 @@ class ReadOnlySource:
                 result = look(end_offset)
             except (*UNUSUAL, FileNotFoundError) as unusual:
                 error = unusual
-            # The last file may be swapped as well, and its size does not count: so the look must
-            # have seen all files, too.
+            # The last file may be swapped too, and its size is not compared: so `look` must have
+            # seen all files.
             seen = {segment_stem(each.base_offset) + LOG_SUFFIX for each in view.segments}
-            if before is not None and before.keys() == seen and before == self._files_at_rest(view):
+            if before is not None and before.keys() == seen and before == self._stable_files(view):
                 if error is not None:
                     raise error
                 return result
         return None
 
-    def _files_at_rest(self, view: PartitionView) -> dict[str, int] | None:
-        """The log files with their sizes, but for the one that grows; None during a swap."""
+    def _stable_files(self, view: PartitionView) -> dict[str, int] | None:
+        """The log files with their sizes, without the active one; None during a swap."""
         found = self._files.list_dir(view.folder)
         if any(name.endswith(SWAP_SUFFIX) for name in found):
             return None
@@ -179,35 +178,37 @@ class ReadOnlySource:
         return sizes | {max(sizes): -1} if sizes else sizes
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
-        with self._looking_at(tp) as view:
-            found = self._at_rest(view, lambda _: [view.find_timestamp(timestamp_ms)])
+        with self._view_of(tp) as view:
+            found = self._stable(view, lambda _: [view.find_timestamp(timestamp_ms)])
         if found is None:
-            raise StorageError(f"{tp} is being compacted; ask again")
+            raise StorageError(f"{tp} is being compacted; retry")
         return found[0]
 
     def split_offsets(
         self, tp: TopicPartition, start_offset: int, end_offset: int, pieces: int
     ) -> list[int]:
-        """Where to cut a range of offsets into pieces of about as many bytes each."""
-        with self._looking_at(tp) as view:
+        """Offsets that divide a range into parts of about equal size in bytes."""
+        with self._view_of(tp) as view:
             return (
-                self._at_rest(view, lambda _: view.split_offsets(start_offset, end_offset, pieces))
+                self._stable(view, lambda _: view.split_offsets(start_offset, end_offset, pieces))
                 or []
             )
 
     @contextlib.contextmanager
-    def _looking_at(self, tp: TopicPartition) -> Iterator[PartitionView]:
-        """The partition; a folder that goes away under a guest is a topic that was deleted."""
+    def _view_of(self, tp: TopicPartition) -> Iterator[PartitionView]:
+        """The view of a partition; a folder that disappears means that the topic was deleted."""
         try:
             yield self._folder.view(tp)
         except FileNotFoundError as error:
             if tp.partition < self._folder.partitions().get(tp.topic, 0):
-                raise StorageError(f"{tp} changes too quickly to be read: {error}") from error
+                raise StorageError(
+                    f"the files of {tp} change too quickly to be read: {error}"
+                ) from error
             raise TopicNotFoundError(tp.topic) from None
 
 
 def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> Fetched:
-    """What the view shows from an offset on; `end_offset` if it shows nothing."""
+    """Read from an offset; returns `end_offset` if there is nothing."""
     data = view.read(offset, FETCH_BYTES)
     if not data:
         return Fetched([], max(offset, end_offset))
@@ -216,7 +217,7 @@ def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> 
 
 
 class ReadOnlyLog(Closable):
-    """A log opened beside its owner. Made by `strandlog.read`."""
+    """A read-only log. Made by `strandlog.read`."""
 
     def __init__(
         self,
@@ -234,12 +235,12 @@ class ReadOnlyLog(Closable):
         self._source = ReadOnlySource(self._folder, self._files)
         self._groups = ReadOnlyGroups(self.consumer)
 
-    if not TYPE_CHECKING:  # a checker is to know that there are no such verbs
+    if not TYPE_CHECKING:  # hidden from type checkers, which should report such calls
 
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(OpenLog, name):
                 raise AttributeError(
-                    f"a log opened with strandlog.read has no {name}: it only looks. Use "
+                    f"a log opened with strandlog.read is read-only and has no {name}: use "
                     "strandlog.open, or strandlog.connect where a broker owns the folder"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -249,7 +250,7 @@ class ReadOnlyLog(Closable):
         return self._source
 
     def topics(self) -> list[str]:
-        """The names of all topics, without the log's own."""
+        """The names of all topics except internal ones."""
         self._check_open()
         return sorted(set(self._folder.partitions()) - INTERNAL_TOPICS)
 
@@ -281,23 +282,23 @@ class ReadOnlyLog(Closable):
         )
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """The same of many topics."""
+        """Describe several topics."""
         return [self.describe_topic(name) for name in names]
 
     def topic_settings(self, name: str) -> dict[str, Value]:
-        """Every setting of a topic, changed or not."""
+        """All settings of a topic, including defaults."""
         return TOPIC_SETTINGS.resolve(self.describe_topic(name).config)
 
     def groups(self) -> list[str]:
-        """The names of all groups, as the owner last wrote them down."""
+        """The names of all groups, as last stored by the owner."""
         return self._groups.names()
 
     def describe_group(self, group: str) -> GroupDescription:
-        """State and members of a group, as of its last completed rebalance."""
+        """State and members of a group after its last completed rebalance."""
         return self._groups.describe(group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Everything that a group has committed."""
+        """The committed offsets of a group."""
         return self._groups.committed_offsets(group)
 
     def consumer(
@@ -307,7 +308,7 @@ class ReadOnlyLog(Closable):
         auto_offset_reset: OffsetReset = "earliest",
         on_unreadable: OnUnreadable = "raise",
     ) -> Consumer:
-        """Something to read records with, from a place of its own: there are no groups here."""
+        """Make a consumer; it cannot have a group."""
         self._check_open()
         if group is not None:
             _refuse(group)
@@ -318,7 +319,7 @@ class ReadOnlyLog(Closable):
             raise ClosedError("log")
 
     def close(self) -> None:
-        """Let go of the files; idempotent."""
+        """Close the files; idempotent."""
         self.is_closed = True
         self._folder.close()
 
@@ -328,10 +329,10 @@ class ReadOnlyLog(Closable):
         return self.clock.now_ms()
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
-        """Only the owner can do that."""
+        """Does nothing: only the owner can make records visible."""
 
     def wait(self, timeout_ms: int) -> None:
-        """Nobody tells a guest about new records: it looks again after a while."""
+        """Sleep before the next read; there is no notification of new records."""
         self.condition.wait(timeout_ms / 1000)
 
     def join_group(self, wish: GroupSubscription) -> Membership:
@@ -352,6 +353,6 @@ class ReadOnlyLog(Closable):
 def _refuse(group: str) -> NoReturn:
     raise InvalidGroupError(
         None,
-        f"a log opened with strandlog.read has no groups, so no {group!r}: it only looks. Use "
+        f"a log opened with strandlog.read is read-only and cannot join group {group!r}: use "
         "strandlog.open, or strandlog.connect where a broker owns the folder",
     )

@@ -1,19 +1,19 @@
-"""Reads records of a broker, alone or as a member of a group.
+"""Consumes from a broker through librdkafka, alone or as a member of a group.
 
-It behaves as the embedded consumer does (see consumer.py): `position` is the offset of the next
-record that poll returns, and what is committed is what the program says. librdkafka only fetches:
-it stores and commits nothing by itself, and it begins where this consumer tells it to.
+It behaves like the embedded consumer (client/consumer.py): `position` is the offset of the next
+record that poll returns, and only the program decides what is committed. librdkafka only fetches:
+it stores and commits nothing itself, and starts where this consumer tells it to.
 
-    poll(timeout_ms=0)   what is there now. That takes a round trip: it returns nothing only when
-                         every partition has said that it is at its end, and waits for the group to
-                         let this consumer in; after the log's `timeout_ms` that is an error
-    poll(timeout_ms=N)   waits up to N ms for the first record, whatever happens
+    poll(timeout_ms=0)   returns the available records. This takes a round trip: it returns nothing
+                         only if every partition has reported its end, and waits until the group has
+                         admitted this consumer; after the log's `timeout_ms` it raises
+    poll(timeout_ms=N)   waits at most N ms for the first record
 
-    assign, seek         are notes until the next poll, which tells librdkafka all at once
-    a rebalance          happens inside poll. Partitions that a member gets begin at the group's
-                         offset; with auto_commit, those that it loses are committed before
+    assign, seek         take effect in the next poll, which passes all changes to librdkafka
+    rebalance            happens inside poll. New partitions start at the group's offset; with
+                         auto_commit, the offsets of revoked partitions are committed before
 
-Without a group the partitions are those that the topics have when the consumer is made.
+Without a group, the partitions are those that the topics have when the consumer is made.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from strandlog.model import Record, TopicPartition
 if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
-SLICE_MS = 100  # between two looks at Ctrl-C
-NO_GROUP = "strandlog-without-a-group"  # librdkafka wants one; nothing is ever kept under it
+SLICE_MS = 100  # interval of checks for Ctrl-C
+NO_GROUP = "strandlog-without-a-group"  # required by librdkafka; nothing is stored under it
 GROUP_AUTHORIZATION_FAILED = 30
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
 
 
 class RemoteConsumer(Closable):
-    """Made by `RemoteLog.consumer`. Belongs to one thread at a time."""
+    """Made by `RemoteLog.consumer`. One thread at a time may use a consumer."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class RemoteConsumer(Closable):
             "auto.offset.reset": "error" if auto_offset_reset == "none" else auto_offset_reset,
             "partition.assignment.strategy": ",".join(offered),
             "max.poll.interval.ms": max_poll_interval_ms,
-            "fetch.queue.backoff.ms": 10,  # a whole second, if it had its own way
-            "check.crcs": True,  # else a record that was damaged on disk or on its way arrives
+            "fetch.queue.backoff.ms": 10,  # the default is a second
+            "check.crcs": True,  # otherwise damaged records would be delivered
             **log.client_config,
         }
         self._is_cooperative = config["partition.assignment.strategy"] == COOPERATIVE
@@ -128,11 +128,11 @@ class RemoteConsumer(Closable):
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this consumer has now."""
+        """The partitions that are assigned to this consumer."""
         return sorted(self._progress.positions)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions from now on, without taking turns with a group."""
+        """Read exactly these partitions, without assignment by a group."""
         self._check_open()
         wanted = [TopicPartition(*pair) for pair in partitions]
         self._check_exist(wanted)
@@ -154,7 +154,7 @@ class RemoteConsumer(Closable):
                 raise TopicNotFoundError(topic, partition, counts[topic])
 
     def _take_over(self, tps: list[TopicPartition]) -> None:
-        """A new set of partitions: keep the place in those that stay."""
+        """Replace the assignment; keeps the positions of partitions that stay."""
         held = self._progress.positions
         self._progress.forget(held.keys() - tps)
         kept = {tp: at for tp, at in held.items() if tp in tps}
@@ -167,7 +167,7 @@ class RemoteConsumer(Closable):
         self._progress.committed |= committed
         unknown = [tp for tp in tps if tp not in committed]
         if self._reset == "none" and self.group is not None:
-            return committed | dict.fromkeys(unknown, NO_POSITION)  # the next poll complains
+            return committed | dict.fromkeys(unknown, NO_POSITION)  # the next poll raises the error
         ranges = self._log.offset_ranges(unknown)
         side = 1 if self._reset == "latest" else 0
         return committed | {tp: ranges[tp][side] for tp in unknown}
@@ -179,7 +179,7 @@ class RemoteConsumer(Closable):
         try:
             starts = self._first_positions(tps)
         except StrandlogError as error:
-            # Raised here it would be lost. The poll tells it, and librdkafka finds the places.
+            # An error raised here would be lost. Poll raises it; librdkafka finds the positions.
             self._failure = error
             starts = dict.fromkeys(tps, NO_POSITION)
         self._progress.move(starts)
@@ -201,8 +201,8 @@ class RemoteConsumer(Closable):
         self._progress.forget(tps)
         self._has_share = self._is_cooperative
 
-    def _tell_moves(self) -> None:
-        """Let librdkafka begin where this consumer is."""
+    def _apply_moves(self) -> None:
+        """Pass changed positions to librdkafka."""
         progress = self._progress
         if not progress.moved:
             return
@@ -214,12 +214,12 @@ class RemoteConsumer(Closable):
                 self._client.incremental_assign(starts)
             else:
                 self._client.assign(progress.starts(progress.positions))
-                progress.at_end.clear()  # the others begin anew, too, and say it again
+                progress.at_end.clear()  # the others restart, too, and report their ends again
 
     # -- reading -------------------------------------------------------------------------------
 
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
-        """The next records, at most `max_records`; see above for what `timeout_ms` means."""
+        """The next records, at most `max_records`; the module describes `timeout_ms`."""
         if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
         self._check_open()
@@ -230,7 +230,7 @@ class RemoteConsumer(Closable):
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            self._tell_moves()
+            self._apply_moves()
             left_ms = deadline_ms - self._log.clock.monotonic_ms()
             records = self._take(max_records, max(0, min(left_ms, SLICE_MS)))
             if records or (not timeout_ms and self._has_share and self._progress.is_all_read):
@@ -238,27 +238,29 @@ class RemoteConsumer(Closable):
             if left_ms <= 0 and self._failure is None:
                 if timeout_ms:
                     return []
-                raise self._unheard()
+                raise self._timeout_error()
 
-    def _unheard(self) -> StrandlogError:
+    def _timeout_error(self) -> StrandlogError:
         seconds = self._log.timeout_ms / 1000
         if not self._has_share:
             return RebalanceInProgressError(
-                f"group {self.group!r} did not let this consumer in within {seconds:g} s; "
+                f"group {self.group!r} did not admit this consumer within {seconds:g} s; "
                 f"poll again, or look for members that do not answer"
             )
         silent = ", ".join(
             map(str, sorted(self._progress.positions.keys() - self._progress.at_end)[:3])
         )
-        return UnreachableError(f"{self._log.bootstrap} said nothing of {silent} for {seconds:g} s")
+        return UnreachableError(
+            f"{self._log.bootstrap} did not respond for {silent} within {seconds:g} s"
+        )
 
     def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
-        """Like poll, as an Arrow table (see arrow.py)."""
-        schema()  # without pyarrow this fails, before the records are taken
+        """Like poll, but returns an Arrow table (see arrow/table.py)."""
+        schema()  # fails without pyarrow, before records are taken
         return table_of(self.poll(max_records, timeout_ms))
 
     def _take(self, count: int, wait_ms: int) -> list[Record]:
-        """What has come, or else what comes first within the time."""
+        """Records that have arrived, or the first that arrive within the time."""
         with translated(group=self.group, to=self._log.bootstrap):
             ahead = self._progress.ahead
             if ahead:
@@ -272,35 +274,37 @@ class RemoteConsumer(Closable):
         return self._progress.records_of(messages, self._note_event)
 
     def _note_event(self, tp: TopicPartition, message: Any) -> None:
-        """Something that is no record: the end of a partition, or trouble."""
+        """Handle an event: the end of a partition, or an error."""
         error = message.error()
         code = error.code()
         if code == PARTITION_EOF:
             self._progress.note_end(tp, message.offset())
         elif code == GROUP_AUTHORIZATION_FAILED and self.group is None:
-            return  # librdkafka asks about the group that it must have
+            return  # librdkafka requests the offsets of its unused group
         elif code == AUTO_OFFSET_RESET and tp in self._progress.positions:
             self._failure = self._lost(tp)
-            # Every poll complains until there is a seek.
+            # Every poll raises until the program seeks.
             self._progress.move({tp: self._progress.positions[tp]})
         elif code in (BAD_COMPRESSION, BAD_MESSAGE):
             position = self._progress.positions.get(tp, message.offset())
             self._failure = RemoteError(
-                f"{tp}: the batch at offset {position} cannot be decoded ({error.str()}); seek "
-                f"past its last offset to read on, 'strandlog log dump' shows which that is",
+                f"{tp}: cannot decode the batch at offset {position} ({error.str()}); seek past "
+                f"its last offset, which 'strandlog log dump' shows",
                 code,
             )
         elif code not in UNREACHABLE and self._failure is None:
-            # Of the others librdkafka goes on trying; whoever waits for an answer has a time-out.
+            # librdkafka retries after other errors; callers that wait have a time-out.
             self._failure = error_of(error, topic=tp.topic, group=self.group)
 
     def _lost(self, tp: TopicPartition) -> OffsetOutOfRangeError:
         start, end = self._log.offset_ranges([tp])[tp]
         at = self._progress.positions[tp]
         error = OffsetOutOfRangeError(*tp, at, start, end)
-        text = error.args[0] if at >= 0 else f"group {self.group!r} never committed in {tp}"
+        text = (
+            error.args[0] if at >= 0 else f"group {self.group!r} has no committed offset for {tp}"
+        )
         error.args = (
-            f"{text}, and auto_offset_reset is 'none': seek to an offset of [{start}, {end}] first",
+            f"{text}, and auto_offset_reset is 'none': seek to an offset in [{start}, {end}] first",
         )
         return error
 
@@ -317,7 +321,7 @@ class RemoteConsumer(Closable):
     # -- moving --------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Wait until the group has let this consumer in; records that come with it are kept."""
+        """Wait until the group has admitted this consumer; records that arrive are kept."""
         self._check_open()
         deadline_ms = self._log.clock.monotonic_ms() + self._log.timeout_ms
         while not self._has_share:
@@ -326,7 +330,7 @@ class RemoteConsumer(Closable):
             if message is not None:
                 self._progress.ahead.append(message)
             if self._log.clock.monotonic_ms() >= deadline_ms:
-                raise self._unheard()
+                raise self._timeout_error()
 
     def position(self, topic: str, partition: int) -> int:
         """The offset of the next record that poll returns from this partition."""
@@ -339,7 +343,7 @@ class RemoteConsumer(Closable):
         return at
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read on from an offset; `OffsetOutOfRangeError` gives the range when there is none."""
+        """Continue at an offset; raises `OffsetOutOfRangeError` with the valid range."""
         tp = self._own(topic, partition)
         start, end = self._log.offset_ranges([tp])[tp]
         if not isinstance(offset, int) or not start <= offset <= end:
@@ -347,7 +351,7 @@ class RemoteConsumer(Closable):
         self._progress.move({tp: offset})
 
     def seek_all(self, offset: int) -> None:
-        """Read all partitions on from an offset, or from the nearest one that each has."""
+        """Continue all partitions at an offset, or at the nearest valid one."""
         self._settle()
         ranges = self._log.offset_ranges(self._progress.positions)
         self._progress.move(
@@ -355,7 +359,7 @@ class RemoteConsumer(Closable):
         )
 
     def seek_to_time(self, timestamp_ms: int) -> None:
-        """Read all partitions on from the first record at or after a time."""
+        """Continue all partitions at the first record at or after a time."""
         self._settle()
         time_ms = checked_timestamp(timestamp_ms)
         self._progress.move(self._log.offsets_at(self._progress.positions, time_ms))
@@ -365,16 +369,16 @@ class RemoteConsumer(Closable):
         tp = TopicPartition(topic, partition)
         if tp not in self._progress.positions:
             self._check_exist([tp])
-            raise NotOwnerError(f"this consumer does not have {tp}; see its assignment")
+            raise NotOwnerError(f"{tp} is not assigned to this consumer; see its assignment")
         return tp
 
     # -- committing ----------------------------------------------------------------------------
 
     def commit(self) -> dict[TopicPartition, int]:
-        """Keep the positions for the group; returns what changed."""
+        """Commit the positions for the group; returns the changed offsets."""
         self._check_open()
         if self.group is None:
-            raise InvalidGroupError(None, "this consumer has no group to commit for; give it one")
+            raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
         return self._commit_positions()
 
     def _commit_positions(self) -> dict[TopicPartition, int]:
@@ -392,12 +396,12 @@ class RemoteConsumer(Closable):
             self._progress.committed |= changed
 
     def _commit_quietly(self) -> None:
-        # When the group went on without us, the new owner reads these records again.
+        # If the group rebalanced without this member, the new owner reads these records again.
         with contextlib.suppress(StrandlogError):
             self._commit_positions()
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """Where the group goes on in a partition; None when it never committed there."""
+        """The committed offset of a partition; None if there is none."""
         self._check_open()
         tp = TopicPartition(topic, partition)
         self._check_exist([tp])
@@ -413,12 +417,12 @@ class RemoteConsumer(Closable):
         """Leave the group (after a last commit with auto_commit); idempotent."""
         if not self._is_closed and self._auto_commit:
             self._commit_quietly()
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._auto_commit = False  # leaving revokes; what was to be committed, was
+            self._auto_commit = False  # leaving revokes the partitions; the commit is done
             self._client.close()
 
     def __exit__(
@@ -430,4 +434,4 @@ class RemoteConsumer(Closable):
         if error is None:
             self.close()
         else:
-            self._let_go()
+            self._release()

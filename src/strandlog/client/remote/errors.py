@@ -1,11 +1,11 @@
-"""What librdkafka says, in the words of our own tree of errors.
+"""Translates librdkafka errors into strandlog errors.
 
-    code of Kafka         the class of the tree that has it as its `kafka_code`
+    Kafka error code      the class with that code in `errors.py`
     cannot be reached     UnreachableError
     any other             RemoteError, with the code
 
-Texts of a strandlog broker are those that the embedded library would have used; Kafka's own are
-short, so where the caller knows which topic or group it is about, the message names it.
+A strandlog broker sends the messages of the embedded library. Kafka's messages are short, so if the
+caller knows the topic or group, the message names it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ PARTITION_EOF = -191
 BAD_MESSAGE = -199
 BAD_COMPRESSION = -198
 AUTO_OFFSET_RESET = -140
-_NO_SUCH_TOPIC = {3, -188, -190}  # the broker's, and librdkafka's for topics and partitions
+_NO_SUCH_TOPIC = {3, -188, -190}  # the broker's code, and librdkafka's for topics and partitions
 _TOPIC_EXISTS = 36
 _NO_SUCH_GROUP = 69
 _INVALID_ARGUMENT = -186
-_TIMED_OUT = -192  # a message was tried again and again: librdkafka keeps the reason to itself
+_TIMED_OUT = -192  # a message was retried until its time-out; librdkafka does not report the reason
 # Transport, time-out, all brokers down, name resolution, message and queue time-outs.
 UNREACHABLE = {-195, -185, -187, -193, -192, -166}
 
 
 def confluent() -> Any:
-    """The module of the client; an extra."""
+    """The module confluent_kafka, from the extra `client`."""
     try:
         import confluent_kafka  # noqa: PLC0415 - an extra: the base library works without it
         import confluent_kafka.admin  # noqa: PLC0415
@@ -54,11 +54,11 @@ def confluent() -> Any:
 def error_of(
     error: Any, *, topic: str | None = None, group: str | None = None, to: str = ""
 ) -> StrandlogError:
-    """The error of our tree that a `KafkaError` stands for."""
+    """The strandlog error for a `KafkaError`."""
     code, text = error.code(), error.str()
     if code in UNREACHABLE:
-        why = "; it is away, or its log tells why it takes no records" if code == _TIMED_OUT else ""
-        return UnreachableError(f"no answer from {to or 'the broker'}: {text}{why}", code)
+        why = "; it is down, or its log says why it rejects records" if code == _TIMED_OUT else ""
+        return UnreachableError(f"no response from {to or 'the broker'}: {text}{why}", code)
     if topic is not None and code in _NO_SUCH_TOPIC:
         return TopicNotFoundError(topic)
     if topic is not None and code == _TOPIC_EXISTS:
@@ -71,10 +71,10 @@ def error_of(
 
 
 def too_large(size_bytes: int) -> MessageTooLargeError:
-    """A record that no batch can be small enough for."""
+    """The error for a record that exceeds the limit even alone in a batch."""
     text = (
-        f"a record of {size_bytes} bytes is over the limit of its topic or of this client; "
-        f"send smaller ones, or raise max.message.bytes there and message.max.bytes here"
+        f"a record of {size_bytes} bytes is over the limit of its topic or of this client; send "
+        f"smaller records, or raise max.message.bytes of the topic and message.max.bytes here"
     )
     error = with_text(MessageTooLargeError, text)
     assert isinstance(error, MessageTooLargeError)
@@ -86,10 +86,10 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
 def translated(
     *, topic: str | None = None, group: str | None = None, to: str = ""
 ) -> Iterator[None]:
-    """Errors of the client inside this block come out as errors of our tree.
+    """Translates librdkafka errors that are raised inside this block.
 
-    What is raised in a callback gets lost in the client, which then returns nothing at all; of our
-    callbacks only Ctrl-C is raised where that can happen.
+    librdkafka swallows exceptions of callbacks and then returns nothing; of our callbacks, only
+    Ctrl-C can raise there.
     """
     try:
         yield

@@ -37,14 +37,14 @@ REQUEST_TIMEOUT_MS = 15_000
 LOOK_SECONDS = 0.05
 LOG_CRITICAL, LOG_DEBUG = 2, 7
 ALL_BROKERS_DOWN, AUTHENTICATION, SSL = -187, -169, -181
-_WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # of no use to whoever reads our message
+_WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # not useful in an error message
 KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state"}
 
 
 def client_config(bootstrap: str, given: Mapping[str, object]) -> dict[str, object]:
-    """The settings that every client of a log starts from.
+    """Settings that all clients of a log share.
 
-    librdkafka prints what it logs on stderr; unless somebody debugs, our errors say it better.
+    librdkafka logs to stderr; that is off unless `debug` is set, because errors say it better.
     """
     named = {key if "." in key else key.replace("_", "."): value for key, value in given.items()}
     level = named.pop("log.level", LOG_DEBUG if "debug" in named else LOG_CRITICAL)
@@ -57,7 +57,7 @@ def client_config(bootstrap: str, given: Mapping[str, object]) -> dict[str, obje
 
 
 class RemoteLog(Closable):
-    """A log over the wire. Made by `strandlog.connect`; may be shared by threads."""
+    """A log over the wire. Made by `strandlog.connect`; threads may share it."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class RemoteLog(Closable):
         self._troubles[error.code()] = error
 
     def _check_reachable(self) -> None:
-        """Ask for the cluster; librdkafka itself would go on trying for the whole time-out."""
+        """Request the metadata; librdkafka alone would retry for the whole time-out."""
         found = self._admin.describe_cluster(request_timeout=self.timeout_ms / 1000)
         while not found.done():
             self._admin.poll(LOOK_SECONDS)
@@ -100,7 +100,7 @@ class RemoteLog(Closable):
     def _unreachable(self) -> UnreachableError:
         del self._troubles[ALL_BROKERS_DOWN]
         told = [_WHEN.sub("", error.str()) for error in self._troubles.values()]
-        why = "; ".join(told) or "nothing answers"
+        why = "; ".join(told) or "no response"
         return UnreachableError(
             f"no broker at {self.bootstrap} ({why}); is it running, and is this its address?"
         )
@@ -109,7 +109,7 @@ class RemoteLog(Closable):
 
     @property
     def admin(self) -> Any:
-        """The client for everything but records."""
+        """The librdkafka client for administration."""
         if self.is_closed:
             raise ClosedError("log")
         return self._admin
@@ -119,13 +119,13 @@ class RemoteLog(Closable):
         return {"request_timeout": self.timeout_ms / 1000}
 
     def result(self, future: Any, *, topic: str | None = None, group: str | None = None) -> Any:
-        """What a request brought; its error, if any, as one of ours."""
+        """The result of a request; raises its error, translated."""
         with translated(topic=topic, group=group, to=self.bootstrap):
-            # librdkafka keeps the time; what it adds for its own errands is in the second half.
+            # librdkafka applies the time-out; the margin covers its own work.
             try:
                 return future.result(2 * self.timeout_ms / 1000)
             except TimeoutError:
-                raise UnreachableError(f"no answer from {self.bootstrap} in time") from None
+                raise UnreachableError(f"no response from {self.bootstrap} in time") from None
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class RemoteLog(Closable):
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> TopicInfo:
-        """Make a topic, of num.partitions and default.replication.factor unless told."""
+        """Create a topic; the broker's num.partitions is the default."""
         settings = {key: kafka_text(key, value) for key, value in (config or {}).items()}
         wanted = confluent().admin.NewTopic(
             name, -1 if partitions is None else partitions, -1, config=settings
@@ -146,7 +146,7 @@ class RemoteLog(Closable):
         return self._wait_for(name, partitions or 1)
 
     def _wait_for(self, name: str, partitions: int) -> TopicInfo:
-        """A cluster tells its nodes about a change one after the other."""
+        """Wait until the cluster's metadata shows a change."""
         deadline_ms = self.clock.monotonic_ms() + self.timeout_ms
         while True:
             try:
@@ -157,22 +157,22 @@ class RemoteLog(Closable):
                 info = None
             if self.clock.monotonic_ms() >= deadline_ms:
                 raise UnreachableError(
-                    f"{self.bootstrap} took the change of {name!r}, but does not show it yet"
+                    f"{self.bootstrap} accepted the change of {name!r}, but does not show it yet"
                 )
             self._admin.poll(LOOK_SECONDS)
 
     def topics(self) -> list[str]:
-        """The names of all topics, without the cluster's own."""
+        """The names of all topics except internal ones."""
         with translated(to=self.bootstrap):
             found = self.admin.list_topics(timeout=self.timeout_ms / 1000)
         return sorted(set(found.topics) - KAFKAS_OWN_TOPICS)
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Partitions, offsets and settings of a topic (if we may see those)."""
+        """Partitions, offsets and settings of a topic (settings only if permitted)."""
         return self.describe_topics([name])[0]
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """The same of many topics, with as many requests as for one."""
+        """Describe several topics, with as many requests as for one."""
         wanted = list(names)
         if not wanted:
             return []
@@ -204,15 +204,15 @@ class RemoteLog(Closable):
         return {name: self.result(future, topic=name) for name, future in futures.items()}
 
     def topic_settings(self, name: str) -> dict[str, Value]:
-        """Every setting of a topic, changed or not."""
+        """All settings of a topic, including defaults."""
         return {row.name: row.parsed() for row in self.topic_setting_rows(name)}
 
     def topic_setting_rows(self, name: str) -> list[RemoteSetting]:
-        """The same with where each comes from."""
+        """All settings of a topic with their origins."""
         return self._settings.of_topics([name])[name]
 
     def broker_settings(self, node_id: int | None = None) -> list[RemoteSetting]:
-        """Every setting of a node (any, unless told) with where it comes from."""
+        """All settings of a broker (any, without `node_id`) with their origins."""
         return self._settings.of_broker(node_id)
 
     def alter_topic(
@@ -221,7 +221,7 @@ class RemoteLog(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None takes one back to its default) or add partitions."""
+        """Change settings (None restores the default) or add partitions."""
         self.partition_count(name)
         if config:
             self._settings.alter_topic(name, config)
@@ -233,7 +233,7 @@ class RemoteLog(Closable):
         return self._wait_for(name, partitions or 1)
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic with its records."""
+        """Delete a topic and its records."""
         with translated(topic=name):
             futures = self.admin.delete_topics([name], **self.request_options)
         self.result(futures[name], topic=name)
@@ -249,11 +249,11 @@ class RemoteLog(Closable):
     # -- offsets -------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; `TopicNotFoundError` when there is none."""
+        """Number of partitions of a topic; raises `TopicNotFoundError`."""
         return len(self._metadata([topic])[topic].partitions)
 
     def offset_ranges(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """(log start offset, offset after the last record) of each partition."""
+        """(log start offset, end offset) of each partition."""
         spec = confluent().admin.OffsetSpec
         wanted = list(tps)
         starts = self._look_up(wanted, spec.earliest())
@@ -263,7 +263,7 @@ class RemoteLog(Closable):
     def offsets_at(
         self, tps: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """The first offset at or after a time; the end of those that have none."""
+        """The first offset at or after a time; the end offset if there is none."""
         wanted = list(tps)
         spec = confluent().admin.OffsetSpec
         found = self._look_up(wanted, spec.for_timestamp(timestamp_ms))
@@ -291,7 +291,7 @@ class RemoteLog(Closable):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> RemoteProducer:
-        """Something to send records with."""
+        """Make a producer."""
         self._check_open()
         producer = RemoteProducer(self, acks, partitioner, compression)
         self._open_things.add(producer)
@@ -306,7 +306,7 @@ class RemoteLog(Closable):
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
     ) -> RemoteConsumer:
-        """Something to read records with, alone or as a member of a group."""
+        """Make a consumer, alone or as a member of a group."""
         self._check_open()
         consumer = RemoteConsumer(
             self, topics, group, auto_offset_reset, auto_commit, assignors, max_poll_interval_ms
@@ -321,19 +321,19 @@ class RemoteLog(Closable):
         return self._groups.names()
 
     def describe_group(self, group: str) -> GroupDescription:
-        """State and members of a group; its generation is not told over the wire."""
+        """State and members of a group; the protocol does not return its generation."""
         return self._groups.describe(group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Everything that a group has committed."""
+        """The committed offsets of a group."""
         return self._groups.committed_offsets(group)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set a group's positions from outside; only while it has no members."""
+        """Commit offsets of a group without members."""
         self._groups.commit_offsets(group, offsets)
 
     def delete_group(self, group: str) -> None:
-        """Forget a group without members, and its offsets."""
+        """Delete an empty group and its committed offsets."""
         self._groups.delete(group)
 
     # -- the end -------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class RemoteLog(Closable):
             raise ClosedError("log")
 
     def close(self) -> None:
-        """Close its producers and consumers, and the connections; idempotent."""
+        """Close all producers, consumers and connections; idempotent."""
         if self.is_closed:
             return
         for thing in list(self._open_things):

@@ -1,10 +1,10 @@
-"""How far a remote consumer is in each of its partitions, and what became of what it fetched.
+"""Positions, ends and read-ahead of a remote consumer, by partition.
 
-positions   the offset of the next record that poll returns; NO_POSITION when there is none
-committed   what the group is known to have
-moved       positions that the program changed and librdkafka was not told of yet
-at_end      partitions that said "nothing more for now" after their last record
-ahead       messages that came while something else was waited for
+positions   the offset of the next record that poll returns; NO_POSITION if there is none
+committed   the committed offsets that are known
+moved       positions that the program changed and that librdkafka does not have yet
+at_end      partitions that reported their end after their last record
+ahead       messages that arrived while the consumer waited for something else
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strandlog.client.remote.errors import confluent
 from strandlog.model import Record, TopicPartition
 
 NO_POSITION = -1
-UNSET_OFFSET = -1001  # librdkafka's "wherever the group is"
+UNSET_OFFSET = -1001  # librdkafka: the committed offset of the group
 
 
 class Progress:
@@ -30,7 +30,7 @@ class Progress:
         self.ahead: list[Any] = []
 
     def forget(self, tps: Iterable[TopicPartition]) -> None:
-        """They belong to others now."""
+        """Drop the state of partitions that are no longer assigned."""
         gone = set(tps)
         for tp in gone:
             self.positions.pop(tp, None)
@@ -39,7 +39,7 @@ class Progress:
         self._drop(gone)
 
     def move(self, positions: dict[TopicPartition, int]) -> None:
-        """Go there; what came of these partitions so far is out of date."""
+        """Change positions; drops messages that arrived before."""
         self.positions |= positions
         self.moved |= positions.keys()
         self._drop(set(positions))
@@ -53,7 +53,7 @@ class Progress:
         return self.at_end >= self.positions.keys()
 
     def uncommitted(self) -> dict[TopicPartition, int]:
-        """Positions that the group does not have yet."""
+        """Positions that differ from the committed offsets."""
         return {
             tp: at
             for tp, at in self.positions.items()
@@ -61,7 +61,7 @@ class Progress:
         }
 
     def starts(self, tps: Iterable[TopicPartition]) -> list[Any]:
-        """Where librdkafka is to begin."""
+        """The offsets at which librdkafka starts."""
         make = confluent().TopicPartition
         found = ((tp, self.positions[tp]) for tp in tps)
         return [make(*tp, UNSET_OFFSET if at == NO_POSITION else at) for tp, at in found]
@@ -69,11 +69,11 @@ class Progress:
     def records_of(
         self, messages: list[Any], on_event: Callable[[TopicPartition, Any], None]
     ) -> list[Record]:
-        """The records among some messages, noted as read; the rest goes to `on_event`."""
+        """Convert messages to records and advance; passes other events to `on_event`."""
         events = [message for message in messages if message.error() is not None]
         if events:
             messages = [message for message in messages if message.error() is None]
-        # Straight to the tuple: the constructor of Record would be a third of the whole cost.
+        # tuple.__new__ directly: the constructor of Record would be a third of the whole cost.
         make = tuple.__new__
         records: list[Record] = [
             make(
@@ -95,13 +95,13 @@ class Progress:
             tp = TopicPartition(*pair)
             self.positions[tp] = offset + 1
             self.at_end.discard(tp)
-        # An end that was told before some of these records is told again after them.
+        # An end reported before some of these records is reported again after them.
         for event in events:
             on_event(TopicPartition(event.topic(), event.partition()), event)
         return records
 
     def note_end(self, tp: TopicPartition, offset: int) -> None:
-        """A partition has nothing more for now; there may be a gap before its end."""
+        """A partition reached its end; there may be a gap before it."""
         if offset >= self.positions.get(tp, offset + 1):
             self.positions[tp] = offset
             self.at_end.add(tp)

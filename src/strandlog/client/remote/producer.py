@@ -1,18 +1,18 @@
-"""Sends records to a broker: librdkafka batches, compresses, retries and keeps the order.
+"""Produces to a broker through librdkafka, which batches, compresses, retries and keeps the order.
 
-A send returns when every record of it is as safe as `acks` says; many records of one `send_batch`
-wait together. Threads may share a producer: one of those that wait serves the answers of all.
+A send returns when all its records are acknowledged as `acks` says; the records of one `send_batch`
+wait together. Threads may share a producer: one waiting thread polls librdkafka for all.
 
-What differs from the embedded producer:
+Differences from the embedded producer:
 
-    a batch        is cut by librdkafka as it likes, so `send_batch` is not atomic. An error says
-                   how many records were kept. Batches that are too large for the topic are sent
-                   again in halves; those records may then lie behind others of the same call
-    no key         partitions are chosen at random and kept for some milliseconds, for better
-                   batches; with a key it is Java's murmur2 (or md5, fnv1a, as in partitioner.py)
-    acks="all"     makes the producer idempotent: what librdkafka sends again is kept once
-    timestamp 0    is "now" to librdkafka
-    acks=0         offsets are not known: -1
+    batches        librdkafka divides records into batches, so `send_batch` is not atomic. An error
+                   says how many records were written. Batches that are too large for the topic are
+                   sent again in halves; those records may follow others of the same call
+    no key         librdkafka chooses a random partition and keeps it for some milliseconds, for
+                   larger batches; with a key it is Java's murmur2 (or md5, fnv1a)
+    acks="all"     makes the producer idempotent: a retried batch is written once
+    timestamp 0    means "now" for librdkafka
+    acks=0         offsets are unknown: -1
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
 BATCH_BYTES = 2 * 1024 * 1024
-SERVE_SECONDS = 0.1  # between two looks at Ctrl-C
+SERVE_SECONDS = 0.1  # interval of checks for Ctrl-C
 DELIVERY_TIMEOUT_MS = 30_000
 QUEUE_RECORDS = 500_000
 QUEUE_FULL = -184
 BULK_RECORDS = 20_000
-# produce_batch refuses everything else in a message. A partition must hold for the whole batch,
-# too: in a message alone it is ignored.
+# produce_batch rejects other fields in a message, and ignores the partition of a message: it must
+# be given for the whole batch.
 _BULK_FIELDS = frozenset({"value", "key", "partition", "callback"})
 ANY_PARTITION = -1
 _VALUES = {bytes, type(None)}
@@ -63,18 +63,18 @@ LIBRDKAFKA_PARTITIONER = "murmur2"
 
 
 class Failure(NamedTuple):
-    """One record that was not kept."""
+    """One record that was not written."""
 
     place: int
     error: Any
 
 
 class Deliveries(Sequence[RecordMetadata]):
-    """Where the records of one call went, in order; filled by the answers of the broker."""
+    """The results of one call, in order; filled by delivery reports."""
 
     def __init__(self, count: int) -> None:
         self._messages: list[Any] = [None] * count
-        self.answered: list[int] = []  # appended to by whichever thread serves answers
+        self.answered: list[int] = []  # filled by the thread that polls librdkafka
         self.failures: list[Failure] = []
 
     def answer(self, index: int, error: Any, message: Any) -> None:
@@ -115,7 +115,7 @@ def _metadata(message: Any) -> RecordMetadata:
 
 
 class RemoteProducer(Closable):
-    """Made by `RemoteLog.producer`. May be shared by threads."""
+    """Made by `RemoteLog.producer`. Threads may share it."""
 
     is_atomic = False
     batch_bytes = BATCH_BYTES
@@ -162,7 +162,7 @@ class RemoteProducer(Closable):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordMetadata:
-        """Send one record; returns where it went."""
+        """Send one record; returns its topic, partition, offset and timestamp."""
         item = {
             "value": value,
             "key": key,
@@ -173,7 +173,7 @@ class RemoteProducer(Closable):
         return self.send_batch(topic, [item])[0]
 
     def send_batch(self, topic: str, records: Iterable[BatchItem]) -> Sequence[RecordMetadata]:
-        """Send many records and wait once; returns where each went, in order.
+        """Send many records and wait once; returns the metadata of each, in order.
 
         A record is a value, a (key, value) pair, or a mapping with `value` and optionally `key`,
         `headers`, `partition` and `timestamp`.
@@ -189,16 +189,16 @@ class RemoteProducer(Closable):
         except StrandlogError as error:
             error.records_kept = deliveries.kept
             if error.records_kept:
-                error.add_note(f"{error.records_kept} of {len(items)} records were kept")
+                error.add_note(f"{error.records_kept} of {len(items)} records were written")
             raise
         return deliveries
 
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
-        """Send the rows of an Arrow table (see arrow.py)."""
+        """Send the rows of an Arrow table (see arrow/table.py)."""
         return self.send_batch(topic, items_of(table))
 
     def _calls(self, topic: str, items: list[BatchItem]) -> list[dict[str, Any]]:
-        """What librdkafka is called with for each record."""
+        """The arguments of librdkafka's produce for each record."""
         if topic not in self._counts:
             self._counts[topic] = self._log.partition_count(topic)
         kinds = set(map(type, items))
@@ -232,7 +232,7 @@ class RemoteProducer(Closable):
                 return ANY_PARTITION
             return self._hash.up_to(len(fields.key))(fields.key) % count
         if not isinstance(fields.partition, int):
-            raise TypeError(f"a partition is an int; this one is {fields.partition!r}")
+            raise TypeError(f"a partition must be an int, got {fields.partition!r}")
         if not 0 <= fields.partition < count:
             count = self._grown(topic)
             if not 0 <= fields.partition < count:
@@ -240,7 +240,7 @@ class RemoteProducer(Closable):
         return fields.partition
 
     def _grown(self, topic: str) -> int:
-        """How many partitions the topic has by now; librdkafka asks by itself only now and then."""
+        """Current number of partitions; librdkafka refreshes its metadata only now and then."""
         self._counts[topic] = self._log.partition_count(topic)
         with translated(topic=topic, to=self._log.bootstrap):
             self._producer.list_topics(topic, timeout=self._log.timeout_ms / 1000)
@@ -292,7 +292,7 @@ class RemoteProducer(Closable):
         indexes: list[int],
         deliveries: Deliveries,
     ) -> None:
-        """At half the price of one by one, for records without headers and timestamps."""
+        """Bulk call, twice as fast; for records without headers and timestamps."""
         for index in indexes:
             calls[index]["callback"] = partial(deliveries.answer, index)
         for begin in range(0, len(indexes), BULK_RECORDS):
@@ -302,12 +302,12 @@ class RemoteProducer(Closable):
             batch = [calls[index] for index in some]
             if self._producer.produce_batch(topic, batch, partition=partition) < len(batch):
                 for index in some:
-                    self._settle_refusal(topic, index, calls[index], deliveries)
+                    self._handle_rejected(topic, index, calls[index], deliveries)
 
-    def _settle_refusal(
+    def _handle_rejected(
         self, topic: str, index: int, call: dict[str, Any], deliveries: Deliveries
     ) -> None:
-        """If this one was not taken into the queue, send it alone or give it up."""
+        """Send a record alone, or record its failure, if the queue did not accept it."""
         error = call.pop("_error", None)
         if error is None:
             return
@@ -320,7 +320,7 @@ class RemoteProducer(Closable):
         while True:
             try:
                 self._producer.produce(topic, **call)
-            except BufferError:  # the queue is full: make room
+            except BufferError:  # the queue is full: serve delivery reports
                 self._serve()
             except confluent().KafkaException as error:
                 call["callback"](error.args[0], None)
@@ -335,7 +335,7 @@ class RemoteProducer(Closable):
             self._serve()
 
     def _serve(self) -> None:
-        """Serve answers for a moment, or wait for the thread that does."""
+        """Serve delivery reports, or wait for the thread that does."""
         with self._serving:
             if self._is_served:
                 self._serving.wait(SERVE_SECONDS)
@@ -356,12 +356,12 @@ class RemoteProducer(Closable):
             raise ClosedError("producer")
 
     def flush(self) -> None:
-        """Return when everything that was sent is as safe as `acks` says."""
+        """Wait until all records are acknowledged as `acks` says."""
         self._check_open()
         self._flush()
 
     def close(self) -> None:
-        """Let go; idempotent. What an interrupted send left behind still goes out."""
+        """Close; idempotent. Records of an interrupted send are still sent."""
         if not self._is_closed:
             self._is_closed = True
             self._flush()

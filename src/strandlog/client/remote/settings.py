@@ -1,8 +1,8 @@
-"""Settings over the wire: DescribeConfigs and IncrementalAlterConfigs.
+"""Topic and broker settings over the wire: DescribeConfigs and IncrementalAlterConfigs.
 
-Values travel as text in Kafka's form. Names that our own tables know are parsed, so that `1d` and
-`512MiB` may be given to any cluster and come out the same as from an embedded log; what the tables
-do not know, or find wrong, goes through as it is: the broker decides.
+Values are text in Kafka's format. Settings of strandlog's own tables are parsed, so that `1d` and
+`512MiB` work with any cluster and are returned as by an embedded log. Unknown or invalid settings
+are passed on unchanged: the broker decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOPIC_AUTHORIZATION_FAILED = 29
 
 
 class RemoteSetting(NamedTuple):
-    """One setting as a broker tells it. The value of a secret is None."""
+    """One setting as a broker returns it. The value of a sensitive setting is None."""
 
     name: str
     value: str | None
@@ -44,7 +44,7 @@ class RemoteSetting(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
-        """Whether it was set for this very topic."""
+        """Whether it is set for the topic itself."""
         return self.source_id == SOURCE_TOPIC
 
     def parsed(self) -> Value:
@@ -54,11 +54,11 @@ class RemoteSetting(NamedTuple):
         try:
             return TOPIC_SETTINGS[self.name].parse(text)
         except SettingError:
-            return text  # another kind of broker allows more
+            return text  # another broker allows more values
 
 
 def kafka_text(name: str, value: object) -> str:
-    """A value as Kafka writes it; units are turned into plain numbers."""
+    """A value in Kafka's format, without units."""
     if name in TOPIC_SETTINGS:
         try:
             setting = TOPIC_SETTINGS[name]
@@ -71,7 +71,7 @@ def kafka_text(name: str, value: object) -> str:
 
 
 class RemoteSettings:
-    """The settings behind one broker."""
+    """Reads and changes settings of a cluster."""
 
     def __init__(self, log: RemoteLog) -> None:
         self._log = log
@@ -79,9 +79,9 @@ class RemoteSettings:
     def of_topics(
         self, names: Iterable[str], *, skip_refused: bool = False
     ) -> dict[str, list[RemoteSetting]]:
-        """Every setting of each topic, with one request for all of them.
+        """All settings of each topic, with one request.
 
-        Who may read records may not always read settings; `skip_refused` has none of those then.
+        A user may be permitted to read records but not settings; `skip_refused` omits those topics.
         """
         kind = confluent().admin.ConfigResource.Type.TOPIC
         found = {}
@@ -109,7 +109,7 @@ class RemoteSettings:
         return {resource.name: future for resource, future in futures.items()}
 
     def alter_topic(self, name: str, config: Mapping[str, object | None]) -> None:
-        """Change some settings; None takes one back to its default."""
+        """Change settings; None restores the default."""
         admin = confluent().admin
         entries = [
             admin.ConfigEntry(

@@ -1,4 +1,4 @@
-"""A small blocking client of Kafka's protocol that moves raw batches: for Spark's tasks and driver.
+"""Blocking Kafka client that moves raw batches; used by Spark tasks and drivers.
 
     with WireClient("localhost:9092", {"security.protocol": "SSL", …}) as client:
         partitions = client.partitions(["orders"])
@@ -11,14 +11,13 @@
     client.produce({tp: [batch]}, transactional_id="job-7")
     other.end_txn("job-7", *producer, commit=True)                      in the driver
 
-It talks to Apache Kafka from 2.4 on, and to strandlog. Options have the names of Kafka's clients
-(config/tables/client.py). It knows nothing of records: batches go in and come out as bytes.
+It works with strandlog and with Apache Kafka from 2.4 on. Options have the names of Kafka's clients
+(config/tables/client.py). Batches are bytes; the client does not decode records.
 
-One thread uses a client; it makes no thread of its own and cannot be pickled: send the options, and
-make the client where it is needed. A connection is made when it is first needed. What may pass is
-tried again for `default.api.timeout.ms`, then raised as an error of our tree: `UnreachableError`
-with the address when nobody answers, `AuthenticationError`, `TopicNotFoundError`,
-`OffsetOutOfRangeError` with the range, …
+One thread uses a client. It starts no threads and cannot be pickled: pickle the options instead.
+Connections open on first use. Retriable errors are retried for `default.api.timeout.ms`, then
+raised: `UnreachableError` with the address, `AuthenticationError`, `TopicNotFoundError`,
+`OffsetOutOfRangeError` with the valid range, …
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ from strandlog.model import (
 from strandlog.protocol.kafka.produce_fetch_client import FetchAsk
 
 CREATE_TOPICS = 19
-TOPIC_IS_MADE_WITHIN_MS = 5_000
+AUTO_CREATE_TIMEOUT_MS = 5_000
 
 
 class WireClient:
-    """A cluster, over the wire."""
+    """A client of one cluster."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class WireClient:
         self.options = WireOptions.parse(bootstrap, options or {})
         self._clock = clock or SystemClock()
         self._open_cluster: Cluster | None = Cluster(self.options, self._clock)
-        self._coordinating = CoordinatorClient(self._open_cluster)
+        self._coordinator_client = CoordinatorClient(self._open_cluster)
 
     def __enter__(self) -> Self:
         return self
@@ -89,10 +88,10 @@ class WireClient:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a WireClient cannot be pickled: pickle its options, and make one there")
+        raise TypeError("a WireClient cannot be pickled: pickle its options instead")
 
     def close(self) -> None:
-        """Hang up. Open transactions stay open: end them before, or from elsewhere."""
+        """Close the connections. Open transactions stay open."""
         if self._open_cluster is not None:
             self._open_cluster.close()
             self._open_cluster = None
@@ -104,26 +103,27 @@ class WireClient:
         return self._open_cluster
 
     def check_reachable(self) -> None:
-        """Raise `UnreachableError` at once when every bootstrap address refuses the connection.
-        Other calls are patient, since a broker may be restarting; a new job wants to know."""
+        """Raise `UnreachableError` at once if every bootstrap address refuses the connection.
+
+        Other calls retry, because a broker may be restarting; a new job should fail early.
+        """
         self._cluster.check_reachable()
 
     def http_address(self) -> str | None:
-        """Where the broker answers HTTP, if it is one of ours and does."""
+        """The address of the broker's HTTP listener; None for Apache Kafka."""
         return self._cluster.retry(lambda: http_address(self._cluster))
 
     # -- topics ----------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
-        """What the cluster says of all topics, or of those of some names that there are."""
+        """Metadata of all topics, or of those of `names` that exist."""
         wanted = None if names is None else list(names)
         return self._cluster.retry(lambda: self._cluster.read_metadata(wanted))
 
     def topic_to_write(self, name: str) -> TopicMetadata:
-        """A topic that is about to be written: the broker makes it if it makes topics by itself.
+        """Metadata of a topic to write to; a broker with auto.create.topics.enable creates it.
 
-        `TopicNotFoundError` when it has not done so after a while, which is all that can be told
-        of a broker that does not.
+        Raises `TopicNotFoundError` if the topic does not appear in time.
         """
         found = self.topics([name])
         if name in found:
@@ -133,17 +133,17 @@ class WireClient:
             made = self._cluster.read_metadata([name], may_create=True).get(name)
             if made is None or not made.leaders or NO_LEADER in made.leaders:
                 raise RetriableBrokerError(
-                    f"topic {name!r} is not there yet", UNKNOWN_TOPIC_OR_PARTITION
+                    f"topic {name!r} does not exist yet", UNKNOWN_TOPIC_OR_PARTITION
                 )
             return made
 
         try:
-            return self._cluster.retry(attempt, TOPIC_IS_MADE_WITHIN_MS)
+            return self._cluster.retry(attempt, AUTO_CREATE_TIMEOUT_MS)
         except TopicNotFoundError:
             raise TopicNotFoundError(name) from None
 
     def partitions(self, topics: Iterable[str] | re.Pattern[str]) -> list[TopicPartition]:
-        """All partitions of some topics (`TopicNotFoundError`), or of those that match wholly."""
+        """All partitions of the given topics, or of all topics that match the whole pattern."""
         if isinstance(topics, re.Pattern):
             found = {name: row for name, row in self.topics().items() if topics.fullmatch(name)}
         else:
@@ -165,7 +165,7 @@ class WireClient:
         config: Mapping[str, str] | None = None,
         replication_factor: int = -1,
     ) -> None:
-        """Make a topic and wait until it can be written to; -1 leaves a number to the broker."""
+        """Create a topic and wait until it has leaders; -1 means the broker's default."""
         cluster = self._cluster
         configs = [{"name": key, "value": value} for key, value in (config or {}).items()]
         topic = {
@@ -198,19 +198,19 @@ class WireClient:
     # -- reading ---------------------------------------------------------------------------------
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where each partition begins."""
+        """The log start offset of each partition."""
         return offsets_at(self._cluster, partitions, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def latest_offsets(
         self, partitions: Iterable[TopicPartition], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, int]:
-        """How far each can be read: the last stable offset, or the high watermark; exclusive."""
+        """The last stable offset or the high watermark of each partition."""
         return offsets_at(self._cluster, partitions, LATEST, self._isolation(isolation))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, TimestampOffset | None]:
-        """The first record at or after each time; None when there is none."""
+        """The first record at or after each time; None if there is none."""
         found = list_offsets(self._cluster, times, self._isolation(isolation))
         return {tp: row if row.offset >= 0 else None for tp, row in found.items()}
 
@@ -224,7 +224,7 @@ class WireClient:
         max_wait_ms: int | None = None,
         min_bytes: int | None = None,
     ) -> RawFetch:
-        """Whole batches from an offset on, none when there are none in time."""
+        """Whole batches from an offset; none if none arrive in time."""
 
         def given(value: int | None, name: str) -> int:
             return self.options.number(name) if value is None else value
@@ -246,9 +246,9 @@ class WireClient:
         end: int,
         isolation: IsolationLevel | None = None,
     ) -> Generator[RawFetch, None, None]:
-        """The batches of [start, end), piece by piece; see reading.py for what a piece holds."""
-        reading = RangeFetcher(self._cluster, self._clock)
-        return reading.read_range(tp, start, end, self._isolation(isolation))
+        """The batches of [start, end), piece by piece; see fetch.py for the contents of a piece."""
+        fetcher = RangeFetcher(self._cluster, self._clock)
+        return fetcher.read_range(tp, start, end, self._isolation(isolation))
 
     def _isolation(self, given: IsolationLevel | None) -> IsolationLevel:
         return self.options.isolation if given is None else given
@@ -262,7 +262,7 @@ class WireClient:
         timeout_ms: int | None = None,
         transactional_id: str | None = None,
     ) -> BatchSender:
-        """Sends batches as they come: `send(tp, batch)`, at last `flush()`."""
+        """A sender for batches: `send(tp, batch)`, finally `flush()`."""
         return BatchSender(
             self._cluster,
             self._clock,
@@ -279,7 +279,7 @@ class WireClient:
         timeout_ms: int | None = None,
         transactional_id: str | None = None,
     ) -> dict[TopicPartition, ProduceResult]:
-        """Send batches and wait; an error is in the result of its partition."""
+        """Send batches and wait; errors are in the results."""
         sender = self.sender(acks=acks, timeout_ms=timeout_ms, transactional_id=transactional_id)
         for tp, rows in batches.items():
             for batch in rows:
@@ -292,7 +292,7 @@ class WireClient:
         """The node that coordinates a group or a transactional id."""
         assert bool(group) != bool(transactional_id), "one of the two"
         kind, key = (GROUP, group) if group else (TRANSACTION, transactional_id)
-        return self._cluster.retry(lambda: self._coordinating.find(kind, key))
+        return self._cluster.retry(lambda: self._coordinator_client.find(kind, key))
 
     def init_producer_id(
         self,
@@ -301,7 +301,7 @@ class WireClient:
         producer_id: int = NO_PRODUCER_ID,
         epoch: int = NO_PRODUCER_EPOCH,
     ) -> ProducerIdentity:
-        """An id to write under; fences earlier holders of the transactional id."""
+        """Get a producer id; fences earlier producers with the transactional id."""
         return self._coordinator.init_producer_id(transactional_id, timeout_ms, producer_id, epoch)
 
     def add_partitions_to_txn(
@@ -311,37 +311,37 @@ class WireClient:
         epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Before the first batch of a transaction goes to a partition."""
+        """Add partitions to the transaction, before the first batch."""
         self._coordinator.add_partitions_to_txn(transactional_id, producer_id, epoch, partitions)
 
     def end_txn(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
-        """Commit or abort; from any client that knows the three."""
+        """Commit or abort; any client that has id and epoch can."""
         self._coordinator.end_txn(transactional_id, producer_id, epoch, commit)
 
     def describe_transactions(
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionDescription | StrandlogError]:
-        """What is known of each, or why nothing is."""
+        """The description of each id, or its error."""
         return self._coordinator.describe_transactions(transactional_ids)
 
     def list_transactions(self, states: Sequence[str]) -> dict[str, str]:
-        """Transactional ids of the whole cluster that are in one of these states, and which."""
+        """The transactional ids in one of these states, with their state."""
         return self._coordinator.list_transactions(states)
 
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Set positions of a group that has no members."""
+        """Commit offsets of a group without members."""
         self._coordinator.commit_offsets(group, offsets)
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions of a group; without those that it has not."""
+        """The committed offsets of a group."""
         return self._coordinator.committed_offsets(group, partitions)
 
     @property
     def _coordinator(self) -> CoordinatorClient:
         if self._open_cluster is None:
             raise ClosedError("client")
-        return self._coordinating
+        return self._coordinator_client

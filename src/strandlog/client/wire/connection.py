@@ -1,18 +1,18 @@
-"""One socket to one broker: requests go out at once, replies are taken when somebody wants them.
+"""One pipelined connection to one broker: `send` does not wait, replies are read on demand.
 
     reply = connection.send(FETCH, body)      does not wait
     ...                                       the broker works meanwhile
     frame, position = reply.wait()            reads the socket up to this reply
 
-A broker answers in the order of the requests, so waiting for one reply takes in those before it,
-for whoever waits for them. A reply that nobody wants any more is dropped when it comes (`forget`).
+A broker responds in the order of the requests, so waiting for one reply also reads those before it.
+A reply that is no longer needed is dropped when it arrives (`forget`).
 
-Opening a connection means: TCP, TLS if wanted, ApiVersions, SASL if wanted. For each API the last
-version is taken that both sides speak. After any failure the connection is broken: each reply that
-is under way fails with `UnreachableError`, and a new connection must be made.
+Opening a connection means TCP, TLS if configured, ApiVersions, SASL if configured. For each API the
+client uses the last version that both sides support. After any failure the connection is closed:
+each pending reply fails with `UnreachableError`, and a new connection is needed.
 
-Frames are received into a buffer of exactly their size, which nobody writes to again: record bytes
-in them are handed out as views.
+Each frame is received into its own buffer, which is never written again: record bytes in it are
+returned as views.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_VECTORS = 512
 
 
 class Reply:
-    """The answer to one request, now or later."""
+    """The reply to one request, which may not have arrived yet."""
 
     __slots__ = (
         "_connection",
@@ -70,7 +70,7 @@ class Reply:
         return self._frame is not None or self._failure is not None
 
     def wait(self, extra_ms: int = 0) -> tuple[memoryview, int]:
-        """(frame, where the body begins); `extra_ms` on top of the usual patience."""
+        """(frame, position of the body); waits `extra_ms` longer than request.timeout.ms."""
         while not self.is_done:
             self._connection.receive(extra_ms)
         if self._failure is not None:
@@ -78,16 +78,18 @@ class Reply:
         assert self._frame is not None
         correlation_id, position = read_response_header(self.api, self.version, self._frame)
         if correlation_id != self.correlation_id:
-            raise self._connection.broken(f"it answered {correlation_id} to {self.correlation_id}")
+            raise self._connection.broken(
+                f"correlation id {correlation_id} instead of {self.correlation_id}"
+            )
         return self._frame, position
 
     def parsed(self) -> Any:
-        """The body of a reply, by its schema."""
+        """The body, decoded by its schema."""
         frame, position = self.wait()
         return decode_response(self.api.key, self.version, frame, position)
 
     def forget(self) -> None:
-        """Nobody will ask for it."""
+        """Drop the reply when it arrives."""
         self._is_wanted = False
         self._frame = None
 
@@ -122,7 +124,7 @@ class WireConnection:
         try:
             self._negotiate()
             if options.wants_sasl:
-                self._log_in()
+                self._authenticate()
         except BaseException:
             self.close()
             raise
@@ -136,8 +138,8 @@ class WireConnection:
             plain = socket.create_connection((host, port), timeout=patience)
         except OSError as error:
             raise UnreachableError(
-                f"no connection to {self.name}: {error}; check bootstrap.servers, the broker's "
-                "advertised.listeners, and that it runs"
+                f"cannot connect to {self.name}: {error}; check that the broker runs, its "
+                "advertised.listeners, and bootstrap.servers"
             ) from error
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -151,19 +153,19 @@ class WireConnection:
         except ssl.SSLCertVerificationError as error:
             plain.close()
             raise AuthenticationError(
-                f"{self.name} shows a certificate that is not trusted: {error.verify_message}; "
+                f"the certificate of {self.name} is not trusted: {error.verify_message}; "
                 "check ssl.ca.location"
             ) from error
         except OSError as error:
             plain.close()
             raise UnreachableError(
-                f"no TLS with {self.name}: {error}; check security.protocol"
+                f"TLS handshake with {self.name} failed: {error}; check security.protocol"
             ) from error
         connected.settimeout(self._patience)
         return connected
 
     def _negotiate(self) -> None:
-        """Ask what the broker speaks; one that does not know our question is asked an older one."""
+        """Send ApiVersions; falls back to version 0 for an older broker."""
         for version in (CLIENT_VERSIONS[API_VERSIONS.key].last, 0):
             self._versions[API_VERSIONS.key] = version
             body = {"client_software_name": "strandlog", "client_software_version": "0"}
@@ -173,7 +175,7 @@ class WireConnection:
                 break
         answer = decode_response(API_VERSIONS.key, version, frame, position)
         if answer.error_code:
-            raise self.broken(f"it refuses ApiVersions with code {answer.error_code}")
+            raise self.broken(f"ApiVersions failed with code {answer.error_code}")
         for row in answer.api_keys:
             ours = CLIENT_VERSIONS.get(row.api_key)
             if ours is not None and row.api_key != API_VERSIONS.key:
@@ -181,15 +183,15 @@ class WireConnection:
                 if version >= max(ours.first, row.min_version):
                     self._versions[row.api_key] = version
 
-    def _log_in(self) -> None:
+    def _authenticate(self) -> None:
         mechanism = self._options.text("sasl.mechanism")
-        # Neither is in every broker's list, and none is needed to know that 0 and 1 are spoken.
+        # Not every broker lists the SASL APIs, but all support versions 0 and 1.
         self._versions.setdefault(SASL_HANDSHAKE, 1)
         self._versions.setdefault(SASL_AUTHENTICATE, 0)
         shake = self.send(SASL_HANDSHAKE, {"mechanism": mechanism}).parsed()
         if shake.error_code:
             raise AuthenticationError(
-                f"{self.name} does not speak {mechanism}; it speaks "
+                f"{self.name} does not support {mechanism}; it supports "
                 f"{', '.join(shake.mechanisms) or 'none'}: set sasl.mechanism"
             )
         exchange = tokens(mechanism, *self._options.credentials())
@@ -198,7 +200,7 @@ class WireConnection:
             answer = self.send(SASL_AUTHENTICATE, {"auth_bytes": token}).parsed()
             if answer.error_code:
                 raise AuthenticationError(
-                    f"{self.name} refuses the user: {answer.error_message}; "
+                    f"{self.name} rejected the user: {answer.error_message}; "
                     "check sasl.username, sasl.password and sasl.mechanism"
                 )
             try:
@@ -215,21 +217,21 @@ class WireConnection:
 
     @property
     def peer_host(self) -> str:
-        """The address of the machine at the other end."""
+        """The IP address of the broker."""
         try:
             return str(self._socket.getpeername()[0])
         except OSError as error:
             raise self.broken(_reason(error)) from error
 
     def version(self, api_key: int) -> int:
-        """The version in which an API is spoken with this broker."""
+        """The version of an API to use with this broker."""
         version = self._versions.get(api_key)
         if version is None:
             usable = CLIENT_VERSIONS[api_key]
             raise RemoteError(
-                f"{self.name} does not speak {API_BY_KEY[api_key].name} "
+                f"{self.name} does not support {API_BY_KEY[api_key].name} versions "
                 f"{usable.first} to {usable.last}; "
-                "Kafka 2.4 or later is needed",
+                "Kafka 2.4 or later is required",
                 UNSUPPORTED_VERSION,
             )
         return version
@@ -247,13 +249,13 @@ class WireConnection:
         head = request_header(api, version, reply.correlation_id, self._options.text("client.id"))
         size = len(head) + sum(map(len, parts))
         if size > SMALL_REQUEST_BYTES:
-            self._take_in_fetches()
+            self._receive_fetches()
         self._replies.append(reply)
         self._write([size.to_bytes(4) + head, *parts])
         return reply
 
-    def _take_in_fetches(self) -> None:
-        # A broker may stop to read while we do not take its large answers: neither would go on.
+    def _receive_fetches(self) -> None:
+        # A broker may stop reading while its large responses are not read: a deadlock.
         while any(reply.api == FETCH for reply in self._replies):
             self.receive()
 
@@ -268,7 +270,7 @@ class WireConnection:
         except OSError as error:
             raise self.broken(_reason(error)) from error
         except BaseException:
-            self.close()  # interrupted in the middle of a frame: nothing behind it makes sense
+            self.close()  # interrupted inside a frame: the rest of the stream is unusable
             raise
 
     def _send_all(self, parts: list[Buffer]) -> None:
@@ -284,24 +286,24 @@ class WireConnection:
                 rest[0] = rest[0][sent:]
 
     def receive(self, extra_ms: int = 0) -> None:
-        """Take in the next reply, whosever it is."""
+        """Read the next reply from the socket."""
         if not self.is_open:
-            raise self.broken("it is closed")
+            raise self.broken("the connection is closed")
         try:
             self._socket.settimeout(self._patience + extra_ms / 1000)
             self._fill(self._length)
             size = int.from_bytes(self._length)
             if size > self._frame_limit_bytes:
-                raise DataError("what it says is not Kafka's protocol: check security.protocol")
+                raise DataError("the response is not Kafka's protocol: check security.protocol")
             frame = memoryview(bytearray(size))
             self._fill(frame)
         except (OSError, DataError) as error:
             raise self.broken(_reason(error)) from error
         except BaseException:
-            self.close()  # interrupted in the middle of a frame: nothing behind it makes sense
+            self.close()  # interrupted inside a frame: the rest of the stream is unusable
             raise
         if not self._replies:
-            raise self.broken("it answered without a question")
+            raise self.broken("a response without a request")
         self._replies.popleft().fill(frame.toreadonly())
 
     def _fill(self, target: memoryview) -> None:
@@ -310,12 +312,12 @@ class WireConnection:
         while position < size:
             count = receive(target[position:])
             if not count:
-                raise ConnectionResetError("it hung up")
+                raise ConnectionResetError("the broker closed the connection")
             position += count
 
     def broken(self, reason: str) -> UnreachableError:
-        """Close, and give the error to raise; replies under way fail with it too."""
-        failure = UnreachableError(f"the connection to {self.name} is lost: {reason}")
+        """Close the connection; returns the error to raise. Pending replies fail with it."""
+        failure = UnreachableError(f"lost the connection to {self.name}: {reason}")
         self.close(failure)
         return failure
 
@@ -330,5 +332,5 @@ class WireConnection:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time; see request.timeout.ms"
+        return "no response in time (request.timeout.ms)"
     return str(error) or type(error).__name__

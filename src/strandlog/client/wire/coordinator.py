@@ -1,13 +1,13 @@
-"""Transactions and committed offsets: what goes to a coordinator.
+"""Requests to a coordinator: transactions and committed offsets.
 
-Which broker coordinates a group or a transactional id is asked once and remembered, until that
-broker says that it is another one, or cannot be reached. Each verb may be asked for again: a
-coordinator that has done it already says so, or does nothing.
+The coordinator of a group or a transactional id is cached until it responds that it is not the
+coordinator, or cannot be reached. Every request can be retried: a coordinator that has executed it
+already says so or does nothing.
 
-A transaction in two phases: whoever writes hands (transactional id, producer id, epoch) to somebody
-else, who ends it with `end_txn` from wherever he is. The epoch stays what it is; a commit that was
-asked for and not answered is asked for again. A producer that was fenced in between cannot be
-committed any more: `ProducerFencedError`, or `InvalidProducerEpochError`.
+A transaction has two phases: the writer passes (transactional id, producer id, epoch) to another
+process, which ends it with `end_txn`. The epoch does not change; a commit without a response is
+retried. The transaction of a producer that was fenced meanwhile cannot be committed:
+`ProducerFencedError` or `InvalidProducerEpochError`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_GENERATION = -1
 
 
 class TransactionDescription(NamedTuple):
-    """What a coordinator knows of a transactional id."""
+    """The state of a transactional id."""
 
     transactional_id: str
     state: str  # Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort, Dead …
@@ -51,7 +51,7 @@ class TransactionDescription(NamedTuple):
 
 
 class CoordinatorClient:
-    """The verbs that a coordinator answers."""
+    """Sends requests to the coordinators of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -63,17 +63,17 @@ class CoordinatorClient:
         if node_id is not None:
             return node_id
         body = {"key": key, "key_type": kind}
-        answer = self._cluster.any_connection().send(FIND_COORDINATOR, body).parsed()
-        if answer.error_code:
+        response = self._cluster.any_connection().send(FIND_COORDINATOR, body).parsed()
+        if response.error_code:
             raise broker_error(
-                answer.error_code, f"the coordinator of {key!r}", answer.error_message
+                response.error_code, f"the coordinator of {key!r}", response.error_message
             )
-        self._cluster.set_address(answer.node_id, Address(answer.host, answer.port))
-        self._known[kind, key] = answer.node_id
-        return int(answer.node_id)
+        self._cluster.set_address(response.node_id, Address(response.host, response.port))
+        self._known[kind, key] = response.node_id
+        return int(response.node_id)
 
     def _ask(self, kind: int, key: str, ask: Callable[[WireConnection], Result]) -> Result:
-        """Ask the coordinator, and find it again when it is not the one."""
+        """Send to the coordinator; finds it again if it moved."""
 
         def attempt() -> Result:
             try:
@@ -94,7 +94,7 @@ class CoordinatorClient:
         producer_id: int = NO_PRODUCER_ID,
         epoch: int = NO_PRODUCER_EPOCH,
     ) -> ProducerIdentity:
-        """An id to write under; what an earlier holder of the transactional id left is aborted."""
+        """Get a producer id; aborts what an earlier producer with the transactional id left."""
         body = {
             "transactional_id": transactional_id,
             "transaction_timeout": timeout_ms,
@@ -103,10 +103,10 @@ class CoordinatorClient:
         }
 
         def ask(connection: WireConnection) -> ProducerIdentity:
-            answer = connection.send(INIT_PRODUCER_ID, body).parsed()
-            if answer.error_code:
-                raise broker_error(answer.error_code, f"a producer id for {transactional_id!r}")
-            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            response = connection.send(INIT_PRODUCER_ID, body).parsed()
+            if response.error_code:
+                raise broker_error(response.error_code, f"a producer id for {transactional_id!r}")
+            return ProducerIdentity(response.producer_id, response.producer_epoch)
 
         if transactional_id is None:
             return self._cluster.retry(lambda: ask(self._cluster.any_connection()))
@@ -119,7 +119,7 @@ class CoordinatorClient:
         epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Before the first batch of a transaction goes to a partition."""
+        """Add partitions to the transaction, before the first batch."""
         topics = [
             {"name": name, "partitions": numbers} for name, numbers in _by_topic(partitions).items()
         ]
@@ -131,14 +131,14 @@ class CoordinatorClient:
         }
 
         def ask(connection: WireConnection) -> None:
-            answer = connection.send(ADD_PARTITIONS_TO_TXN, body).parsed()
+            response = connection.send(ADD_PARTITIONS_TO_TXN, body).parsed()
             failures = [
                 (row.partition_error_code, TopicPartition(topic.name, row.partition_index))
-                for topic in answer.results_by_topic_v3_and_below
+                for topic in response.results_by_topic_v3_and_below
                 for row in topic.results_by_partition
                 if row.partition_error_code
             ]
-            # Those that were only not attempted say nothing of the reason.
+            # Partitions that were not attempted do not have the reason.
             failures.sort(key=lambda failure: failure[0] == OPERATION_NOT_ATTEMPTED)
             for code, tp in failures:
                 raise broker_error(code, f"adding {tp} to transaction {transactional_id!r}")
@@ -146,7 +146,7 @@ class CoordinatorClient:
         self._ask(TRANSACTION, transactional_id, ask)
 
     def end_txn(self, transactional_id: str, producer_id: int, epoch: int, commit: bool) -> None:
-        """Commit or abort, from anywhere."""
+        """Commit or abort."""
         body = {
             "transactional_id": transactional_id,
             "producer_id": producer_id,
@@ -155,17 +155,17 @@ class CoordinatorClient:
         }
 
         def ask(connection: WireConnection) -> None:
-            answer = connection.send(END_TXN, body).parsed()
-            if answer.error_code:
+            response = connection.send(END_TXN, body).parsed()
+            if response.error_code:
                 verb = "committing" if commit else "aborting"
-                raise broker_error(answer.error_code, f"{verb} transaction {transactional_id!r}")
+                raise broker_error(response.error_code, f"{verb} transaction {transactional_id!r}")
 
         self._ask(TRANSACTION, transactional_id, ask)
 
     def describe_transactions(
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionDescription | StrandlogError]:
-        """What is known of each; `TransactionalIdNotFoundError` in its place when nothing is."""
+        """The description of each id, or `TransactionalIdNotFoundError` in its place."""
 
         def ask(name: str) -> Callable[[WireConnection], TransactionDescription | StrandlogError]:
             def one(connection: WireConnection) -> TransactionDescription | StrandlogError:
@@ -183,17 +183,17 @@ class CoordinatorClient:
         return {name: self._ask(TRANSACTION, name, ask(name)) for name in transactional_ids}
 
     def list_transactions(self, states: Sequence[str]) -> dict[str, str]:
-        """The state of each transactional id that is in one of some states, of all coordinators."""
+        """The transactional ids in one of these states, from all coordinators."""
         body = {"state_filters": list(states), "producer_id_filters": []}
 
         def ask() -> dict[str, str]:
             found: dict[str, str] = {}
             for node_id in self._cluster.node_ids():
                 connection = self._cluster.connection_to(node_id)
-                answer = connection.send(LIST_TRANSACTIONS, body).parsed()
-                if answer.error_code:
-                    raise broker_error(answer.error_code, f"the transactions of broker {node_id}")
-                for row in answer.transaction_states:
+                response = connection.send(LIST_TRANSACTIONS, body).parsed()
+                if response.error_code:
+                    raise broker_error(response.error_code, f"the transactions of broker {node_id}")
+                for row in response.transaction_states:
                     found[row.transactional_id] = row.transaction_state
             return found
 
@@ -204,7 +204,7 @@ class CoordinatorClient:
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Set positions of a group that has no members."""
+        """Commit offsets of a group without members."""
         topics: dict[str, list[dict[str, Any]]] = {}
         for tp, given in offsets.items():
             offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
@@ -237,7 +237,7 @@ class CoordinatorClient:
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions of a group, of all partitions or of some; without those that it has not."""
+        """The committed offsets of a group, of all partitions or of some."""
         topics = None
         if partitions is not None:
             by_topic = _by_topic(partitions)
@@ -245,11 +245,11 @@ class CoordinatorClient:
         body = {"group_id": group, "topics": topics, "require_stable": True}
 
         def ask(connection: WireConnection) -> dict[TopicPartition, OffsetAndMetadata]:
-            answer = connection.send(OFFSET_FETCH, body).parsed()
-            if answer.error_code:
-                raise broker_error(answer.error_code, f"the offsets of group {group!r}")
+            response = connection.send(OFFSET_FETCH, body).parsed()
+            if response.error_code:
+                raise broker_error(response.error_code, f"the offsets of group {group!r}")
             found: dict[TopicPartition, OffsetAndMetadata] = {}
-            for topic in answer.topics:
+            for topic in response.topics:
                 for row in topic.partitions:
                     tp = TopicPartition(topic.name, row.partition_index)
                     if row.error_code:

@@ -1,18 +1,18 @@
-"""Raw batches off the leaders, one partition at a time.
+"""Fetches the raw batches of an offset range, one request ahead.
 
-`fetch` asks once. `read_range` gives a whole range [start, end): while somebody works on one piece,
-the broker already prepares the next, for its offset is known as soon as a piece is here.
+`fetch` sends one request. `read_range` reads [start, end): while the caller processes one piece,
+the broker prepares the next, whose offset is known when a piece arrives.
 
-    piece 1 arrives │ ask for 2 │ hand out 1 ...... │ take in 2 │ ask for 3 │ hand out 2 ...
+    receive 1 │ request 2 │ yield 1 ...... │ receive 2 │ request 3 │ yield 2 ...
 
-What a piece holds: whole batches only, none that begins at or after `end`. The first batch may
-begin before `start` and the last may reach over `end`: a batch is not cut, so who decodes drops
-what lies outside. Control batches are in it. Offsets may be missing (compaction, transactions), the
-last ones too: the range is done when the position has passed `end`, or when the broker, asked again
-and again, has nothing more below an `end` that is readable.
+A piece has only whole batches, none of which starts at or after `end`. The first batch may start
+before `start` and the last may extend past `end`: the decoder drops what lies outside. Control
+batches are included. Offsets may be missing (compaction, transactions), even the last ones: the
+range is complete when the position has passed `end`, or when several responses have no records
+below an `end` that is readable.
 
-How much is asked for follows the range: the first piece tells how large a record is, so the end of
-a range does not cost a whole piece of what nobody wants.
+The size of a request adapts: the first piece shows the size of a record, so the end of a range does
+not fetch a whole piece of unwanted records.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from strandlog.record.batch_header import HEADER_SIZE, LOG_OVERHEAD
 
 OFFSET_OUT_OF_RANGE = 1
 FIRST_PIECE_BYTES = 1024 * 1024
-SMALLEST_PIECE_BYTES = 64 * 1024
+MIN_PIECE_BYTES = 64 * 1024
 SPARE = 1.25  # records differ in size
-EMPTY_ANSWERS_BEFORE_BELIEVING = 3
+MAX_EMPTY_RESPONSES = 3
 WAIT_FOR_REST_MS = 500
 
 # base offset, batch length, (leader epoch … attributes), last offset delta
-_PLACE = struct.Struct(">qi11xi")
+_BATCH_START = struct.Struct(">qi11xi")
 
 
 class RawFetch(NamedTuple):
-    """Whole batches as they are kept, and what a reader needs to know about them."""
+    """Whole raw batches, and what a reader needs to know about them."""
 
     tp: TopicPartition
     data: memoryview
-    next_offset: int  # where the next piece begins
+    next_offset: int  # start of the next piece
     aborted: list[tuple[int, int]]  # (producer id, first offset), of aborted transactions in it
     high_watermark: int
     last_stable_offset: int
@@ -59,22 +59,22 @@ class RawFetch(NamedTuple):
 
 
 class RangeFetcher:
-    """The reading side of a client."""
+    """Fetches for one client."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
 
     def fetch(self, tp: TopicPartition, ask: FetchAsk) -> RawFetch:
-        """One answer, maybe an empty one. `OffsetOutOfRangeError` has the range."""
+        """One response, possibly empty; raises `OffsetOutOfRangeError` with the valid range."""
         return self._cluster.retry(lambda: self._take(tp, ask, self._send(tp, ask)))
 
     def read_range(
         self, tp: TopicPartition, start: int, end: int, isolation: IsolationLevel
     ) -> Generator[RawFetch, None, None]:
-        """Pieces until `end` is covered; `UnreachableError` when `end` does not become readable."""
-        most_bytes = self._cluster.options.number("max.partition.fetch.bytes")
-        ask = FetchAsk(*tp, start, min(FIRST_PIECE_BYTES, most_bytes), isolation, 0, 1)
+        """Yield pieces up to `end`; raises `UnreachableError` if `end` stays unreadable."""
+        max_bytes = self._cluster.options.number("max.partition.fetch.bytes")
+        ask = FetchAsk(*tp, start, min(FIRST_PIECE_BYTES, max_bytes), isolation, 0, 1)
         progress = _Progress(self._cluster, self._clock)
         ahead: Reply | None = None
         try:
@@ -87,7 +87,7 @@ class RangeFetcher:
                     ask = ask._replace(max_wait_ms=progress.wait_ms)
                     continue
                 progress.made()
-                size = _piece_bytes(piece, ask.offset, end, most_bytes)
+                size = _piece_bytes(piece, ask.offset, end, max_bytes)
                 ask = ask._replace(offset=piece.next_offset, max_bytes=size, max_wait_ms=0)
                 if ask.offset < end:
                     ahead = self._try_send(tp, ask)
@@ -99,19 +99,19 @@ class RangeFetcher:
                 ahead.forget()
 
     def _next(self, tp: TopicPartition, ask: FetchAsk, ahead: Reply | None) -> RawFetch:
-        """The answer to `ask`, which may have been sent before."""
+        """The response to `ask`, which may have been sent already."""
         if ahead is not None:
             try:
                 return self._take(tp, ask, ahead)
             except UnreachableError:
-                pass  # from here on it is tried again
+                pass  # fetch retries
         return self.fetch(tp, ask)
 
     def _try_send(self, tp: TopicPartition, ask: FetchAsk) -> Reply | None:
         try:
             return self._send(tp, ask)
         except UnreachableError:
-            return None  # what we have is handed out first
+            return None  # yield what has arrived first
 
     def _send(self, tp: TopicPartition, ask: FetchAsk) -> Reply:
         try:
@@ -132,7 +132,7 @@ class RangeFetcher:
             raise broker_error(answer.error_code, f"reading {tp}")
         if not answer.partitions:
             if not answer.throttle_ms:
-                raise RetriableBrokerError(f"reading {tp}: an answer without {tp}", -1)
+                raise RetriableBrokerError(f"reading {tp}: the response lacks the partition", -1)
             pause(answer.throttle_ms / 1000)
             raise RetriableBrokerError(f"reading {tp}: throttled for {answer.throttle_ms} ms", -1)
         [found] = answer.partitions
@@ -155,7 +155,7 @@ class RangeFetcher:
 
 
 class _Progress:
-    """Decides what an answer without records means."""
+    """Interprets responses without records."""
 
     wait_ms = WAIT_FOR_REST_MS
 
@@ -165,36 +165,36 @@ class _Progress:
         self.made()
 
     def made(self) -> None:
-        """Records came."""
-        self._empty_answers = 0
+        """Records arrived."""
+        self._empty_responses = 0
         self._deadline_ms = self._clock.monotonic_ms() + self._patience_ms
 
     def is_over(self, piece: RawFetch, end: int, isolation: IsolationLevel) -> bool:
-        """Whether there is nothing left below `end`."""
+        """Whether there are no more records below `end`."""
         is_committed = isolation is IsolationLevel.READ_COMMITTED
         readable = piece.last_stable_offset if is_committed else piece.high_watermark
         if readable >= end:
-            self._empty_answers += 1
-            return self._empty_answers >= EMPTY_ANSWERS_BEFORE_BELIEVING
+            self._empty_responses += 1
+            return self._empty_responses >= MAX_EMPTY_RESPONSES
         if self._clock.monotonic_ms() >= self._deadline_ms:
             what = "a transaction is still open, or records are missing" if is_committed else ""
             raise UnreachableError(
-                f"{piece.tp} can be read up to offset {readable}, but {end} was asked for; "
+                f"{piece.tp} is readable up to offset {readable}, not up to {end}; "
                 f"{what or 'records are missing'} (waited {self._patience_ms} ms)"
             )
         return False
 
 
 def whole_batches(data: memoryview, offset: int) -> tuple[int, int]:
-    """(bytes of the whole batches in `data`, the offset after them; `offset` without any)."""
+    """(bytes of the whole batches in `data`, next offset)."""
     position, size, next_offset = 0, len(data), offset
-    unpack = _PLACE.unpack_from
+    unpack = _BATCH_START.unpack_from
     while size - position >= HEADER_SIZE:
         base_offset, length, delta = unpack(data, position)
         if length < HEADER_SIZE - LOG_OVERHEAD:
             raise CorruptRecordError(
-                f"the batch after offset {next_offset} says it has {length} bytes; "
-                "it was damaged on its way or on the broker's disk"
+                f"the batch after offset {next_offset} has an invalid length: {length} bytes; it "
+                "was damaged in transit or on the broker's disk"
             )
         end = position + LOG_OVERHEAD + length
         if end > size:
@@ -205,20 +205,20 @@ def whole_batches(data: memoryview, offset: int) -> tuple[int, int]:
 
 
 def cut_at(piece: RawFetch, end_offset: int) -> RawFetch:
-    """The piece without the batches that begin at or after an offset."""
+    """The piece without the batches that start at or after an offset."""
     if piece.next_offset <= end_offset:
         return piece
     position, data = 0, piece.data
     while position < len(data):
-        base_offset, length, _ = _PLACE.unpack_from(data, position)
+        base_offset, length, _ = _BATCH_START.unpack_from(data, position)
         if base_offset >= end_offset:
             break
         position += LOG_OVERHEAD + length
     return piece._replace(data=data[:position])
 
 
-def _piece_bytes(piece: RawFetch, offset: int, end: int, most_bytes: int) -> int:
-    """How much to ask for next, so that the end of the range is not read over by much."""
+def _piece_bytes(piece: RawFetch, offset: int, end: int, max_bytes: int) -> int:
+    """Size of the next request, so that it does not extend far past the end of the range."""
     record_bytes = len(piece.data) / max(1, piece.next_offset - offset)
     rest_bytes = int(record_bytes * (end - piece.next_offset) * SPARE)
-    return min(max(rest_bytes, SMALLEST_PIECE_BYTES), most_bytes)
+    return min(max(rest_bytes, MIN_PIECE_BYTES), max_bytes)

@@ -1,8 +1,6 @@
-"""Where partitions begin and end, and what lies at a time: ListOffsets, sent to every leader at
-once.
+"""ListOffsets requests to all leaders at once: start, end and lookups by time.
 
-The end depends on who asks: the last stable offset for whoever reads committed records only, the
-high watermark for others.
+The end is the last stable offset for read_committed, the high watermark otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ LATEST, EARLIEST = -1, -2
 def list_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, TimestampOffset]:
-    """What lies at each time, or at LATEST or EARLIEST; offset -1 where there is nothing."""
+    """The offsets at the given times, or at LATEST or EARLIEST; -1 if there is none."""
     found: dict[TopicPartition, TimestampOffset] = {}
 
     def attempt() -> None:

@@ -1,16 +1,15 @@
-"""Raw batches to the leaders: several requests under way, each partition in its order.
+"""Sends raw batches to partition leaders, in order per partition.
 
-    send(tp, batch)    takes a batch; waits only when `buffer.memory` is full
-    flush()            waits for all of them, and tells what became of each partition's
+    send(tp, batch)    queues a batch; waits only if `buffer.memory` is full
+    flush()            waits for all batches; returns the result of each partition
 
-One request carries one batch of each partition at most, as Kafka wants it, and up to five requests
-are under way to a broker. A batch that is refused for a reason that passes is sent again, with all
-batches of its partition behind it, once none of them is under way any more: so their order stays,
-and the sequence numbers of an idempotent producer fit. Without a producer id a batch whose answer
-was lost may be written twice, and one that was refused comes behind those that were not: at least
-once.
+A request carries at most one batch per partition, as Kafka requires, and up to five requests are in
+flight per broker. After a retriable error, a batch and all later batches of its partition are sent
+again, once none of them is in flight: this keeps their order and the sequence numbers of an
+idempotent producer. Without a producer id, a batch whose response was lost may be written twice,
+and a rejected batch may follow later ones: at least once.
 
-An error is about one partition: its batches behind the error are given up, others go on.
+An error concerns one partition: its later batches are dropped, other partitions continue.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ SEND_FROM_BYTES = 1024 * 1024
 
 
 class ProduceResult(NamedTuple):
-    """What became of the batches of one partition."""
+    """The result of the batches of one partition."""
 
-    base_offset: int  # of the first batch; -1 if it is not known, or there is none
-    batch_count: int  # so many are written
-    error: StrandlogError | None  # why the others are not
+    base_offset: int  # of the first batch; -1 if unknown
+    batch_count: int  # number of written batches
+    error: StrandlogError | None  # why the others are not written
 
 
 class _Batch(NamedTuple):
-    """A batch and its place among those of its partition."""
+    """A batch and its number within its partition."""
 
     number: int
     data: Buffer
@@ -60,7 +59,7 @@ class _Lane:
         self.batch_count = 0
         self.error: StrandlogError | None = None
         self.not_before_ms = 0
-        self.deadline_ms: int | None = None  # when patience ends; None while all is well
+        self.deadline_ms: int | None = None  # of delivery; None while there is no error
 
     @property
     def is_done(self) -> bool:
@@ -72,17 +71,17 @@ class _Lane:
 
     def may_send(self, now_ms: int) -> bool:
         if self.refused and not self.in_flight:
-            # What could not be sent is known sooner than what became of those before it.
+            # Batches that could not be sent fail before the results of earlier ones arrive.
             self.waiting.extendleft(sorted(self.refused, key=lambda each: -each.number))
             self.refused.clear()
         if self.in_flight and not self.batch_count:
-            # The first one goes alone: a leader that is new to its job may refuse it and take the
-            # second, for it has no sequence number yet that would tell it that one is missing.
+            # The first batch goes alone: a new leader could reject it and accept the second,
+            # because it has no sequence number yet that shows the gap.
             return False
         return bool(self.waiting) and not self.refused and now_ms >= self.not_before_ms
 
     def give_up(self, error: StrandlogError) -> int:
-        """Drop what waits; gives its bytes."""
+        """Drop the waiting batches; returns their bytes."""
         dropped = sum(len(batch.data) for batch in (*self.waiting, *self.refused))
         self.error = self.error or error
         self.waiting.clear()
@@ -97,7 +96,7 @@ class _Request(NamedTuple):
 
 
 class BatchSender:
-    """Sends the batches of one producer. Not for several threads."""
+    """Sends the batches of one producer, from one thread."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class BatchSender:
         self._transactional_id = transactional_id
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._requests: deque[_Request] = deque()
-        self._new_bytes = 0  # since something was sent
+        self._new_bytes = 0  # queued since the last send
         self._buffered_bytes = 0
         options = cluster.options
         self._most_requests = options.number("max.in.flight.requests.per.connection")
@@ -122,17 +121,17 @@ class BatchSender:
         self._most_buffered_bytes = options.number("buffer.memory")
 
     def send(self, tp: TopicPartition, batch: Buffer) -> None:
-        """Take a batch; its bytes must stay as they are until `flush`."""
+        """Queue a batch; its bytes must not change until `flush`."""
         lane = self._lanes.get(tp)
         if lane is None:
             lane = self._lanes[tp] = _Lane(tp)
         if lane.error is not None:
-            return  # flush tells
+            return  # flush returns the error
         lane.take(batch)
         self._new_bytes += len(batch)
         self._buffered_bytes += len(batch)
         if self._new_bytes >= SEND_FROM_BYTES:
-            self._send_what_may_go()
+            self._send_ready()
         while self._buffered_bytes > self._most_buffered_bytes:
             self._step()
 
@@ -148,8 +147,8 @@ class BatchSender:
         return found
 
     def _step(self) -> None:
-        """Send what may go, and wait for one answer or for the end of a pause."""
-        self._send_what_may_go()
+        """Send what is ready, then wait for one reply or for the end of a pause."""
+        self._send_ready()
         if self._requests:
             self._take(self._requests.popleft())
             return
@@ -159,7 +158,7 @@ class BatchSender:
 
     # -- sending ---------------------------------------------------------------------------------
 
-    def _send_what_may_go(self) -> None:
+    def _send_ready(self) -> None:
         self._new_bytes = 0
         is_sending = True
         while is_sending:
@@ -223,17 +222,19 @@ class BatchSender:
 
     def _error_of(self, lane: _Lane, answer: ProduceAnswer | None) -> StrandlogError | None:
         if answer is None:
-            return RetriableBrokerError(f"writing to {lane.tp}: an answer without it", -1)
+            return RetriableBrokerError(
+                f"writing to {lane.tp}: the response lacks the partition", -1
+            )
         code = answer.error_code
         if code in {0, DUPLICATE_SEQUENCE}:
             return None
         text = f"writing to {lane.tp}"
         if lane.refused:
-            # Those before it are sent again first: then its number fits, or it is to blame itself.
+            # Earlier batches are sent again first: then its sequence number fits, or it is invalid.
             return RetriableBrokerError(text, code)
         found = broker_error(code, text, answer.error_message)
         if code == CORRUPT_MESSAGE:
-            return CorruptRecordError(f"{found}; the batch is damaged: build it again")
+            return CorruptRecordError(f"{found}; the batch is damaged: rebuild it")
         return found
 
     def _answered(
@@ -264,5 +265,5 @@ class BatchSender:
         if lane.deadline_ms is None:
             lane.deadline_ms = now_ms + options.number("delivery.timeout.ms")
         elif now_ms >= lane.deadline_ms:
-            text = f"{error} (tried for {options.number('delivery.timeout.ms')} ms)"
+            text = f"{error} (retried for {options.number('delivery.timeout.ms')} ms)"
             self._buffered_bytes -= lane.give_up(UnreachableError(text, error.code))

@@ -1,11 +1,11 @@
-"""What a user says to log in, without the socket: one token after the other.
+"""Client side of SASL PLAIN and SCRAM, without I/O.
 
     PLAIN     one token: \\0 user \\0 password
     SCRAM     client first → server first → client final → server final (RFC 5802, 7677); the
-              password never goes over the wire, and the server proves that it knows it too
+              password is never sent, and the server proves that it knows it too
 
-A mechanism is a generator: it yields what to send and is sent what came back. It ends when the user
-is logged in, and raises `AuthenticationError` when the server cannot be believed.
+A mechanism is a generator: it yields the token to send and receives the response. It ends when the
+user is authenticated, and raises `AuthenticationError` if the server is not authentic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_ITERATIONS = 1_000_000
 
 
 def tokens(mechanism: str, user: str, password: str, nonce: str | None = None) -> Tokens:
-    """What to say; `nonce` is handed in by tests alone."""
+    """The tokens of a mechanism; only tests pass `nonce`."""
     if mechanism == PLAIN:
         return _plain(user, password)
     return _scram(HASHES[mechanism], user, password, nonce or secrets.token_urlsafe(24))
@@ -43,7 +43,9 @@ def _scram(hash_name: str, user: str, password: str, nonce: str) -> Tokens:
     server_first = (yield f"n,,{first}".encode()).decode()
     fields = _fields(server_first)
     if not fields.get("r", "").startswith(nonce) or fields["r"] == nonce:
-        raise AuthenticationError("the broker did not repeat our nonce: is it the right one?")
+        raise AuthenticationError(
+            "the broker did not return the client's nonce: is it the right broker?"
+        )
     salted = _salted(hash_name, password, fields)
     without_proof = f"c=biws,r={fields['r']}"
     message = f"{first},{server_first},{without_proof}".encode()
@@ -54,20 +56,23 @@ def _scram(hash_name: str, user: str, password: str, nonce: str) -> Tokens:
     answer = yield f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
     final = _fields(answer.decode())
     if "e" in final:
-        raise AuthenticationError(f"the broker refuses the user: {final['e']}; check the password")
+        raise AuthenticationError(f"the broker rejected the user: {final['e']}; check the password")
     server_key = hmac.digest(salted, b"Server Key", hash_name)
     expected = base64.b64encode(hmac.digest(server_key, message, hash_name)).decode()
     if not hmac.compare_digest(final.get("v", ""), expected):
-        raise AuthenticationError("the broker does not know the password: is it the right one?")
+        raise AuthenticationError("the broker does not know the password: is it the right broker?")
 
 
 def _salted(hash_name: str, password: str, fields: dict[str, str]) -> bytes:
     try:
         salt, iterations = base64.b64decode(fields["s"]), int(fields["i"])
     except (KeyError, ValueError) as error:
-        raise AuthenticationError("the broker does not speak SCRAM as it should") from error
+        raise AuthenticationError("the broker sent an invalid SCRAM message") from error
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-        raise AuthenticationError(f"the broker asks for {iterations} rounds of SCRAM")
+        raise AuthenticationError(
+            f"the broker requests {iterations} SCRAM iterations; allowed are {MIN_ITERATIONS} to "
+            f"{MAX_ITERATIONS}"
+        )
     return hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
 
 

@@ -1,8 +1,8 @@
-"""TLS out of a client's options: whom to trust, who we are.
+"""Builds the client's TLS context.
 
-Authorities come from a PEM file, a folder or PEM text, else from the machine. The certificate must
-name the host, unless ssl.endpoint.identification.algorithm says otherwise. Python loads a client's
-own key from a file only, so PEM text goes through a file that is gone a moment later.
+Trusted authorities come from a PEM file, a folder or PEM text, by default from the system. The
+certificate must name the host, unless ssl.endpoint.identification.algorithm disables the check.
+Python loads a client's own key only from a file, so PEM text is written to a temporary file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AUTHORITY_TEXTS = ("ssl.ca.pem", "ssl.truststore.certificates")
 
 
 def tls_context(options: WireOptions) -> ssl.SSLContext:
-    """`SettingError` when a file is missing or is not PEM."""
+    """Build the context; raises `SettingError` if a file is missing or not PEM."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = options.text("ssl.endpoint.identification.algorithm") == "https"
@@ -31,7 +31,7 @@ def tls_context(options: WireOptions) -> ssl.SSLContext:
         _load_authorities(context, options)
         _load_own_certificate(context, options)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise SettingError(f"the certificates cannot be loaded, PEM is needed: {error}") from error
+        raise SettingError(f"cannot load the certificates, which must be PEM: {error}") from error
     return context
 
 
@@ -62,7 +62,7 @@ def _load_own_certificate(context: ssl.SSLContext, options: WireOptions) -> None
     chain = options.text("ssl.certificate.pem") or options.text("ssl.keystore.certificate.chain")
     if chain:
         key_text = options.text("ssl.key.pem") or options.text("ssl.keystore.key")
-        handle, name = tempfile.mkstemp(suffix=".pem")  # readable by this user alone
+        handle, name = tempfile.mkstemp(suffix=".pem")  # readable only by this user
         try:
             with os.fdopen(handle, "w") as file:
                 file.write(f"{key_text}\n{chain}\n")

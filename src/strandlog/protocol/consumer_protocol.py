@@ -37,7 +37,7 @@ _TOPIC_MIN_BYTES = _STRING_MIN_BYTES + 4
 
 
 class Subscription(NamedTuple):
-    """What a member wants and what it holds."""
+    """A member's subscription, and the partitions that it owns."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -47,7 +47,7 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """What a member gets."""
+    """The partitions assigned to a member."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
@@ -89,7 +89,7 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """An empty answer to SyncGroup is an assignment of nothing."""
+    """An empty SyncGroup response assigns nothing."""
     if not data:
         return Assignment(())
     reader = Reader(data)
@@ -99,7 +99,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def decode_sticky_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """What an eager sticky member held before, and the generation in which it held it."""
+    """The partitions that an eager sticky member owned, and in which generation."""
     reader = Reader(data)
     partitions = _read_partitions(reader)
     return partitions, reader.int32() if reader.remaining else NO_GENERATION

@@ -101,7 +101,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """What the record is about; None for a kind of record that is not ours."""
+    """Decode a key; None for an unknown type of record."""
     reader = Reader(data)
     version = reader.int16()
     if 0 <= version <= OFFSET_KEY_VERSION:
@@ -112,7 +112,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def offset_keys(group: str, partitions: Iterable[TopicPartition]) -> Iterator[bytes]:
-    """The keys of many offsets: what they have in common is written once for each topic."""
+    """Encode the keys of many offsets; the common part is encoded once per topic."""
     heads: dict[str, bytes] = {}
     for topic, partition in partitions:
         head = heads.get(topic)

@@ -120,7 +120,7 @@ Body = Mapping[str, Any]
 
 
 class Envelope(NamedTuple):
-    """A line as far as it could be read: enough to send an answer, whatever is wrong with it."""
+    """A line as far as it could be parsed: enough to reply even if it is invalid."""
 
     src: str | None = None
     dest: str | None = None
@@ -130,7 +130,7 @@ class Envelope(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The type of the request; "" when it has none."""
+        """The type of the request; "" if it has none."""
         kind = self.body.get("type")
         return kind if isinstance(kind, str) else ""
 
@@ -139,7 +139,7 @@ class Envelope(NamedTuple):
 
 
 class LineSplitter:
-    """Bytes in, whole lines out. Of a line over the limit only the beginning is kept."""
+    """Splits bytes into lines. Of a line over the limit only the beginning is kept."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -155,7 +155,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> bytes:
-        """What is left after the last line end."""
+        """The bytes after the last line end."""
         line = bytes(self._rest)
         self._rest.clear()
         return line
@@ -166,7 +166,7 @@ class LineSplitter:
 
 
 def read_envelope(line: bytes) -> Envelope:
-    """Whatever can be told about a line; never raises."""
+    """Parse as much of a line as possible; never raises."""
     if len(line) > MAX_LINE_BYTES:
         return Envelope(problem=f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
@@ -190,7 +190,7 @@ def read_envelope(line: bytes) -> Envelope:
 
 
 def parse_request(envelope: Envelope) -> Request:
-    """The request in an envelope; a `DataError` says what is wrong with it."""
+    """Decode the request in an envelope; `DataError` if it is invalid."""
     if envelope.problem:
         raise MalformedMessageError(envelope.problem)
     kind = envelope.body.get("type")
@@ -218,7 +218,7 @@ _loads = json.JSONDecoder(parse_float=_finite, parse_constant=_reject_constant).
 
 
 def shown(value: object) -> str:
-    """A value as error texts show it: short."""
+    """A value, shortened for an error message."""
     return reprlib.repr(value)
 
 
@@ -319,12 +319,12 @@ def format_reply(
 
 
 def error_fields(code: int, text: str) -> dict[str, Any]:
-    """What an error reply says."""
+    """The body of an error reply."""
     return {"code": code, "text": text[:MAX_ERROR_CHARACTERS]}
 
 
 def encode_message(value: Any) -> bytes:
-    """A message as it is kept."""
+    """Encode a message for storage."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 

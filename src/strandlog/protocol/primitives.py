@@ -38,7 +38,7 @@ _INT64 = struct.Struct(">q")
 
 
 class Reader:
-    """Takes values off the front of a buffer."""
+    """Reads values from the start of a buffer."""
 
     __slots__ = ("_position", "_view")
 
@@ -107,7 +107,7 @@ class Reader:
         return self._items(self.uvarint() - 1, read_item, item_min_bytes)
 
     def skip_tagged_fields(self) -> None:
-        """Fields that a later version may have added; each says its own size."""
+        """Skip fields that a later version may have added; each has its own size."""
         for _ in range(self.uvarint()):
             self.uvarint()
             self._take(self.uvarint())
@@ -151,7 +151,7 @@ class Reader:
 
 
 class Writer:
-    """Puts values behind each other."""
+    """Appends values to a buffer."""
 
     __slots__ = ("_parts",)
 

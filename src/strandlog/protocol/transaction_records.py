@@ -33,7 +33,7 @@ _PARTITION_BYTES = 4
 
 
 class TransactionState(IntEnum):
-    """Where a transactional producer stands; numbers and names are Kafka's."""
+    """The state of a transactional producer, with Kafka's numbers and names."""
 
     EMPTY = 0
     ONGOING = 1

@@ -83,7 +83,7 @@ def coordinator_is_there(wire: Wire, key: str) -> None:
 # -- producers -----------------------------------------------------------------------------------
 
 
-def test_a_zombie_is_not_handed_the_identity_of_its_successor(wire: Wire) -> None:
+def test_a_zombie_does_not_get_the_identity_of_its_successor(wire: Wire) -> None:
     transactional_id = name("zombie")
     coordinator_is_there(wire, transactional_id)
     code, producer_id, epoch = initialised(wire, transactional_id)
@@ -100,14 +100,14 @@ def test_a_zombie_is_not_handed_the_identity_of_its_successor(wire: Wire) -> Non
     ("transactional_id", "producer_id", "epoch"),
     [("", -1, -1), ("half", 5, -1), ("half", -1, 5), (None, 5, -1)],
 )
-def test_half_an_identity_is_an_invalid_request_and_not_an_error_of_the_server(
+def test_a_producer_id_without_an_epoch_is_an_invalid_request(
     wire: Wire, transactional_id: str | None, producer_id: int, epoch: int
 ) -> None:
     asked = initialised(wire, transactional_id, producer_id, epoch)
     assert asked == (INVALID_REQUEST, -1, -1)
 
 
-def test_a_batch_that_was_refused_is_not_taken_for_a_duplicate_later(wire: Wire) -> None:
+def test_a_rejected_batch_is_not_a_duplicate_later(wire: Wire) -> None:
     """Producers take "duplicate" for success: its records would be lost without a word."""
     topic = name("sequences")
     create_topic(wire, topic)
@@ -127,7 +127,7 @@ def test_a_batch_that_was_refused_is_not_taken_for_a_duplicate_later(wire: Wire)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_message_of_before_batches_is_not_asked_for_again(wire: Wire, magic: int) -> None:
+def test_a_message_in_an_old_format_is_not_retried(wire: Wire, magic: int) -> None:
     topic = name("old")
     create_topic(wire, topic)
     timestamp = struct.pack(">q", NOW_MS) if magic else b""
@@ -151,7 +151,7 @@ def test_a_record_that_is_too_old_does_not_hide_in_a_batch(wire: Wire, place: in
 
 
 @pytest.mark.parametrize("illegal", ["a b", "..", "x" * 250])
-def test_nobody_waits_for_a_topic_whose_name_is_not_legal(wire: Wire, illegal: str) -> None:
+def test_an_invalid_topic_name_is_answered_at_once(wire: Wire, illegal: str) -> None:
     for version in (4, 8, 12):
         wanted = [{"name": illegal}]
         answer = wire.ask(3, version, topics=wanted, allow_auto_topic_creation=False)
@@ -166,7 +166,7 @@ def test_nobody_waits_for_a_topic_whose_name_is_not_legal(wire: Wire, illegal: s
     assert altered.responses[0].error_code == INVALID_TOPIC
 
 
-def test_a_setting_that_is_not_known_can_be_taken_back(wire: Wire) -> None:
+def test_an_unknown_setting_can_be_removed(wire: Wire) -> None:
     """Tools that copy topics take back whatever has its default at the source."""
     topic = name("settings")
     create_topic(wire, topic)
@@ -192,7 +192,7 @@ def test_a_setting_that_is_not_known_can_be_taken_back(wire: Wire) -> None:
     assert own() == {"segment.ms": "123456"}
 
 
-def test_a_topic_that_is_named_twice_is_described_with_all_that_was_asked_for(wire: Wire) -> None:
+def test_a_topic_named_twice_is_described_with_all_requested_keys(wire: Wire) -> None:
     topic = name("folders")
     create_topic(wire, topic, 3)
 
@@ -207,7 +207,7 @@ def test_a_topic_that_is_named_twice_is_described_with_all_that_was_asked_for(wi
 # -- times ---------------------------------------------------------------------------------------
 
 
-def test_a_time_leads_to_what_the_reader_may_see(wire: Wire) -> None:
+def test_a_lookup_by_time_finds_only_visible_records(wire: Wire) -> None:
     """Nowhere behind the start of an open transaction; and to its end, when that is the latest."""
     topic, transactional_id = name("times"), name("tx")
     create_topic(wire, topic)
@@ -250,7 +250,7 @@ def test_a_time_leads_to_what_the_reader_may_see(wire: Wire) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12, 17])
 @pytest.mark.parametrize(("session_id", "epoch"), [(99, 1), (0, 1), (99, 2**31 - 1)])
-def test_a_session_of_another_broker_is_not_gone_on_with(
+def test_a_fetch_session_of_another_broker_is_not_found(
     wire: Wire, version: int, session_id: int, epoch: int
 ) -> None:
     limits = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1000, "isolation_level": 0}

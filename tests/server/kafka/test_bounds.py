@@ -91,7 +91,7 @@ def test_a_request_with_too_many_elements_closes_the_connection(broker: RunningB
             wire.ask_raw(api_key, version, body)
 
 
-def test_a_large_request_that_is_not_produce_is_refused_by_its_first_bytes(
+def test_a_large_request_other_than_produce_is_rejected_by_its_first_bytes(
     broker: RunningBroker,
 ) -> None:
     with Wire(broker.port) as wire:
@@ -257,7 +257,7 @@ def test_hundreds_of_quick_connections_do_not_take_a_pass_of_the_loop_together(
     _in_loop(act)
 
 
-def test_stopping_abandons_what_requests_asked_for_and_lets_it_clean_up() -> None:
+def test_stopping_cancels_the_work_of_requests_and_lets_it_clean_up() -> None:
     async def act() -> None:
         crashes: list[Any] = []
         work = ServerRuntime(

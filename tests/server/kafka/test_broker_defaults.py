@@ -58,7 +58,7 @@ def test_the_broker_shows_what_it_was_given(broker: RunningBroker) -> None:
     assert shown["log.segment.bytes"] == ("1073741824", DEFAULT)
 
 
-def test_topics_stay_where_deleting_is_switched_off(broker: RunningBroker) -> None:
+def test_topics_are_not_deleted_if_delete_topic_enable_is_false(broker: RunningBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic("t")])["t"].result(timeout=10)
     with pytest.raises(KafkaException, match="TOPIC_DELETION_DISABLED"):
@@ -66,13 +66,13 @@ def test_topics_stay_where_deleting_is_switched_off(broker: RunningBroker) -> No
     assert "t" in admin.list_topics(timeout=10).topics
 
 
-def test_a_request_over_the_limit_ends_its_connection(broker: RunningBroker) -> None:
+def test_a_request_over_the_limit_closes_its_connection(broker: RunningBroker) -> None:
     with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
         connection.sendall(struct.pack(">i", 2049))
         assert connection.recv(1) == b""
 
 
-def test_a_fetch_brings_no_more_than_the_broker_lets_it(broker: RunningBroker) -> None:
+def test_a_fetch_returns_at_most_fetch_max_bytes(broker: RunningBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "batch.num.messages": 1})
     for _ in range(8):
         producer.produce("t", b"v" * 500, partition=0)

@@ -30,7 +30,7 @@ def _describe(wire: Wire, kind: int, name: str, **changes: Any) -> dict[str, Any
     return {row.name: row for row in result.configs}
 
 
-def test_a_topic_lists_every_setting_with_default_source_type_and_words(wire: Wire) -> None:
+def test_a_topic_lists_every_setting_with_default_source_type_and_documentation(wire: Wire) -> None:
     create_topic(wire, "full", segment_bytes="4096")
     found = _describe(wire, TOPIC, "full")
     assert found.keys() == {row.name for row in TOPIC_SETTINGS}
@@ -102,7 +102,7 @@ def test_a_group_has_settings_and_no_group_without_a_name(wire: Wire) -> None:
     assert result.error_code == INVALID_REQUEST
 
 
-def test_only_what_is_asked_for_is_told(wire: Wire) -> None:
+def test_only_requested_settings_are_returned(wire: Wire) -> None:
     create_topic(wire, "some")
     found = _describe(
         wire,
@@ -132,7 +132,7 @@ def test_every_version_describes_the_same(wire: Wire, version: int) -> None:
     ("kind", "name", "code"),
     [(TOPIC, "no-such", UNKNOWN_TOPIC), (BROKER, "7", INVALID_REQUEST), (LOGGER, "0", 42)],
 )
-def test_a_resource_that_is_not_there_says_so(wire: Wire, kind: int, name: str, code: int) -> None:
+def test_an_unknown_resource_is_an_error(wire: Wire, kind: int, name: str, code: int) -> None:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     [result] = wire.ask(32, 4, resources=[resource]).results
     assert (result.error_code, result.configs) == (code, ())
@@ -163,7 +163,7 @@ def _own(wire: Wire, name: str) -> dict[str, str]:
     return {key: row.value for key, row in found.items() if row.config_source == OF_TOPIC}
 
 
-def test_settings_are_set_taken_back_and_lists_added_to(wire: Wire) -> None:
+def test_settings_are_set_removed_and_appended_to(wire: Wire) -> None:
     create_topic(wire, "inc", retention_ms="1000")
     assert (
         _change(wire, "inc", ("retention.ms", DELETE, None), ("flush.ms", SET, "7")).error_code == 0
@@ -200,7 +200,7 @@ def test_a_topic_may_have_no_cleanup_policy(wire: Wire) -> None:
         (("cleanup.policy", 9, "delete"), INVALID_REQUEST, "operation 9"),
     ],
 )
-def test_a_wrong_change_is_refused_and_nothing_of_it_happens(
+def test_an_invalid_change_fails_as_a_whole(
     wire: Wire, row: tuple[str, int, str | None], code: int, words: str
 ) -> None:
     name = f"wrong-{row[0]}-{row[1]}-{row[2]}".replace(" ", "")
@@ -219,7 +219,7 @@ def test_validate_only_checks_and_leaves_everything_as_it_is(wire: Wire) -> None
     assert _own(wire, "check") == {"retention.ms": "1000"}
 
 
-def test_a_setting_or_a_resource_named_twice_is_refused(wire: Wire) -> None:
+def test_a_setting_or_a_resource_named_twice_is_an_error(wire: Wire) -> None:
     create_topic(wire, "two")
     twice = _change(wire, "two", ("flush.ms", SET, "7"), ("flush.ms", SET, "8"))
     assert twice.error_code == INVALID_REQUEST
@@ -233,7 +233,7 @@ def test_a_setting_or_a_resource_named_twice_is_refused(wire: Wire) -> None:
     assert _own(wire, "two") == {}
 
 
-def test_one_bad_resource_does_not_touch_the_others(wire: Wire) -> None:
+def test_one_invalid_resource_does_not_affect_the_others(wire: Wire) -> None:
     create_topic(wire, "good")
     rows = [{"name": "flush.ms", "config_operation": SET, "value": "7"}]
     resources = [
@@ -245,7 +245,7 @@ def test_one_bad_resource_does_not_touch_the_others(wire: Wire) -> None:
     assert _own(wire, "good") == {"flush.ms": "7"}
 
 
-def test_settings_of_the_broker_are_refused_with_the_way_to_set_them(wire: Wire) -> None:
+def test_a_static_broker_setting_cannot_be_altered(wire: Wire) -> None:
     refused = _change(wire, "0", ("log.durability", SET, "fsync"), kind=BROKER)
     assert refused.error_code == INVALID_CONFIG
     assert "when it starts" in refused.error_message

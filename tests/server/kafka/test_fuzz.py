@@ -1,7 +1,7 @@
 """Random requests of every API and version, whole and damaged, against a real broker.
 
 Whatever comes over a socket, the broker answers or hangs up: it never dies, and never meets a
-mistake of its own (it would say "went wrong"). Answers to whole requests can be read by kio to
+mistake of its own (it would log "internal error"). Answers to whole requests can be read by kio to
 their last byte. `make fuzz` tries more examples, and new ones each time.
 """
 
@@ -35,7 +35,7 @@ from strandlog.server.kafka.handlers import declared_apis
 
 VERSIONS = [(api.key, version) for api in declared_apis() for version in api.versions]
 MAY_WAIT = {FETCH.key, JOIN_GROUP.key, SYNC_GROUP.key}  # and a changed byte may make it a long time
-OUR_MISTAKES = ("went wrong", "Traceback")
+OUR_MISTAKES = ("internal error", "Traceback")
 ASKED, ASKED_AFTER = 1, 2
 AFTERWARDS = struct.pack(">hhih", API_VERSIONS.key, 0, ASKED_AFTER, -1)
 

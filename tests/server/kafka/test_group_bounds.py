@@ -80,7 +80,7 @@ def test_a_member_that_is_named_twice_leaves_once(wire: Wire) -> None:
         ),
     ],
 )
-def test_a_request_with_more_items_than_allowed_is_not_worked_on(
+def test_a_request_with_too_many_items_is_not_handled(
     shared_broker: RunningBroker, api_key: int, version: int, head: bytes, item: bytes
 ) -> None:
     with Wire(shared_broker.port) as wire:
@@ -96,7 +96,7 @@ def test_many_groups_are_deleted_in_one_request(wire: Wire) -> None:
     assert [each.group_id for each in found] == names
 
 
-def test_members_over_the_limit_hear_that_the_group_is_full(tmp_path: Path) -> None:
+def test_members_over_the_limit_get_group_max_size_reached(tmp_path: Path) -> None:
     broker = ServerThread(
         tmp_path / "data", {"group.max.size": "1", "group.initial.rebalance.delay.ms": "0"}
     )

@@ -71,7 +71,7 @@ async def _check(server: Server, clients: list[Client], clock: FakeClock) -> Non
     assert batch[-10:] in found, "a connection with a request under way is not idle"
 
 
-def test_silent_clients_are_hung_up_on_and_waiting_ones_are_not(tmp_path: Path) -> None:
+def test_idle_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) -> None:
     warm_up()
     settings = BROKER_SETTINGS.parse({"connections.max.idle.ms": IDLE_MS})
 

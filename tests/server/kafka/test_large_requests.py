@@ -72,7 +72,7 @@ def _has_array(schema: Any) -> bool:
 
 
 @pytest.mark.parametrize("api", declared_apis(), ids=lambda api: api.name)
-def test_a_request_with_an_array_is_worked_on_in_slices(api: KafkaApi) -> None:
+def test_a_request_with_an_array_is_handled_in_slices(api: KafkaApi) -> None:
     if any(_has_array(request_schema(api.key, version)) for version in api.versions):
         returns = api.handler.__annotations__["return"]
         assert returns.startswith("Work[None]"), f"{api.name} keeps the event loop from others"
@@ -106,7 +106,7 @@ def test_a_fetch_of_many_partitions_returns_the_records_of_each(wire: Wire) -> N
 # -- what one request may hold -------------------------------------------------------------------
 
 
-def test_millions_of_tagged_fields_in_a_request_are_refused_before_they_are_read() -> None:
+def test_millions_of_tagged_fields_in_a_request_are_rejected_before_they_are_read() -> None:
     names = b"\x02a\x02a"
     few = names + unsigned_varint(MAX_TAGGED_FIELDS) + b"\x09\x00" * MAX_TAGGED_FIELDS
     assert decode_request(18, 3, memoryview(few), 0).client_software_name == "a"
@@ -123,7 +123,7 @@ def test_millions_of_tagged_fields_in_a_header_close_the_connection(wire: Wire) 
         wire.receive()
 
 
-def test_a_text_is_no_longer_than_kafkas_longest() -> None:
+def test_a_string_is_at_most_as_long_as_in_kafka() -> None:
     def request(length: int) -> memoryview:
         row = {"name": "x" * length, "topic_id": None}
         return memoryview(request_encoder(3, 12)({"topics": [row]}))

@@ -56,7 +56,7 @@ def test_offsets_are_committed_and_fetched_by_topic_id(wire: Wire) -> None:
     assert named.partitions[0].committed_offset == 5
 
 
-def test_an_id_that_no_topic_has_moves_nothing(wire: Wire) -> None:
+def test_an_unknown_topic_id_commits_nothing(wire: Wire) -> None:
     old = create_topic(wire, "namesake")
     assert _commit(wire, "late", {"topic_id": old}, 5) == 0
     wire.ask(20, 6, topics=[{"name": "namesake", "topic_id": None}])
@@ -85,7 +85,7 @@ def test_old_versions_fetch_one_group(wire: Wire, version: int) -> None:
     assert rows == [(0, 3, "three"), (1, -1, "")]
 
 
-def test_metadata_comes_back_as_it_went_and_has_a_limit(wire: Wire) -> None:
+def test_commit_metadata_is_returned_unchanged_and_has_a_limit(wire: Wire) -> None:
     create_topic(wire, "notes")
     topic = {"name": "notes"}
     note = "ä" * 2048  # 4096 bytes
@@ -101,9 +101,7 @@ def test_metadata_comes_back_as_it_went_and_has_a_limit(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, -5])
-def test_a_commit_below_zero_is_a_mistake_of_the_client_and_not_of_the_server(
-    wire: Wire, offset: int
-) -> None:
+def test_a_negative_offset_is_an_invalid_request(wire: Wire, offset: int) -> None:
     create_topic(wire, f"below{offset}")
     topic = {"name": f"below{offset}"}
     assert _commit(wire, "below", topic, offset) == INVALID_REQUEST
@@ -143,7 +141,7 @@ def _delete(wire: Wire, group: str, *targets: tuple[str, int]) -> tuple[int, dic
     return int(answer.error_code), codes
 
 
-def test_offsets_of_a_topic_that_is_being_read_stay(wire: Wire) -> None:
+def test_offsets_of_a_subscribed_topic_are_not_deleted(wire: Wire) -> None:
     for name in ("read", "forgotten"):
         create_topic(wire, name)
         assert _commit(wire, "reading", {"name": name}, 4) == 0
@@ -159,7 +157,7 @@ def test_offsets_of_a_topic_that_is_being_read_stay(wire: Wire) -> None:
     assert _delete(wire, "reading", ("read", 0)) == (0, {("read", 0): 0})
 
 
-def test_a_group_that_is_not_there_has_no_offsets_to_delete(wire: Wire) -> None:
+def test_deleting_offsets_of_an_unknown_group_is_an_error(wire: Wire) -> None:
     create_topic(wire, "nobodys")
     assert _delete(wire, "no-such-group", ("nobodys", 0)) == (GROUP_NOT_FOUND, {})
 

@@ -46,7 +46,7 @@ def test_the_one_epoch_ends_where_the_log_ends(wire: Wire, version: int) -> None
     assert ask(0, partition=1) == (UNKNOWN_TOPIC, -1, -1)
 
 
-def test_fetch_and_list_offsets_refuse_a_leader_that_is_not_there(wire: Wire) -> None:
+def test_fetch_and_list_offsets_check_the_leader_epoch(wire: Wire) -> None:
     create_topic(wire, "led")
     part = {"partition_index": 0, "timestamp": -1}
     for epoch, code in ((-1, 0), (0, 0), (4, UNKNOWN_EPOCH), (-3, FENCED_EPOCH)):
@@ -63,7 +63,7 @@ def test_fetch_and_list_offsets_refuse_a_leader_that_is_not_there(wire: Wire) ->
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_log_dirs_tell_sizes_and_room(
+def test_log_dirs_have_sizes_and_free_space(
     wire: Wire, shared_broker: RunningBroker, version: int
 ) -> None:
     topic = f"sizes-{version}"
@@ -131,7 +131,7 @@ def test_all_topics_are_described_when_none_is_named(wire: Wire) -> None:
     assert (row.eligible_leader_replicas, row.last_known_elr) == ((), ())
 
 
-def test_a_missing_topic_and_a_wrong_cursor_are_told(wire: Wire) -> None:
+def test_a_missing_topic_and_an_invalid_cursor_are_errors(wire: Wire) -> None:
     create_topic(wire, "here")
     names = [{"name": "here"}, {"name": "gone"}]
     answer = wire.ask(75, 0, topics=names, cursor=None)
@@ -181,7 +181,7 @@ def test_versions_between_names_and_ids_want_names(wire: Wire, version: int) -> 
     assert [int(topic.error_code) for topic in topics] == [INVALID_REQUEST, 0]
 
 
-def test_what_a_client_may_do_is_told_when_it_asks(wire: Wire) -> None:
+def test_authorized_operations_are_returned_on_request(wire: Wire) -> None:
     create_topic(wire, "may")
     wanted = [{"topic_id": None, "name": "may"}]
     asked = wire.ask(3, 12, topics=wanted, include_topic_authorized_operations=True)
@@ -217,12 +217,12 @@ def test_the_cluster_is_one_node(wire: Wire, shared_broker: RunningBroker, versi
 
 
 @pytest.mark.parametrize(("kind", "code"), [(2, 114), (3, 115)])
-def test_this_is_no_controller(wire: Wire, kind: int, code: int) -> None:
+def test_a_broker_is_not_a_controller_endpoint(wire: Wire, kind: int, code: int) -> None:
     found = wire.ask(60, 1, endpoint_type=kind)
     assert (found.error_code, found.brokers) == (code, ())
 
 
-def test_a_client_with_a_strange_name_is_refused_but_not_hung_up_on(wire: Wire) -> None:
+def test_an_invalid_client_software_name_is_an_error_on_an_open_connection(wire: Wire) -> None:
     strange = wire.ask(18, 4, client_software_name="a b", client_software_version="1")
     assert (strange.error_code, strange.api_keys) == (INVALID_REQUEST, ())
     usual = wire.ask(18, 4, client_software_name="librdkafka", client_software_version="2.15.0-rc1")
@@ -234,7 +234,7 @@ def test_a_client_with_a_strange_name_is_refused_but_not_hung_up_on(wire: Wire) 
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_special_times_are_known_from_their_version_on(wire: Wire, version: int) -> None:
+def test_special_timestamps_need_their_version(wire: Wire, version: int) -> None:
     topic = f"times-{version}"
     create_topic(wire, topic)
     now_ms = _fill(wire, topic, 3)
@@ -251,7 +251,7 @@ def test_special_times_are_known_from_their_version_on(wire: Wire, version: int)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_records_are_deleted_up_to_an_offset_that_is_there(wire: Wire, version: int) -> None:
+def test_records_are_deleted_up_to_an_existing_offset(wire: Wire, version: int) -> None:
     topic = f"shrinking-{version}"
     create_topic(wire, topic)
     create_topic(wire, f"compacted-{version}", cleanup_policy="compact")

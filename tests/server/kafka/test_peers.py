@@ -1,4 +1,4 @@
-"""Peers that do not behave: hostile lengths, other protocols, slow and silent ones."""
+"""Misbehaving clients: hostile lengths, other protocols, slow and silent ones."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _create_by_metadata(connection: socket.socket, topic: bytes) -> None:
         _frame(struct.pack(">hhih", 3, 4, 1, 30_000)),
     ],
 )
-def test_nonsense_is_hung_up_on_and_the_broker_lives_on(
+def test_garbage_closes_the_connection_and_the_broker_continues(
     broker: RunningBroker, hello: bytes
 ) -> None:
     with _connect(broker) as connection:
@@ -179,7 +179,7 @@ def test_a_long_poll_is_answered_as_soon_as_there_is_something(broker: RunningBr
     assert time.monotonic() - started < 5
 
 
-def test_acks_0_gets_no_reply_and_an_error_hangs_up(broker: RunningBroker) -> None:
+def test_acks_0_gets_no_reply_and_an_error_closes_the_connection(broker: RunningBroker) -> None:
     batch = bytes(build_batch(int(time.time() * 1000), [b"x"]))
     with _connect(broker) as connection:
         _create_by_metadata(connection, b"t")
@@ -189,7 +189,7 @@ def test_acks_0_gets_no_reply_and_an_error_hangs_up(broker: RunningBroker) -> No
         assert _hangs_up(connection)
 
 
-def test_a_damaged_batch_is_refused_and_nothing_of_it_is_kept(broker: RunningBroker) -> None:
+def test_a_damaged_batch_is_rejected_as_a_whole(broker: RunningBroker) -> None:
     batch = bytearray(build_batch(int(time.time() * 1000), [b"x" * 50]))
     batch[-3] ^= 1
     with _connect(broker) as connection:
@@ -244,7 +244,7 @@ def test_a_consumer_that_stops_reading_costs_a_bounded_amount_of_memory(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the broker from /proc")
-def test_a_consumer_that_stops_reading_holds_nobody_up_and_loses_nothing(
+def test_a_consumer_that_stops_reading_delays_no_one_and_loses_nothing(
     broker_process: BrokerProcess,
 ) -> None:
     broker = broker_process

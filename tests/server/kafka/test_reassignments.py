@@ -1,4 +1,4 @@
-"""What tools for many nodes hear from one: elections, moves, resources, coordinators."""
+"""Requests of tools for many nodes to a single one: elections, moves, resources, coordinators."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_resources_with_settings_are_listed_by_type(wire: Wire) -> None:
     assert wire.ask(74, 1, resource_types=[77]).error_code == 35
 
 
-def test_a_coordinator_of_unknown_kind_is_refused_for_good(wire: Wire) -> None:
+def test_an_unknown_coordinator_type_is_a_final_error(wire: Wire) -> None:
     answer = wire.ask(10, 6, key_type=2, coordinator_keys=["a"])
     [refused] = answer.coordinators
     assert (refused.error_code, refused.node_id) == (INVALID_REQUEST, -1)
@@ -53,7 +53,7 @@ def test_a_coordinator_of_unknown_kind_is_refused_for_good(wire: Wire) -> None:
     assert (found.error_code, found.node_id, found.host) == (0, 0, "127.0.0.1")
 
 
-def test_what_a_client_may_do_to_a_group_is_told_when_it_asks(wire: Wire) -> None:
+def test_authorized_operations_of_a_group_are_returned_on_request(wire: Wire) -> None:
     [plain] = wire.ask(15, 5, groups=["g"]).groups
     [asked] = wire.ask(15, 5, groups=["g"], include_authorized_operations=True).groups
     assert plain.authorized_operations == -(2**31)

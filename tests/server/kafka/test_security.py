@@ -1,4 +1,4 @@
-"""Requests about ACLs, users, quotas, folders and the quorum get an answer, not a hang-up."""
+"""Requests about ACLs, users, quotas, folders and the quorum leave the connection open."""
 
 from __future__ import annotations
 

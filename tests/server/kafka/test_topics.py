@@ -29,7 +29,7 @@ def _by_hand(*nodes_of_partitions: list[int], first: int = 0) -> list[dict[str, 
     ]
 
 
-def test_a_created_topic_is_told_with_its_id_and_every_setting(wire: Wire) -> None:
+def test_a_created_topic_is_returned_with_its_id_and_every_setting(wire: Wire) -> None:
     [made] = _create(
         wire,
         _wanted("told", num_partitions=3, configs=[{"name": "segment.bytes", "value": "4096"}]),
@@ -49,7 +49,7 @@ def test_minus_one_takes_the_defaults_of_the_broker(wire: Wire) -> None:
     assert len(found.partitions) == made.num_partitions >= 1
 
 
-def test_validate_only_makes_nothing_and_says_what_would_be(wire: Wire) -> None:
+def test_validate_only_creates_nothing_and_returns_the_topic(wire: Wire) -> None:
     good, exists, bad = _create(
         wire,
         _wanted("would-be", num_partitions=2),
@@ -88,7 +88,7 @@ def test_validate_only_makes_nothing_and_says_what_would_be(wire: Wire) -> None:
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_is_wrong_with_a_topic_is_said_and_it_is_not_made(
+def test_an_invalid_topic_is_an_error_and_is_not_created(
     wire: Wire, changes: dict[str, Any], code: int, words: str, validate_only: bool
 ) -> None:
     [refused, other] = _create(
@@ -108,13 +108,13 @@ def test_partitions_can_be_assigned_by_hand(wire: Wire) -> None:
     assert (made.error_code, made.num_partitions) == (0, 3)
 
 
-def test_a_topic_named_twice_gets_one_refusal(wire: Wire) -> None:
+def test_a_topic_named_twice_gets_one_error(wire: Wire) -> None:
     rows = _create(wire, _wanted("twice"), _wanted("once"), _wanted("twice"))
     assert {row.name: int(row.error_code) for row in rows} == {"twice": INVALID_REQUEST, "once": 0}
     assert len(rows) == 2
 
 
-def test_the_log_keeps_its_own_topics_to_itself(wire: Wire) -> None:
+def test_internal_topics_cannot_be_created_or_changed(wire: Wire) -> None:
     [made] = _create(wire, _wanted("__consumer_offsets"))
     assert made.error_code == INVALID_TOPIC
     [seen] = wire.ask(3, 12, topics=[{"topic_id": None, "name": "__consumer_offsets"}]).topics
@@ -190,7 +190,7 @@ def test_topics_are_deleted_by_id_and_a_new_one_has_a_new_id(wire: Wire) -> None
     assert topic_id_of(wire, "again") == second
 
 
-def test_a_target_that_contradicts_itself_is_refused(wire: Wire) -> None:
+def test_a_topic_to_delete_has_a_name_or_an_id(wire: Wire) -> None:
     topic_id = create_topic(wire, "kept")
     rows = _delete(
         wire, ("kept", topic_id), (None, None), ("no-such", None), (None, uuid4()), ("", None)

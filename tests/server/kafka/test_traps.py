@@ -1,7 +1,7 @@
 """Behaviours that break clients although the version numbers are right, one test each.
 
-What peers do that do not behave is in test_kafka_peers.py, the unknown version of ApiVersions and
-acks=0 too; special times, settings and notes of commits are in the files named after them.
+Misbehaving clients, unknown versions of ApiVersions and acks=0 are in test_peers.py; special
+timestamps, settings and commit metadata are in the files named after them.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def test_a_batch_over_the_limit_of_its_topic_is_error_10(wire: Wire) -> None:
     assert produce(wire, "small", bytes(build_batch(_now_ms(), [b"x" * 500]))).base_offset == 0
 
 
-def test_a_damaged_batch_is_asked_for_again_whatever_its_bytes_say(wire: Wire) -> None:
+def test_a_damaged_batch_is_a_retriable_error_whatever_its_header_says(wire: Wire) -> None:
     """A flipped bit must not tell a producer that it is in no transaction: that is the end."""
     create_topic(wire, "damaged")
     batch = bytearray(build_batch(_now_ms(), [b"v"]))
@@ -161,7 +161,7 @@ def test_a_record_without_a_key_is_named_to_the_producer_of_a_compacted_topic(wi
     assert (kept.error_code, kept.base_offset, kept.record_errors) == (0, 0, ())
 
 
-def test_nobody_writes_into_the_log_of_groups(wire: Wire) -> None:
+def test_clients_cannot_produce_to_the_offsets_topic(wire: Wire) -> None:
     part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
     create_topic(wire, "any")
     wire.ask(
@@ -198,9 +198,7 @@ def test_a_new_member_is_given_an_id_first_from_version_4_on(wire: Wire, version
 
 
 @pytest.mark.parametrize("session_ms", [0, 5_999, 1_800_001, 2**31 - 1])
-def test_a_session_time_out_beyond_the_limits_of_the_broker_is_refused(
-    wire: Wire, session_ms: int
-) -> None:
+def test_a_session_timeout_outside_the_limits_is_an_error(wire: Wire, session_ms: int) -> None:
     found = wire.ask(
         11,
         5,
@@ -213,7 +211,7 @@ def test_a_session_time_out_beyond_the_limits_of_the_broker_is_refused(
     assert (found.error_code, found.member_id) == (INVALID_SESSION_TIMEOUT, "")
 
 
-def test_a_topic_that_is_gone_and_its_namesake_are_told_apart_by_their_ids(wire: Wire) -> None:
+def test_a_deleted_topic_and_a_new_one_of_its_name_differ_by_id(wire: Wire) -> None:
     old = create_topic(wire, "phoenix")
     wire.ask(20, 6, topics=[{"name": "phoenix", "topic_id": None}])
     new = create_topic(wire, "phoenix")
@@ -234,7 +232,7 @@ def test_a_topic_that_is_gone_and_its_namesake_are_told_apart_by_their_ids(wire:
 
 
 @pytest.mark.parametrize(("version", "code"), [(12, UNKNOWN_TOPIC), (13, UNKNOWN_TOPIC_ID)])
-def test_a_long_poll_hears_that_its_topic_is_deleted(
+def test_a_waiting_fetch_ends_when_its_topic_is_deleted(
     wire: Wire, shared_broker: ServerThread, version: int, code: int
 ) -> None:
     name = f"waited-for-{version}"

@@ -144,6 +144,6 @@ class ListenerSettings:
         dynamic=False,
         help=(
             "A gRPC call whose client neither reads nor sends for this long is cancelled if other "
-            "calls wait for its memory. A client that pauses goes on from the next offset."
+            "calls wait for its memory. A client that pauses can continue at the next offset."
         ),
     )

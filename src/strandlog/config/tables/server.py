@@ -7,7 +7,7 @@
     log.dirs=./data                                 one folder
 
 HTTP and gRPC never follow the host of `listeners`: a broker that Kafka clients reach over the
-network does not open the console there unless it is told to.
+network opens its console there only if http.listener says so.
 
 There is one Kafka listener, for the protocol PLAINTEXT. It may have any name that
 listener.security.protocol.map gives that protocol; listeners in controller.listener.names are for

@@ -191,7 +191,7 @@ def breathing(steps: Generator[None, None, T]) -> Work[T]:
 
 
 class Asked(NamedTuple):
-    """What a request asks about."""
+    """The partitions that a request names, each once."""
 
     topics: dict[str, dict[int, Any]]  # by name and partition: the last row of the request
     repeated: set[tuple[str, int]]
@@ -203,7 +203,7 @@ def asked_once(
     number_of: Callable[[Any], int] = int,
     name_of: Callable[[Any], str] = lambda topic: str(topic.name),
 ) -> Work[Asked]:
-    """Collect rows of the form topic, partition."""
+    """Collect the rows of a request by topic and partition."""
     asked = Asked({}, set())
     for topic in topics:
         name = name_of(topic)

@@ -9,7 +9,7 @@ A value comes from the first of these that has one, and `synonyms` lists all tha
 The broker also lists where it listens, with the values in effect: `listeners`, `log.dirs`,
 `node.id`, and its other listeners, `http.listener` and `grpc.listener` (empty if not open) with
 their ports (-1). From `http.listener` a client finds the console and the API: a wildcard host
-stands for the address that it connected to, a loopback host is of use only over loopback.
+means the address that it connected to, a loopback host is of use only over loopback.
 
 Topics and the dynamic settings of the broker can be changed while it runs: resource "0" is this
 node, resource "" the default of all nodes. AlterConfigs, the older API, replaces everything that

@@ -39,8 +39,8 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.request import Request, breathing
 
-# A Fetch is answered after this time at the latest: a client that hung up while its connection was
-# not read is noticed when it is written to. A consumer asks again.
+# The longest wait of a Fetch. While it waits its connection is not read, so the server notices a
+# client that is gone when it writes the response. A consumer fetches again.
 LONGEST_POLL_MS = 60_000
 NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
@@ -62,7 +62,7 @@ FetchKey = tuple[TopicRef, int]
 def fetch(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
-        # It goes on with a session, of another broker at this address: most partitions are unsaid.
+        # It continues a session of another broker at this address and omits most partitions.
         request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
         return
     asked = yield from _fetch_rows(request, body.topics)
@@ -107,7 +107,7 @@ def _reply_fetch(request: Request, found: FetchResult) -> Work[None]:
 
 
 def _fetch_rows(request: Request, topics: Any) -> Work[dict[FetchKey, FetchPartition]]:
-    """What is asked for: each partition once, by its last row, as Kafka does."""
+    """The partitions of a request, each once, by its last row, as Kafka does."""
     rows: dict[FetchKey, FetchPartition] = {}
     by_id = request.version >= FETCH_TOPIC_IDS_FROM
     for topic in topics:

@@ -56,14 +56,14 @@ def metadata(broker: Broker, request: Request) -> Work[None]:
     over_limit = LeaderNotAvailableError(
         f"one request creates at most {limit} topics (auto.create.topics.max.per.request)"
     )
-    refused: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], over_limit)
+    failures: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], over_limit)
     if not missing:
         yield from _describe(broker, request, body, wanted, {})
         return
     request.when_done(
         broker.create_missing_topics(request.context, missing[:limit]),
         lambda failed: request.in_slices(
-            _describe(broker, request, body, wanted, refused | failed)
+            _describe(broker, request, body, wanted, failures | failed)
         ),
         in_line=True,
     )
@@ -91,7 +91,7 @@ def _describe(
     request: Request,
     body: Any,
     wanted: dict[Any, None] | None,
-    refused: dict[str, StrandlogError],
+    failures: dict[str, StrandlogError],
 ) -> Work[None]:
     context = request.context
     topics: list[dict[str, Any]] = []
@@ -102,7 +102,7 @@ def _describe(
             yield yield_control
     else:
         for topic in wanted:
-            topics.append(_wanted_topic(broker, request, topic, refused))
+            topics.append(_wanted_topic(broker, request, topic, failures))
             yield yield_control
     if getattr(body, "include_topic_authorized_operations", False):
         for row in topics:
@@ -123,7 +123,7 @@ def _describe(
 
 
 def _wanted_topic(
-    broker: Broker, request: Request, wanted: Any, refused: dict[str, StrandlogError]
+    broker: Broker, request: Request, wanted: Any, failures: dict[str, StrandlogError]
 ) -> dict[str, Any]:
     topic_id: UUID | None = getattr(wanted, "topic_id", None)
     name: str | None = wanted.name
@@ -132,8 +132,8 @@ def _wanted_topic(
             if request.version < TOPIC_IDS_FROM or topic_id is None:
                 raise InvalidRequestError("this version asks for topics by name")
             topic = broker.topic(request.context, topic_id)
-        elif name in refused:
-            raise refused[name]
+        elif name in failures:
+            raise failures[name]
         else:
             topic = broker.topic(request.context, name)
         return _topic(topic, request.version)
@@ -190,8 +190,8 @@ def describe_topic_partitions(broker: Broker, request: Request) -> Work[None]:
     cursor, first = body.cursor, 0
     if cursor is not None:
         if cursor.partition_index < 0:
-            refused = {"error_code": InvalidRequestError.kafka_code, "name": cursor.topic_name}
-            request.reply({"topics": [refused]})
+            invalid = {"error_code": InvalidRequestError.kafka_code, "name": cursor.topic_name}
+            request.reply({"topics": [invalid]})
             return
         names = names[bisect_left(names, cursor.topic_name) :]
         if names and names[0] == cursor.topic_name:

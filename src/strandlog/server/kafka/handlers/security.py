@@ -1,4 +1,4 @@
-"""Permissions, users and quotas: the answers of a broker that has none of them.
+"""Handlers for the APIs of ACLs, users and quotas, of which this broker has none.
 
     DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED, as Kafka without an authorizer
     DescribeUserScramCredentials                  an empty list; RESOURCE_NOT_FOUND for a name
@@ -77,7 +77,7 @@ def delete_acls(broker: Broker, request: Request) -> Work[None]:
     summary="Returns an empty list: there are no users.",
 )
 def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
-    """Without names the request asks about all users: there are none."""
+    """A request without names is about all users: there are none."""
     del broker
     body = yield from request.reading()
     results = []

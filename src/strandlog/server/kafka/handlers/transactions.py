@@ -123,7 +123,7 @@ def add_partitions_to_txn(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     asked = yield from asked_once(body.v3_and_below_topics, lambda topic: topic.partitions)
     wanted: list[TopicPartition] = []
-    refused: dict[TopicPartition, int] = {}
+    invalid: dict[TopicPartition, int] = {}
     for name, numbers in asked.topics.items():
         for number in numbers:
             tp = TopicPartition(name, number)
@@ -131,20 +131,20 @@ def add_partitions_to_txn(broker: Broker, request: Request) -> Work[None]:
             try:
                 broker.check_transaction_partition(request.context, tp)
             except StrandlogError as error:
-                refused[tp] = error.kafka_code
+                invalid[tp] = error.kafka_code
             yield yield_control
     identity = ProducerIdentity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
 
     def reply(code: int, _: object) -> None:
         # All or nothing: if one has an error, none is added.
-        default = code or (OPERATION_NOT_ATTEMPTED if refused else 0)
+        default = code or (OPERATION_NOT_ATTEMPTED if invalid else 0)
         results = [
             {
                 "name": name,
                 "results_by_partition": [
                     {
                         "partition_index": number,
-                        "partition_error_code": refused.get(TopicPartition(name, number), default),
+                        "partition_error_code": invalid.get(TopicPartition(name, number), default),
                     }
                     for number in numbers
                 ],
@@ -156,7 +156,7 @@ def add_partitions_to_txn(broker: Broker, request: Request) -> Work[None]:
     name = body.v3_and_below_transactional_id
     result = (
         Deferred.done(None)
-        if refused
+        if invalid
         else broker.add_partitions_to_transaction(request.context, name, identity, wanted)
     )
     _reply_when_done(request, result, reply)

@@ -1,7 +1,7 @@
 """`Runtime`, the interface to threads that the caller supplies, an inline implementation, and
 `FlushJob`.
 
-The broker starts no threads and never waits. Whoever opens it supplies a runtime, through which the
+The broker starts no threads and never waits. Its caller supplies a runtime, through which the
 broker asks for everything that takes long or has to happen later:
 
     server      executes blocking calls in threads and everything between them in the event loop

@@ -1,1 +1,1 @@
-"""Doors in: whoever speaks to strandlog from outside the process comes through here."""
+"""Network listeners (Kafka, gRPC, HTTP, JSON lines) around one `Broker`."""

@@ -4,7 +4,8 @@ A record without a partition goes where a Kafka producer would send it: by the h
 round-robin if it has none.
 
 Batches of many records are built in a thread, because the event loop also serves Kafka's clients;
-concurrent calls have no order. `unpacking.py` decodes the batches that `fetch` returns.
+concurrent calls have no order. `broker.fetched_records` decodes what `fetch`
+returns.
 """
 
 from __future__ import annotations

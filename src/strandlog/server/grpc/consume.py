@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
 from strandlog.broker.fetch import FetchPartitionData
+from strandlog.broker.fetched_records import DecodedRecords, is_quick, records_of, size_of
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.grpc.calls import encoded
 from strandlog.server.record_io import DEFAULT_READ_BYTES, MAX_READ_BYTES
-from strandlog.server.unpacking import Unpacked, is_quick, size_of, unpacked
 
 ENTRY_BYTES = 32  # what an entry takes beside what its record holds, about
 
@@ -41,7 +41,7 @@ async def messages_of(
 ) -> AsyncIterator[Messages]:
     """The messages of a fetch at `offset`; `batch_bytes` limits a decompressed batch."""
     limit = min(max_bytes or DEFAULT_READ_BYTES, MAX_READ_BYTES)
-    batches = unpacked(found, offset, batch_bytes)
+    batches = records_of(found, offset, batch_bytes)
     in_loop = is_quick(found)
     while True:
         if in_loop:
@@ -54,7 +54,7 @@ async def messages_of(
         yield some
 
 
-def _some(batches: Iterator[Unpacked], high_watermark: int, limit: int) -> Messages | None:
+def _some(batches: Iterator[DecodedRecords], high_watermark: int, limit: int) -> Messages | None:
     """The messages of the next records, up to about `limit`; None when there are no more.
 
     What comes before a batch that cannot be decoded is sent; the next fetch begins with that batch

@@ -33,6 +33,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.fetch import FetchPartition, FetchRequest
+from strandlog.broker.fetched_records import records_of
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, PartitionState, check_topic_name
 from strandlog.errors import InvalidTopicError, OffsetOutOfRangeError, StrandlogError
@@ -46,7 +47,6 @@ from strandlog.model import (
 )
 from strandlog.protocol import node
 from strandlog.record.builder import build_single
-from strandlog.server.unpacking import unpacked
 from strandlog.storage.paths import LOG_SUFFIX, segment_stem
 
 POLL_BYTES = 1024 * 1024
@@ -227,7 +227,9 @@ class NodePeer:
         if found.error is not None:
             raise found.error
         limit_bytes = self._broker.settings.decompressed_max_bytes
-        return [record for some in unpacked(found, offset, limit_bytes) for record in some.records]
+        return [
+            record for some in records_of(found, offset, limit_bytes) for record in some.records
+        ]
 
     def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}

@@ -17,9 +17,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from strandlog.broker.fetched_records import size_of
 from strandlog.model import Headers, Record
 from strandlog.server.http.problems import bad_request
-from strandlog.server.unpacking import size_of
 
 PayloadFormat = Literal["auto", "plain", "text", "base64"]
 MAX_JSON_BYTES = 1024 * 1024  # of a value that is shown as JSON

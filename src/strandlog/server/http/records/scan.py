@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strandlog.broker.fetch import FetchPartitionData
+from strandlog.broker.fetched_records import records_of, size_of
 from strandlog.clock import stopwatch
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.server.http.records.filter import Test
 from strandlog.server.http.records.payload import TooLargeToParseError
-from strandlog.server.unpacking import size_of, unpacked
 
 
 class ScanLimits(NamedTuple):
@@ -53,7 +53,7 @@ def scan(
         end = min(next_offset, bounds.end_offset)
         return ScanResult(passed, end, scanned_records, scanned_bytes, problems, not_searched)
 
-    for records, next_offset in unpacked(found, offset, bounds.batch_bytes, problems):
+    for records, next_offset in records_of(found, offset, bounds.batch_bytes, problems):
         for record in records:
             if record.offset >= bounds.end_offset:
                 return piece(bounds.end_offset)

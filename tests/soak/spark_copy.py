@@ -1,8 +1,9 @@
-"""Copies a topic with Spark until it is killed: the job that the soak of Spark kills.
+"""Copies a topic twice with Spark until it is killed: the job that spark_kills.py kills.
 
-    python -m tests.soak.spark_copy BOOTSTRAP MASTER CONF CHECKPOINT GUARANTEE OUTPUT
+    python -m tests.soak.spark_copy BOOTSTRAP MASTER CONF FOLDER
 
-It prints a line when the query has started.
+One query copies with each delivery guarantee, to the topic `copies-<guarantee>`, with its
+checkpoint in the folder. The process ends when a query fails.
 """
 
 from __future__ import annotations
@@ -14,27 +15,30 @@ import sys
 from strandlog.spark import session
 
 INPUT = "numbers"
+GUARANTEES = ("exactly_once", "at_least_once")
 
 
-def main(
-    bootstrap: str, master: str, conf: str, checkpoint: str, guarantee: str, output: str
-) -> None:
+def output_of(guarantee: str) -> str:
+    return f"copies-{guarantee}"
+
+
+def main(bootstrap: str, master: str, conf: str, folder: str) -> None:
     os.setpgid(0, 0)  # the JVM of the driver dies with it
     spark = session(master, json.loads(conf), app_name="copy", quiet=True)
-    place = {"bootstrap.servers": bootstrap}
-    query = (
-        spark.readStream.format("strandlog")
-        .options(**place, subscribe=INPUT, startingOffsets="earliest", groupId=output)
-        .load()
-        .select("key", "value")
-        .writeStream.format("strandlog")
-        .options(**place, topic=output, deliveryGuarantee=guarantee)
-        .option("checkpointLocation", checkpoint)
-        .start()
-    )
-    sys.stdout.write(f"started {query.id}\n")
-    sys.stdout.flush()
-    query.awaitTermination()
+    cluster = {"bootstrap.servers": bootstrap}
+    for guarantee in GUARANTEES:
+        output = output_of(guarantee)
+        (
+            spark.readStream.format("strandlog")
+            .options(**cluster, subscribe=INPUT, startingOffsets="earliest", groupId=output)
+            .load()
+            .select("key", "value")
+            .writeStream.format("strandlog")
+            .options(**cluster, topic=output, deliveryGuarantee=guarantee)
+            .option("checkpointLocation", f"{folder}/checkpoint-{guarantee}")
+            .start()
+        )
+    spark.streams.awaitAnyTermination()
 
 
 if __name__ == "__main__":

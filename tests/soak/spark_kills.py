@@ -2,14 +2,13 @@
 
     python -m tests.soak.spark_kills --rounds 20 [--seed N] [--json]
 
-A master and two workers run a query (spark_copy.py) that copies numbers from one topic to another,
-exactly once, while numbers keep coming. In each round one of the three is killed with kill -9 in
-the middle of it: the driver and the broker are started again by us, an executor by Spark. In the
-end every number must be in the other topic exactly once, for a reader of committed records, in the
-order of its key.
-
-Then the same job runs with at-least-once delivery, is killed, and must show duplicates: a checker
-that finds none there would find none above either.
+A cluster of two workers runs two queries (spark_copy.py) that copy numbers from one topic to two
+others while more numbers arrive: one exactly once, one at least once. Each round kills the driver,
+an executor or the broker with kill -9. Driver and broker are started again here, an executor by
+Spark. In the end the first topic must have every number exactly once, for a consumer of committed
+records, in the order of its key. The second must have every number, and some twice: a check that
+finds no duplicates there would find none in the first topic either. So the driver is killed as
+soon as rows of an at-least-once batch arrive.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from signal import SIGKILL
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
-from tests.soak.spark_copy import INPUT
+from tests.soak.spark_copy import GUARANTEES, INPUT, output_of
 from tests.spark.cluster import SparkCluster
 from tests.support.broker_process import BrokerProcess
 
@@ -41,7 +40,7 @@ VICTIMS = ("driver", "executor", "broker")
 CONF = {
     "spark.driver.memory": "512m",
     "spark.ui.enabled": "false",
-    "spark.task.maxFailures": "8",  # executors are killed, the job is not to blame
+    "spark.task.maxFailures": "8",  # killed executors must not fail the job
 }
 START_SECONDS = 240  # a driver and two executors on a busy machine
 SETTLE_SECONDS = 3
@@ -49,18 +48,18 @@ SETTLE_SECONDS = 3
 
 @dataclass
 class Report:
-    """What was done, and what was found."""
+    """Kills, and the contents of the topics."""
 
     driver_kills: int = 0
     executor_kills: int = 0
     broker_kills: int = 0
-    query_failures: int = 0  # that the job ended by itself, and was started again
+    query_failures: int = 0  # how often the job ended by itself and was started again
     numbers: int = 0
     copies: int = 0
     missing: int = 0
     duplicated: int = 0
     out_of_order: int = 0
-    written: int = 0  # copies, of aborted transactions too
+    written: int = 0  # including those of aborted transactions
     loose_missing: int = 0  # with at_least_once
     loose_duplicated: int = 0
     seconds: float = 0.0
@@ -72,10 +71,9 @@ class Report:
 
 
 class Job:
-    """The driver of the query, started again whenever it ended."""
+    """The driver of both queries, started again whenever it ended."""
 
-    def __init__(self, broker: BrokerProcess, cluster: SparkCluster, folder: Path, mode: str):
-        self._output = f"copies-{mode}"
+    def __init__(self, broker: BrokerProcess, cluster: SparkCluster, folder: Path) -> None:
         self._arguments = [
             sys.executable,
             "-m",
@@ -83,17 +81,11 @@ class Job:
             broker.address,
             cluster.master_url,
             json.dumps(CONF | cluster.conf),
-            str(folder / f"checkpoint-{mode}"),
-            mode,
-            self._output,
+            str(folder),
         ]
         self._broker = broker
-        self._log = folder / f"driver-{mode}.log"
+        self._log = folder / "driver.log"
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def output(self) -> str:
-        return self._output
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -104,19 +96,21 @@ class Job:
         return self._process is not None and self._process.poll() is not None
 
     def kill(self) -> None:
-        """The driver with its JVM, at once."""
+        """Kill the driver with its JVM."""
         if self._process is None:
             return
         if self._process.poll() is None:
             os.killpg(self._process.pid, SIGKILL)
         self._process.wait()
 
-    def copies(self, isolation: str = "read_committed") -> list[int]:
-        """What has arrived, partition by partition."""
+    def copies(self, guarantee: str, isolation: str = "read_committed") -> list[int]:
+        """The copies in a topic, partition by partition."""
         return [
             int(message.value() or b"")
             for partition in range(PARTITIONS)
-            for message in read_partition(self._broker.address, self._output, partition, isolation)
+            for message in read_partition(
+                self._broker.address, output_of(guarantee), partition, isolation
+            )
         ]
 
 
@@ -135,25 +129,24 @@ class Soak:
         self._broker.start()
         try:
             self._cluster.start()
-            self._make_topics()
-            self._strict(rounds)
-            self._loose()
+            self._create_topics()
+            self._copy(rounds)
         finally:
             self._cluster.stop()
             self._broker.stop()
         self.report.seconds = round(time.monotonic() - began, 1)
         return self.report
 
-    def _make_topics(self) -> None:
+    def _create_topics(self) -> None:
         admin = AdminClient({"bootstrap.servers": self._broker.address})
-        names = (INPUT, "copies-exactly_once", "copies-at_least_once")
+        names = (INPUT, *map(output_of, GUARANTEES))
         for future in admin.create_topics(
             [NewTopic(name, PARTITIONS, 1) for name in names]
         ).values():
             future.result(PATIENCE_S)
 
-    def _strict(self, rounds: int) -> None:
-        job = Job(self._broker, self._cluster, self._folder, "exactly_once")
+    def _copy(self, rounds: int) -> None:
+        job = Job(self._broker, self._cluster, self._folder)
         feeder = Producer(
             {
                 "bootstrap.servers": self._broker.address,
@@ -173,18 +166,18 @@ class Soak:
                 victim = victims.pop()
                 self._kill(job, victim)
                 say(f"round {number + 1} of {rounds}: {victim}, {seen} copied")
-            assert feeder.flush(PATIENCE_S) == 0, "not every number was taken"
-            self._finish(job)
+            assert feeder.flush(PATIENCE_S) == 0, "not every number was acknowledged"
+            self._check(job)
         finally:
             job.kill()
 
     def _advance(self, job: Job, feeder: Producer, seen: int) -> int:
-        """Feed until there are more copies than before, so that a kill meets a job at work."""
+        """Feed until there are more copies than before, so that a kill hits a running job."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self._feed(feeder, 0.5)
             self._revive(job)
-            now = len(job.copies())
+            now = len(job.copies("exactly_once"))
             if now > seen:
                 return now
         raise AssertionError(f"nothing was copied for {START_SECONDS} s")
@@ -208,6 +201,7 @@ class Soak:
 
     def _kill(self, job: Job, victim: str) -> None:
         if victim == "driver":
+            self._await_loose_rows(job)
             job.kill()
             job.start()
             self.report.driver_kills += 1
@@ -219,51 +213,43 @@ class Soak:
             self._broker.start()
             self.report.broker_kills += 1
 
-    def _finish(self, job: Job) -> None:
-        """Let the job catch up, then count."""
-        report = self.report
-        found = self._caught_up(job)
-        report.written = len(job.copies("read_uncommitted"))
-        report.copies = len(found)
-        report.missing = len(set(range(report.numbers)) - set(found))
-        report.duplicated = len(found) - len(set(found))
-        report.out_of_order = _out_of_order(found)
-
-    def _loose(self) -> None:
-        """Kill the driver of the at-least-once job as soon as rows of a batch arrive."""
-        job = Job(self._broker, self._cluster, self._folder, "at_least_once")
-        report = self.report
-        job.start()
-        try:
-            self._await_rows(job)
-            job.kill()
-            job.start()
-            found = self._caught_up(job)
-            report.loose_missing = len(set(range(report.numbers)) - set(found))
-            report.loose_duplicated = len(found) - len(set(found))
-        finally:
-            job.kill()
-
-    def _await_rows(self, job: Job) -> None:
-        partitions = [TopicPartition(job.output, number) for number in range(PARTITIONS)]
+    def _await_loose_rows(self, job: Job) -> None:
+        """Wait for rows of an at-least-once batch, which Spark has not committed yet."""
+        output = output_of("at_least_once")
+        partitions = [TopicPartition(output, number) for number in range(PARTITIONS)]
         with WireClient(self._broker.address) as client:
             before = client.latest_offsets(partitions)
             deadline = time.monotonic() + START_SECONDS
             while client.latest_offsets(partitions) == before:
                 assert time.monotonic() < deadline, "no row arrives"
+                self._revive(job)
                 time.sleep(0.002)
 
-    def _caught_up(self, job: Job) -> list[int]:
+    def _check(self, job: Job) -> None:
+        """Let the queries catch up, then count."""
+        report, numbers = self.report, set(range(self.report.numbers))
+        found = self._caught_up(job, "exactly_once")
+        report.written = len(job.copies("exactly_once", "read_uncommitted"))
+        report.copies = len(found)
+        report.missing = len(numbers - set(found))
+        report.duplicated = len(found) - len(set(found))
+        report.out_of_order = _out_of_order(found)
+        loose = self._caught_up(job, "at_least_once")
+        report.loose_missing = len(numbers - set(loose))
+        report.loose_duplicated = len(loose) - len(set(loose))
+
+    def _caught_up(self, job: Job, guarantee: str) -> list[int]:
         """All copies, once every number is among them."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self._revive(job)
-            found = job.copies()
+            found = job.copies(guarantee)
             if len(set(found)) >= self.report.numbers:
-                time.sleep(SETTLE_SECONDS)  # a duplicate may be on its way
-                return job.copies()
+                if guarantee == "exactly_once":
+                    time.sleep(SETTLE_SECONDS)  # a duplicate could still arrive
+                return job.copies(guarantee)
             time.sleep(1)
-        return job.copies()
+        return job.copies(guarantee)
 
 
 def _out_of_order(found: list[int]) -> int:

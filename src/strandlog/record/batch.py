@@ -7,7 +7,7 @@ buffer may hold more than this batch: the view looks at `size_bytes` bytes from 
     records, pieces    the records from an offset on, as model tuples: all, or some at a time
     find_timestamp     the first record at or after a time
 
-`records` does not verify the checksum, since whoever took the bytes in did that already, but no
+`records` does not verify the checksum, because the code that received the bytes did, but no
 bytes make it raise anything else than a DataError, or return a record that is not there.
 
 A batch whose last bytes are missing is *torn*; `iter_batches` ends in front of it, because the end
@@ -56,7 +56,7 @@ class BatchView:
 
     @property
     def header(self) -> BatchHeader:
-        """The header as it stands; see `check`."""
+        """The header, unverified; see `check`."""
         header = self._header
         if header is None:
             header = self._header = read_header(self.buffer, self.position)

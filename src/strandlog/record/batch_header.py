@@ -1,4 +1,4 @@
-"""The 61 bytes in front of the records of a batch (Kafka's record batch v2), big-endian.
+"""The 61-byte header of a record batch (v2): layout, reading, stamping and CRC-32C. Big-endian.
 
     at  size  field
      0  8     base_offset        offset of the first record, set by the broker

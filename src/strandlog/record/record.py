@@ -133,7 +133,7 @@ def record_pieces(payload: bytes, count: int, frame: Frame, most: int) -> Iterat
 
 
 class _Piece:
-    """Reads a payload piece by piece: where it stands, and the offset that it has reached."""
+    """Reads a payload piece by piece: its position, and the offset that it has reached."""
 
     __slots__ = ("_count", "_frame", "_last", "_payload", "_position", "left")
 

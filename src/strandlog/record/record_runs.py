@@ -1,7 +1,7 @@
 """Runs of records that differ only in offset, time and content, read by columns.
 
 Sensors, counters and benchmarks write records of equal size. In such a run every byte that gives
-the layout stands at the same distance from that of the next record, so a slice with a step,
+the layout is at the same distance from that of the next record, so a slice with a step,
 `data[at::size]`, collects it from all records at once:
 
     length  attributes  time    offset  key length  key  value length  value  header count

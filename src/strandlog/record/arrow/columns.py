@@ -105,8 +105,8 @@ def encode_columns(
 ) -> list[bytearray]:
     """Batches of some rows of `records`, an Arrow RecordBatch or Table, in the order of `rows`.
 
-    Whoever makes batches for many partitions of the same records has them made `ready_rows` first.
-    Read are the columns key, value (needed), timestamp and headers; `timestamp_ms` stands in for
+    To make batches of the same records for many partitions, call `ready_rows` once first.
+    Read are the columns key, value (needed), timestamp and headers; `timestamp_ms` replaces
     a timestamp that is not there. `rows` are row numbers (int64), all rows if there are none given.
     A batch is cut before it grows over `max_batch_bytes`; without that there is only one.
     What readers could not unpack, because it is over `limit_bytes`, is not packed.

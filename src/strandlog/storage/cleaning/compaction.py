@@ -86,7 +86,7 @@ class CompactionPlan:
         self._aborted_ranges = AbortedRanges(self.aborted)
 
     def cancel(self) -> None:
-        """Let whoever executes the plan stop soon, with a `StorageError`; from any thread."""
+        """Make `execute` stop soon with a `StorageError`; from any thread."""
         self._is_cancelled = True
 
     def execute(self) -> None:
@@ -235,7 +235,7 @@ class CompactionPlan:
         return run_inline(self.completing())
 
     def completing(self) -> Work[CompactionReport]:
-        """The same in steps. Nobody else may sync or trim the partition meanwhile."""
+        """`complete` as work. No other code may flush or truncate the partition meanwhile."""
         files, folder = self.log.context.files, self.log.folder
         yield self.log.persist_recovery_point
         self.log.open_active_file()  # the last record may go, and with it the next offset

@@ -1,4 +1,4 @@
-"""From key to the last offset of that key, in a fixed amount of memory.
+"""Map from key to its last offset in a fixed amount of memory.
 
     slot: 16 bytes MD5 of the key | i64 offset + 1 (0 marks an empty slot)          24 bytes
 

@@ -1,4 +1,4 @@
-"""When a log is compacted, how far, and which segments are merged. Pure decisions.
+"""Decides when a log is compacted, how far, and which segments are merged.
 
 A log is due when the share of its bytes that was never compacted exceeds min.cleanable.dirty.ratio,
 or when its oldest uncompacted record waits longer than max.compaction.lag.ms. It is compacted up to

@@ -1,10 +1,21 @@
-"""Which segments are too old or too many. Pure decisions; `PartitionLog.drop_oldest` carries them
-out.
+"""Decides which segments have expired, and removes them.
 
-Segments go from the old end only, whole, and in this order of reasons: below the log start offset,
-over retention.bytes, older than retention.ms. The age of a segment is that of its newest record.
-The active segment goes too when its newest record is too old (a new, empty one takes its place),
-but never for its size: at least one segment stays.
+Whole segments are removed from the old end, for these reasons in this order: below the log start
+offset, over retention.bytes, older than retention.ms. The age of a segment is that of its newest
+record. The active segment is removed too if its newest record is too old (an empty one takes its
+place), but never for its size: at least one segment stays.
+
+`drop_oldest` removes segments in steps (work.py):
+
+    1  flush a producer snapshot: producers outlive their records
+    2  withdraw the claims of the manifest and make the name of the active segment durable: without
+       the others it alone says which offset comes next
+    3  rename the segments, a few at a time; the log start offset rises
+    4  make the renames durable. After a crash before that, segments are back, and the next
+       retention run removes them again
+
+No other code may flush or truncate the partition meanwhile; appends and reads continue. If the
+partition is deleted meanwhile, the work ends with a `StorageError`.
 """
 
 from __future__ import annotations
@@ -102,7 +113,7 @@ def count_expired(log: PartitionLog) -> int:
         for segment, end in zip(segments, ends, strict=True)
     ]
     count = expired(facts, log.log_start_offset, log.settings, now_ms)
-    # The log starts at most at the high watermark: what nobody could see yet stays.
+    # The log starts at most at the high watermark: what is not visible yet stays.
     while count and facts[count - 1].end_offset > log.high_watermark:
         count -= 1
     return count

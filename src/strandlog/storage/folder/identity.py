@@ -1,9 +1,9 @@
-"""Whose folder this is: ids, and the properties file that carries them, in Kafka's forms.
+"""Cluster id and layout version of a data folder (`meta.properties`).
 
 Kafka writes a UUID as 22 characters of URL-safe base64, and `meta.properties` as lines of
 `key=value` with comments. Ours says which layout the folder has and ends with a checksum over the
-lines before it; a copy (`meta.properties.previous`) stands beside it, so that one flipped bit does
-not lock everybody out of a whole folder.
+lines before it; a copy is in `meta.properties.previous`, so that one flipped bit does not
+make a whole folder unusable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def base64_id(value: UUID) -> str:
 
 
 def uuid_of(text: str) -> UUID:
-    """The UUID that Kafka's form stands for; ValueError when it is none."""
+    """Parses a UUID in Kafka's form; ValueError if it is none."""
     return UUID(bytes=urlsafe_b64decode(text + "=="))
 
 

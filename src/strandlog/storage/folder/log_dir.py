@@ -1,4 +1,4 @@
-"""A data folder: who owns it, what is in it, and the checkpoints that all partitions share.
+"""A data folder owned by this process: lock, partitions and shared checkpoints.
 
 One owner at a time holds `.lock`. `meta.properties` says that the folder is ours, which layout it
 has and which cluster it is; a folder with other things in it is refused, never touched. A clean
@@ -15,7 +15,7 @@ each partition knows how far it is good.
 The last one says what was on disk at the last clean stop, or about a minute before a crash. A
 partition that ends below that, because its files or its folder are gone, reports the loss and does
 not give those offsets out again. Where nothing but this file is left after a crash, the partition
-goes on `UNSEEN_OFFSETS` later: nobody knows how many were given out in the last minute.
+continues `UNSEEN_OFFSETS` later: the offsets of the last minute are unknown.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LogDir:
         new_uuid: Callable[[], UUID],
         settings: BrokerSettings | None = None,
     ) -> None:
-        """Take ownership; `AlreadyOpenError` when somebody has it, `UnknownLayoutError` when it
+        """Take ownership; `AlreadyOpenError` if another owner has it, `UnknownLayoutError` if it
         is not ours."""
         settings = settings or broker_settings()
         self.path = path
@@ -231,8 +231,8 @@ class LogDir:
     def create_files(
         self, tp: TopicPartition, topic_id: str, settings: LogSettings
     ) -> PartitionLog:
-        """Make an empty partition, in any thread, also several at once; nobody knows it until it
-        is adopted. What was known of an old one must be forgotten before (`clear_checkpoints`)."""
+        """Create an empty partition, in any thread, also several at once. It is not visible until
+        it is registered. Call `clear_checkpoints` before: they may know an old one."""
         if not is_identified(self.files, self.path):  # or the next start finds a foreign folder
             raise StorageError(f"could not create {tp}: the data folder {self.path} was removed")
         folder = join(self.path, paths.partition_dir(tp))

@@ -1,4 +1,4 @@
-"""What a batch must fulfil before it is appended. Pure: looks at bytes, settings and the time.
+"""Validates batches before they are appended, by bytes, settings and the time.
 
 The rules are Kafka's: one format (magic 2; a producer of an older one need not try again, so it is
 no damage), whole and intact (CRC-32C), as many records as offsets, no control batches and no append

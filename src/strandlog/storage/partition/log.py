@@ -1,4 +1,4 @@
-"""The log of one partition: append, flush, trim.
+"""The log of one partition: append, flush, truncate; its offsets and what readers may see.
 
     log start offset <= high watermark <= log end offset
 
@@ -17,7 +17,7 @@ read.py.
 After a failed sync the log refuses appends (`failure`) until `rewrite_tail` has read the
 unsynced tail back, checked it, written it once more and synced it: a page cache that failed to sync
 calls its pages clean, so syncing again without writing again would prove nothing. A write that
-fails leaves nothing behind, so the log goes on; what is unsynced is in flush.py.
+fails leaves nothing behind, so the log continues; flush.py tracks what is unsynced.
 """
 
 from __future__ import annotations
@@ -483,8 +483,8 @@ class PartitionLog:
         self.claim(self.segments.sealed[-1:])
 
     def _cut_last_sealed(self, offset: int) -> None:
-        """Write the part of the segment that stays as a new file: somebody may be reading the old
-        one, and bytes that are mapped must not be cut off."""
+        """Write the part of the segment that stays as a new file: a reader may have mapped the old
+        one, and mapped bytes must not be cut off."""
         segment = self.segments.sealed[-1]
         position = locate_batch(self.context.cache, segment, offset)
         if position is None:

@@ -1,4 +1,4 @@
-"""What each idempotent producer wrote last to a partition, so that nothing is written twice.
+"""The last batches of each idempotent producer, for duplicate detection; Kafka's snapshot format.
 
 Per producer id: its epoch, its last five batches (first and last sequence, last offset, timestamp)
 and, inside a transaction, the first offset of that transaction. A batch is accepted when

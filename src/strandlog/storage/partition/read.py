@@ -1,18 +1,14 @@
-"""Reads from an open partition: by offset and by time.
+"""Reads raw batches by offset up to the high watermark or the last stable offset.
 
 A reader sees offsets from the log start offset up to the high watermark (`unflushed=True`: up to
-the log end offset, for the log's own upkeep; `committed=True`: up to the last stable offset, and
-`aborted_in` tells which of the records before it to leave out). From there to the log end offset it
-finds nothing yet; other offsets are out of range. A read inside a batch returns the whole batch; a
-read inside a gap returns the next batch. `read` answers from one segment; callers go on from the
+the log end offset, for the owner itself; `committed=True`: up to the last stable offset, and
+`aborted_in` returns the aborted transactions to skip). Reads between that and the log end offset
+are empty; other offsets are out of range. A read inside a batch returns the whole batch; a read
+inside a gap returns the next batch. `read` returns bytes of one segment; callers continue at the
 offset after what they got.
 
-A lookup by time is exact to the record: time index to segment part, batch headers to batch, then
-the records of that one batch are decoded. It finds the markers of transactions as well, as Kafka's
-does: consumers that begin there read on behind them.
-
-Damaged bytes are never handed out. `read` raises `CorruptSegmentError`, whose `resume_offset` tells
-where readable records go on; a lookup by time passes over damage and puts it into the log's report.
+Damaged bytes are never returned. `read` raises `CorruptSegmentError`, whose `resume_offset` is the
+offset of the next intact batch.
 
 `read` checks the first batch only, because its callers check each batch that they decode. Clients
 on the wire may not (librdkafka does not unless told to), so they get what `read_intact` returns:

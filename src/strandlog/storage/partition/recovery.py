@@ -1,4 +1,4 @@
-"""Opens the files of a partition after any stop and says what it found.
+"""Opens the files of a partition after a clean stop or a crash: cuts torn tails, sets damage aside.
 
 What is read (see recovery_point.py for the picture):
 
@@ -37,7 +37,6 @@ from typing import NamedTuple
 
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import DataError
-from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState, index_mark, snapshot_name
@@ -47,7 +46,7 @@ from strandlog.storage.partition.recovery_point import (
     mended_recovery_point,
 )
 from strandlog.storage.partition.recovery_start import ScanStart, trusted_start
-from strandlog.storage.partition.replay import end_of_transaction, rebuild_aborted
+from strandlog.storage.partition.replay import rebuild_aborted, replay_batch
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
     DAMAGED_SUFFIX,
@@ -386,14 +385,11 @@ class Recovery:
             self._note_producer(header, view, position)
 
     def _note_producer(self, header: BatchHeader, view: memoryview, position: int) -> None:
-        if not header.is_control:
-            self._producers.update(header, header.base_offset)
-            return
-        batch = BatchView(view, position)
+        data = view[position : position + header.size_bytes]
         try:
-            aborted = end_of_transaction(self._producers, header, batch, header.base_offset)
+            aborted = replay_batch(self._producers, header, data)
         except DataError as error:
-            self._report.problems.append(f"a transaction marker says nothing: {error}")
+            self._report.problems.append(f"a transaction marker cannot be decoded: {error}")
             return
         if aborted is not None:
             self._aborted.add(aborted)

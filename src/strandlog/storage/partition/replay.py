@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.control import ControlType, read_control
-from strandlog.storage.files import Files
+from strandlog.storage.files import Buffer, Files
 from strandlog.storage.partition.producer_state import UNKNOWN_TIME, ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.segment.cache import intact_batches
@@ -28,8 +28,8 @@ from strandlog.storage.segment.transaction_index import (
 def rebuild_aborted(
     files: Files, segments: Sequence[Segment], aborted: AbortedTransactions
 ) -> None:
-    """Tell the aborted transactions of a partition again, in memory and in the files of its
-    segments. Those that began before the oldest segment are told from there on."""
+    """Rebuild the aborted transactions of a partition from its log, in memory and in the index
+    files. A transaction that began before the oldest segment begins with that segment."""
     found: list[AbortedTransaction] = []
     producers = ProducerState()
     for segment in segments:
@@ -39,13 +39,8 @@ def rebuild_aborted(
         try:
             source = view_source(mapped.view)
             for position, header in intact_batches(source, segment, len(mapped.view)):
-                if header.producer_id < 0:
-                    continue
-                if not header.is_control:
-                    producers.update(header, header.base_offset)
-                    continue
-                batch = BatchView(source(position, header.size_bytes))
-                ended = end_of_transaction(producers, header, batch, header.base_offset)
+                data = source(position, header.size_bytes) if header.is_control else b""
+                ended = replay_batch(producers, header, data)
                 if ended is not None:
                     found.append(ended)
         finally:
@@ -60,6 +55,22 @@ def rebuild_aborted(
     aborted.note_saved(max(segments[-1].base_offset, last + 1))
 
 
+def replay_batch(
+    producers: ProducerState, header: BatchHeader, data: Buffer
+) -> AbortedTransaction | None:
+    """Apply a batch of the log to the producer state; returns the transaction that it aborted.
+
+    `data` is the whole batch; only those of control batches are read. `DataError` if a marker
+    cannot be decoded.
+    """
+    if header.producer_id < 0:
+        return None
+    if header.is_control:
+        return end_of_transaction(producers, header, BatchView(data), header.base_offset)
+    producers.update(header, header.base_offset)
+    return None
+
+
 def end_of_transaction(
     producers: ProducerState,
     header: BatchHeader,
@@ -67,8 +78,8 @@ def end_of_transaction(
     offset: int,
     now_ms: int = UNKNOWN_TIME,
 ) -> AbortedTransaction | None:
-    """Tell the producers of the marker at `offset`; what it aborted, if it did. `DataError` for a
-    marker that says nothing."""
+    """Apply the marker at `offset` to the producer state; returns the transaction that it aborted.
+    `DataError` if the marker cannot be decoded."""
     marker = read_control(batch)
     first_offset = producers.end_transaction(header, marker.coordinator_epoch, now_ms)
     if marker.kind is not ControlType.ABORT or first_offset is None:

@@ -24,7 +24,7 @@ _CODECS = {codec.value: codec.name.lower() for codec in Codec}
 
 
 def codec_name(header: BatchHeader) -> str:
-    """What a batch is packed with, also when nobody knows that codec."""
+    """The codec of a batch; "unknown" if there is no such codec."""
     return _CODECS.get(header.attributes & CODEC_MASK, "unknown")
 
 

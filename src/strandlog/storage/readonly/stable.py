@@ -1,9 +1,9 @@
-"""What a guest may take for committed in a partition that another process owns.
+"""Derives the last stable offset and the aborted transactions of a partition from its files.
 
-The owner knows its open transactions; a guest finds them out from the files: the newest producer
-snapshot tells which were open at its offset, the batches behind it tell what happened since, and
-the transaction indexes tell which were aborted before it; the manifest and the snapshot tell
-whether an index is whole. The owner writes a snapshot at least every 16 MB, so little is walked.
+The newest producer snapshot has the transactions that were open at its offset; the batches behind
+it are replayed; the transaction indexes have those that were aborted before it, and the manifest
+and the snapshot prove that an index is complete. The writer makes a snapshot at least every 16 MB,
+so little is scanned.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strandlog.errors import DataError
-from strandlog.record.batch import BatchView
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState, index_mark
-from strandlog.storage.partition.replay import end_of_transaction
+from strandlog.storage.partition.replay import replay_batch
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX, segment_offsets
 from strandlog.storage.readonly.view import PartitionView
 from strandlog.storage.segment.manifest import read_manifest
@@ -44,13 +43,12 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
         for position, header in view.headers(segment, known_offset):
             if header.base_offset >= end_offset:
                 break
-            if header.producer_id < 0 or header.base_offset < known_offset:
+            if header.base_offset < known_offset:
                 continue
-            if not header.is_control:
-                producers.update(header, header.base_offset)
-                continue
-            data = files.read_at(segment.log_path, position, header.size_bytes)
-            ended = end_of_transaction(producers, header, BatchView(data), header.base_offset)
+            data = b""
+            if header.is_control:
+                data = files.read_at(segment.log_path, position, header.size_bytes)
+            ended = replay_batch(producers, header, data)
             if ended is not None:
                 aborted.append(ended)
     first_open = producers.first_open_transaction()

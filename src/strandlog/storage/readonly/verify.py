@@ -179,7 +179,7 @@ class _EntryCheck:
             self._next += 1
 
     def findings(self, promised_offset: int) -> Iterator[Finding]:
-        """What turned out to be wrong; entries at or above the offset were promised to nobody."""
+        """What is wrong; entries at or above the offset are about unacknowledged records."""
         wrong = [*self._wrong, *self._entries[self._next :]]
         if wrong:
             offset, value = wrong[0]
@@ -295,7 +295,7 @@ class _Look:
         elif not is_last or damage.start_offset < self._promised:
             meaning = f"offsets from {damage.start_offset} on cannot be read"
         else:
-            kind, meaning = "tail", "growing or torn, nobody was promised what follows"
+            kind, meaning = "tail", "growing or torn; what follows was never acknowledged"
         text = f"{damage.reason}: {size} bytes, {meaning}"
         self._report.findings.append(
             Finding(kind, path, text, damage.position, damage.start_offset)

@@ -1,11 +1,15 @@
-"""A folder as a guest sees it: read-only, without a lock, while an owner may be writing.
+"""Read-only view of a data folder that another process may be writing; also splits offset ranges.
 
-Rules of the house, which the owner keeps: bytes below the recovery point do not change; a file goes
-by being renamed first; a new segment appears under its own name. So a guest reads up to the
-recovery point (or, when the owner's durability is "page_cache", up to the last whole batch), and
-when a file is gone it looks at the folder again.
+It takes no lock and relies on three guarantees of the writer: bytes below the recovery point do not
+change; a file is renamed before it is deleted; a new segment appears under its final name. So a
+reader reads up to the recovery point (with durability "page_cache": up to the last whole batch),
+and refreshes its view of the folder when a file is gone.
 
-A guest writes nothing: an index that is missing or wrong is made anew in memory.
+It writes nothing: an index that is missing or wrong is rebuilt in memory.
+
+`split_offsets` divides a range of offsets into parts of about equal size in bytes. It cuts where a
+batch begins, so that no two parts decode the same batch, and uses the offset indexes alone: a wrong
+index makes parts uneven, never wrong.
 """
 
 from __future__ import annotations

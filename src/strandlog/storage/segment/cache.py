@@ -1,9 +1,9 @@
-"""An LRU cache of memory-mapped sealed segments.
+"""LRU cache of memory-mapped sealed segments; rebuilds indexes that the log contradicts.
 
 Mapping a file costs some 20 microseconds and one entry in the kernel's table; keeping every segment
 mapped would cost a large folder thousands of them. So at most `capacity` segments are mapped; the
-least recently used one goes first, and `on_evict` is told. A reader may go on using a slice of an
-evicted map: the pages stay until the slice is dropped.
+least recently used one is unmapped first, and `on_evict` is called. A reader may keep using a slice
+of an evicted map: the pages stay until the slice is dropped.
 
 A file that is cut while it is mapped would kill the process (SIGBUS) at the next touch of what is
 gone. So each use first compares the size of the file with that of its mapping. A segment that was
@@ -11,7 +11,7 @@ cut is reported (`on_cut`) and read from then on, not mapped; what is missing re
 are no batch, so readers get `CorruptSegmentError` with the offset at which the log goes on.
 
 Index files are checked when they are mapped (whole entries, inside the log) and rebuilt from the
-log when they are missing or wrong: on disk by the owner of the folder, in memory by a guest.
+log when they are missing or wrong: on disk by the owner of the folder, in memory by a reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sparse map from offset to file position for one segment, in Kafka's format.
+"""Sparse index from offset to file position, in Kafka's format.
 
     entry: i32 offset relative to the base | i32 position          big-endian, both ascending
 

@@ -60,7 +60,7 @@ class OpenFiles:
         return len(self._holders)
 
     def opened(self, holder: HoldsFile) -> None:
-        """A file was opened; whoever is over the bound lets go of its own."""
+        """A file was opened; closes the oldest ones above the limit."""
         self._holders[holder] = None
         while len(self._holders) > self._limit:
             oldest, _ = self._holders.popitem(last=False)
@@ -89,7 +89,7 @@ class Segment:
         # The base of the next segment; all offsets of this one lie below it, and fit the indexes.
         self.end_offset = base_offset + MAX_RELATIVE_OFFSET + 1
         self.size_bytes = size_bytes
-        self.largest = largest  # the largest timestamp; None until somebody asked the index
+        self.largest = largest  # the largest timestamp; None until the index was read
         self.checked = (0, 0)  # from which byte to which all checksums match (`read_intact`)
 
     @property

@@ -1,4 +1,4 @@
-"""Puts a compacted segment in the place of its originals so that a crash at any step loses nothing.
+"""Replaces sealed segments by a compacted one so that a crash at any point loses nothing.
 
     1  write     B.log.cleaned and its indexes, also .cleaned; sync them
     2  rename    *.cleaned -> *.swap, the log last; sync the folder        <- from here on it counts
@@ -80,7 +80,7 @@ def needs_tidying(names: Mapping[str, int]) -> bool:
 def tidy_after_crash(files: Files, folder: str) -> list[int]:
     """Bring a partition's folder to a state without half-done work. Safe to repeat.
 
-    Returns the base offsets of indexes whose log is gone, although nobody removed it.
+    Returns the base offsets of indexes whose log is gone although it was not removed.
     """
     swaps: list[int] = []
     originals: list[int] = []

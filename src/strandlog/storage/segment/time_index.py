@@ -1,4 +1,4 @@
-"""Sparse map from timestamp to offset for one segment, in Kafka's format.
+"""Sparse index from timestamp to offset, in Kafka's format.
 
     entry: i64 largest timestamp so far | i32 offset relative to the base    big-endian, ascending
 

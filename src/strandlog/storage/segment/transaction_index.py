@@ -1,4 +1,4 @@
-"""Which transactions of a partition were aborted, for readers that want committed records only.
+"""Aborted transactions of a partition, in memory and in Kafka's `.txnindex` files.
 
 One entry per aborted transaction: whose it was, its first record and its marker. A reader of a
 range of offsets needs those that overlap it, ordered by their first record, and leaves their

@@ -11,7 +11,7 @@ lives in the file of the kernels that call it.
 
 `load_byte`, `store_byte` and `copy_bytes` are plain memory accesses: numba's own indexing gives
 negative numbers a meaning, which costs a test per byte and keeps copies from being block copies.
-They check nothing, so whoever calls them has checked.
+They check nothing: the caller has done that.
 
 Needs numba, which comes with the `spark` extra; this is the one file that imports it.
 """

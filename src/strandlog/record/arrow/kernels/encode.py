@@ -1,7 +1,7 @@
 """From Arrow columns to record bytes: the loops over single rows.
 
 A column of bytes comes as three arrays: where each field starts, its size (-1 for null), and the
-content. Whoever calls has checked that every field lies inside its content.
+content. The caller has checked that every field lies inside its content.
 
     route_by_key    the partition of each row
     group_by        the rows of each partition, together and in their order

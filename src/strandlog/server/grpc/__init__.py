@@ -1,1 +1,1 @@
-"""The gRPC door: proto/strandlog/v1/log.proto."""
+"""The gRPC listener: proto/strandlog/v1/log.proto."""

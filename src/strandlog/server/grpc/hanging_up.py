@@ -1,9 +1,9 @@
 """Closes the connection of a gRPC client.
 
-gRPC for Python offers no way to reset a call that the server has begun to answer. A status waits
-behind the messages that the client does not read, and with it their memory. So the socket is found
-among the open files of this process, by the address of the client, and shut down; gRPC then drops
-everything that it holds for the connection.
+gRPC for Python cannot reset a call that the server has begun to answer: the status waits behind the
+messages that the client does not read, and their memory is not freed. So this module finds the
+socket among the open files of the process, by the address of the client, and shuts it down; gRPC
+then drops everything that it holds for the connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Takes a ProduceRequest apart, within bounds.
+"""Decodes a ProduceRequest within a limit on its records.
 
-Two bytes are enough for an empty record, and a record in memory takes a hundred times that. So the
-records and headers of a large message are counted before protobuf makes objects of them.
+An empty record takes two bytes in a message and a hundred times that in memory. So the records and
+headers of a large message are counted before protobuf creates objects for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_TAG_BYTES = (b"\x1a", b"\x9a")
 
 
 def check_item_count(data: bytes, limit: int) -> None:
-    """Raise when a message has more records and headers than `limit`."""
+    """Raises if a message has more records and headers than `limit`."""
     # Other bytes may look like tags, so this counts too many; most messages pass it.
     if sum(map(data.count, FIRST_TAG_BYTES)) <= limit:
         return
@@ -67,7 +67,7 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def read_produce(data: bytes, limit: int) -> tuple[log_pb2.ProduceRequest, list[NewRecord]]:
-    """The request, and its records as the broker takes them."""
+    """The request, and its records for `RecordProducer`."""
     check_item_count(data, limit)
     request = parsed(log_pb2.ProduceRequest, data)
     if request.acks not in log_pb2.Acks.values():

@@ -1,9 +1,9 @@
-"""Health checks and reflection, within the bounds of all other calls.
+"""The health and reflection services, within the limits of all other calls.
 
-The handlers that come with grpcio read requests as soon as they arrive: a thousand health checks of
-4 MB each, none of them complete, would take 4 GB. Here they are received like any call (`calls.py`)
-and may be as large as names are. A reflection stream takes many requests; those few that may be
-open at the same time have a budget of their own; one that is silent is closed when others wait.
+The handlers of grpcio read requests as soon as they arrive: a thousand incomplete health checks of
+4 MB each would take 4 GB. Here they are received like any call (`calls.py`) and limited to the size
+of names. A reflection stream takes many requests; the few that may be open at the same time have a
+budget of their own; a silent one is closed when others wait.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The HTTP door: JSON, metrics, live events and health."""
+"""The HTTP listener: JSON API, metrics, live events, health and console."""

@@ -1,11 +1,11 @@
-"""The bodies of requests and of large answers: what the server holds of them at the same time.
+"""Limits the memory of request bodies and of large responses.
 
-Both share budgets (`peer_budget.py`). An upload that makes no progress for http.upload.stall.ms, or
-is not complete after http.upload.timeout.ms, is answered 408; one that is silent while other
-uploads wait for its share ends sooner. A large answer has its share before it is made (`room`), so
-answers that wait for slow clients do not pile up. It is handed to the connection in pieces, the
-next one when the client has taken the last. A client that does not read while other answers wait is
-disconnected.
+Each kind shares a budget (`peer_budget.py`). An upload that makes no progress for
+http.upload.stall.ms, or is not complete after http.upload.timeout.ms, gets 408; one that stalls
+while other uploads wait for its share ends sooner. A large response acquires its share before it is
+built (`room`), so responses that wait for slow clients do not pile up. It is written in pieces, the
+next one when the client has taken the last. A client that does not read while other responses wait
+is disconnected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _too_slow(words: str) -> HttpError:
 
 
 class BodyLimit:
-    """What is held for the clients of one server."""
+    """The budgets of one server."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._uploads = PeerBudget(MAX_HELD_BYTES, UPLOAD_PATIENCE_SECONDS)
@@ -83,7 +83,7 @@ class BodyLimit:
         except PeerTooSlowError:
             raise _too_slow("the body of the request made no progress") from None
         except ClientDisconnect:
-            raise _too_slow("the client went away") from None
+            raise _too_slow("the client disconnected") from None
 
     async def _parts(self, request: Request, hold: Hold, limit: int) -> bytes:
         parts: list[bytes] = []
@@ -103,19 +103,19 @@ class BodyLimit:
             parts.append(part)
 
     async def room(self) -> Hold:
-        """Room for an answer that may be large; `answer` takes it, or else the caller releases it.
+        """Room for a response that may be large; `answer` takes it, or the caller releases it.
 
         A hold is resized to the size of the answer once that is known.
         """
         return await self._answers.acquire(LARGE_ANSWER_BYTES)
 
     def answer(self, hold: Hold, body: bytes, status: int, media_type: str) -> Response:
-        """A response that leaves in pieces."""
+        """A response that is sent in pieces."""
         hold.resize(len(body))
         return _LargeAnswer(self, hold, body, status, media_type)
 
     async def send(self, hold: Hold, body: bytes, scope: Scope, send: Send) -> None:
-        """Send a body to a client; disconnect it if it does not read while others wait."""
+        """Sends a body; disconnects a client that does not read while others wait."""
         try:
             for start in range(0, len(body), PIECE_BYTES):
                 piece = body[start : start + PIECE_BYTES]

@@ -1,13 +1,13 @@
-"""The connections of HTTP clients: how many there may be, and for how long they may be idle.
+"""Limits the number of HTTP connections and their idle time.
 
     up to http.max.connections   served
-    one more                     the connection that has been idle for longest is closed for it
-    none is idle                 the new one is served /healthz and /readyz, everything else is 503
+    one more                     replaces the connection that has been idle for longest
+    none is idle                 the new one may request /healthz and /readyz, all else is 503
     over HEALTH_CONNECTIONS      closed at once
 
-So idle connections never keep out a client that has something to ask, and a health check is
-answered whatever the others do. A connection is idle while no request is under way: between two
-requests, and also while the headers of one trickle in. It is closed after http.idle.timeout.ms.
+So idle connections never keep out an active client, and health checks always get a response. A
+connection is idle while no request is being processed: between two requests, and also while the
+headers of one arrive slowly. It is closed after http.idle.timeout.ms.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from strandlog.server.http.parsing import BoundedParser
 from strandlog.server.http.problems import HttpError, problem_response
 
 HEALTH_PATHS = ("/healthz", "/readyz")
-LOOKS = 10  # at idle connections, during the time that one may be idle
+LOOKS = 10  # checks for idle connections per idle timeout
 
 
 class Connections:
-    """All HTTP connections of a server, the one that was silent for longest first."""
+    """All HTTP connections of a server, the longest idle first."""
 
     def __init__(self, limit: int, idle_seconds: float, metrics: Metrics) -> None:
         self._limit = limit
@@ -41,11 +41,11 @@ class Connections:
         self._alarm: asyncio.TimerHandle | None = None
 
     def protocol(self) -> type[HttpConnection]:
-        """The class that uvicorn makes a connection's protocol of."""
+        """The protocol class for uvicorn."""
         return type("BoundConnection", (HttpConnection,), {"registry": self})
 
     def opened(self, connection: HttpConnection) -> bool:
-        """Make room for a new connection; False when there is none."""
+        """Makes room for a new connection; False if there is none."""
         self._metrics.http_connections_accepted += 1
         if len(self._open) >= self._limit and not self._close_idlest():
             connection.app = _only_health(connection.app)
@@ -71,7 +71,7 @@ class Connections:
             self._open[connection] = None
 
     def abort(self, client: tuple[str, int] | None) -> None:
-        """Close the connection of a client and drop what it has not taken."""
+        """Closes the connection of a client and drops what it has not read."""
         connection = None if client is None else self._by_client.get(client)
         if connection is not None:
             connection.transport.abort()
@@ -103,7 +103,7 @@ class Connections:
 
 
 class HttpConnection(H11Protocol):
-    """uvicorn's connection, entered into the registry."""
+    """uvicorn's connection, with the registry informed of its changes."""
 
     registry: Connections  # of the server, set by `Connections.protocol`
 
@@ -113,7 +113,7 @@ class HttpConnection(H11Protocol):
         self.idle_since = stopwatch()
 
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is being processed."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

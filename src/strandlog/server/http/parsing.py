@@ -1,9 +1,9 @@
-"""Parses requests with h11, at a cost that the client cannot choose.
+"""Parses requests with h11 within limits on the size of the head.
 
-h11 checks the size of a head, or of the trailers behind a chunked body, only while it is
-incomplete. One that arrives whole is parsed however large it is, 20 ms for 10,000 headers, and the
-event loop does nothing else meanwhile. So h11 gets what arrived in pieces, the next one when it
-needs more, and a head with too many lines is refused before it is parsed.
+h11 checks the size of a head, or of the trailers after a chunked body, only while it is incomplete.
+One that arrives whole is parsed whatever its size, 20 ms for 10,000 headers, which blocks the event
+loop. So h11 gets the input in pieces, the next one when it needs more, and a head with too many
+lines is rejected before it is parsed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BoundedParser(h11.Connection):
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Refuse a request with two lengths: a proxy may take it for two other ones (smuggling)."""
+    """Rejects a request with two lengths: a proxy may split it differently (smuggling)."""
     names = {name for name, _ in request.headers}
     if {b"content-length", b"transfer-encoding"} <= names:
         raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")

@@ -24,7 +24,7 @@ INTERNAL = 500
 
 
 class Problem(msgspec.Struct):
-    """An error, as it is sent."""
+    """The body of an error response."""
 
     type: str
     title: str
@@ -33,7 +33,7 @@ class Problem(msgspec.Struct):
 
 
 class HttpError(Exception):
-    """A request that HTTP itself has a status for."""
+    """An error of HTTP itself, such as an unknown route or a wrong content type."""
 
     def __init__(self, status: int, title: str, detail: str) -> None:
         super().__init__(detail)
@@ -46,12 +46,12 @@ def bad_request(detail: str) -> HttpError:
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem that an error is."""
+    """The problem for an error."""
     if isinstance(error, HttpError):
         return _problem(error.status, error.title, str(error))
     if isinstance(error, StrandlogError) and error.codes.http != INTERNAL:
         return _problem(error.codes.http, error.title(), str(error))
-    logger.error("an HTTP request went wrong", exc_info=error)
+    logger.error("internal error in an HTTP request", exc_info=error)
     return _problem(
         INTERNAL, "Internal error", f"{type(error).__name__}: see the log of the broker"
     )
@@ -65,7 +65,7 @@ def _problem(status: int, title: str, detail: str) -> Problem:
 
 
 def problem_response(error: Exception) -> Response:
-    """The response that an error is told with."""
+    """The response for an error."""
     problem = problem_of(error)
     headers = {"retry-after": "1"} if problem.status == 503 else None
     return Response(msgspec.json.encode(problem), problem.status, headers, PROBLEM_TYPE)

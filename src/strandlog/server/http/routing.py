@@ -1,8 +1,8 @@
-"""One call of the JSON API: how its path, query and body are read, and its answer written.
+"""Makes endpoints of the route table: decodes path, query and body, encodes the response.
 
-A row of the table (`routes.py`) says which types they have. Types are msgspec structs, so what is
-checked here is what the OpenAPI document says (`openapi.py`): both come out of the same row.
-Unknown fields are refused, for a misspelt one would be lost silently.
+The row (`api/routes.py`) has their types, which are msgspec structs. So the checks here and the
+OpenAPI document (`openapi.py`) agree: both derive from the same row. Unknown fields are errors,
+because a misspelt one would be ignored silently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strandlog.server.http.security import check_is_json
 if TYPE_CHECKING:
     from strandlog.server.http.state import HttpState
 
-IN_LOOP_BYTES = 64 * 1024  # a body up to here is read quicker than a thread is told to
+IN_LOOP_BYTES = 64 * 1024  # a smaller body is decoded faster than a thread can be started
 JSON = "application/json"
 
 Query = TypeVar("Query")
@@ -48,22 +48,22 @@ class ApiRequest(Generic[Query, Body]):
 
 
 class ApiRoute(NamedTuple):
-    """One row of the table."""
+    """One row of the route table."""
 
     method: str
     path: str
     handle: Callable[[HttpState, Any], Awaitable[Any]]
     summary: str
-    answer: type | None = None  # None: nothing to say but that it is done
+    answer: type | None = None  # None: 204 without a body
     query: type = Nothing
     body: type | None = None
     status: int = 200
-    is_large: bool = False  # the answer may be: it is written in a thread and leaves in pieces
+    is_large: bool = False  # the response may be: it is encoded in a thread and sent in pieces
     most_body_bytes: int = SMALL_BODY_BYTES
 
     @property
     def name(self) -> str:
-        """What the call is named in the document."""
+        """The operationId in the OpenAPI document."""
         return self.handle.__name__
 
 
@@ -74,7 +74,7 @@ def context_of(request: Request) -> RequestContext:
 
 
 def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable[Response]]:
-    """What answers the calls of a row."""
+    """The endpoint of a row."""
 
     metrics = state.broker.metrics
 
@@ -116,7 +116,7 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
 
 
 def _check_object_count(data: bytes, limit: int) -> None:
-    """Refuse a body that is small as text and huge as objects; braces in texts count, too."""
+    """Rejects a body that is small as text and huge as objects; braces in strings count too."""
     if data.count(b"{") > limit:
         raise HttpError(
             413,
@@ -126,7 +126,7 @@ def _check_object_count(data: bytes, limit: int) -> None:
 
 
 def _decoded(part: str) -> str:
-    """A part of the path, as it was meant."""
+    """A percent-decoded part of the path."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:

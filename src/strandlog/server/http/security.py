@@ -1,18 +1,18 @@
-"""What is looked at before any request: is it meant for us, and may it change something?
+"""Checks every request before routing (Host, content type, body size); adds security headers.
 
-The port is for programs of this machine (or network). A browser on it is also steered by pages from
-elsewhere, so:
+The port is for programs of this machine or network. Web pages from elsewhere can make a browser
+send requests to it, so:
 
-    Host            an address, localhost, or a name that `http.hosts` has. A page whose own name
-                    was made to point here (DNS rebinding) comes with that name: 421
-    Content-Type    requests that change something say that they are JSON (`check_is_json`). A
-                    form of another page cannot, and there is no CORS that would let its scripts:
-                    415. DELETE needs no such word: no form can send it
-    Content-Length  at most `MAX_BODY_BYTES`: 413; a body without it is counted (`bodies.py`), and
-                    most calls allow less (`calls.py`)
+    Host            an IP address, localhost, or a name in `http.hosts`. A page whose name was made
+                    to resolve to this server (DNS rebinding) sends its own name: 421
+    Content-Type    requests that change something must be JSON (`check_is_json`). A form of another
+                    page cannot send JSON, and without CORS headers its scripts cannot either: 415.
+                    DELETE needs no content type: no form can send it
+    Content-Length  at most `MAX_BODY_BYTES`: 413. A body without it is counted (`body_limit.py`),
+                    and most requests allow less (`routing.py`)
 
-Paths go on as they were sent: a group may have "/" in its name, so parts are decoded when they
-are apart. Answers are not to be kept, guessed at, or framed.
+Paths stay percent-encoded: a group may have "/" in its name, so the parts are decoded after they
+are split. Responses must not be cached, sniffed or framed.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def _without_port(header: str) -> str:
 
 
 class RequestChecks:
-    """The application, with guards before it."""
+    """The application behind the checks."""
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
         self._app = app
         self._hosts = tuple(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http", "there are no others: uvicorn is told so"
+        assert scope["type"] == "http", "uvicorn runs without websockets and lifespan"
         send = _with_headers(send)
         try:
             self._check(Headers(scope=scope))
@@ -93,7 +93,7 @@ class RequestChecks:
 
 
 def check_is_json(request: Request) -> None:
-    """Refuse a change that does not say that it is JSON, whether it carries anything or not."""
+    """Rejects a change without the content type JSON, even if it has no body."""
     if request.method not in CHANGING_METHODS:
         return
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

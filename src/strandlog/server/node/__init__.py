@@ -1,1 +1,1 @@
-"""The JSON-lines door: one object per line on stdin and stdout."""
+"""The JSON-lines node: one object per line on stdin and stdout."""

@@ -1,15 +1,15 @@
-"""The node on stdin and stdout: one process, one peer, until stdin ends or SIGTERM comes.
+"""Runs the JSON-lines node on stdin and stdout: one process, one peer, until EOF or SIGTERM.
 
-Every reply is written out before the next line is looked at. While no line comes, the log's chores
-(lazy flush, retention, file removal) are done about once a second. However the node ends short of
-kill -9, the log is closed cleanly: that costs one sync and makes the next start quick.
+Every reply is written before the next line is read. While there is no input, the broker's
+maintenance (lazy flush, retention, file removal) runs about once a second. Unless it is killed with
+kill -9, the node closes the log cleanly: that costs one fsync and makes the next start fast.
 
-Without a folder the node lives in a temporary one, which goes when it stops.
+Without a data folder the node uses a temporary one, which it removes when it stops.
 
-How safe an append is when its reply is out:
+Durability of an append when its reply is written:
 
-    acks=1      written: survives the death of the process, kill -9 included (the default)
-    acks="all"  on disk: survives a power cut; one fsync per append, some milliseconds each
+    acks=1      in the page cache: survives a crash of the process, kill -9 included (the default)
+    acks="all"  fsynced: survives a power cut; one fsync per append, some milliseconds each
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from strandlog.server.node.peer import NodePeer
 from strandlog.storage.files import DiskFiles
 
 CHUNK_BYTES = 64 * 1024
-CHORES_EVERY_SECONDS = 1.0
-# A partition costs a folder and two fsyncs; more than these would not be made within a peer's
-# patience of some seconds.
+MAINTENANCE_SECONDS = 1.0
+# A partition costs a folder and two fsyncs; creating more would exceed a peer's timeout of some
+# seconds.
 MAX_PARTITIONS = 256
 
 
@@ -45,7 +45,7 @@ def run_node(
     acks: Literal["1", "all"] = "1",
     on_problem: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Be a node until there is nobody left to talk to. `on_problem` hears what the start found."""
+    """Runs until EOF or SIGTERM. `on_problem` is called with each problem found at start-up."""
     with contextlib.ExitStack() as stack:
         if data is None:
             data = stack.enter_context(tempfile.TemporaryDirectory(prefix="strandlog-node-"))
@@ -58,7 +58,7 @@ def run_node(
 
 
 def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
-    """The folder, opened with the durability that the acknowledgements promise."""
+    """Opens the folder with the durability that `acks` asks for."""
     durability = "fsync" if acks == "all" else "page_cache"
     overrides = {"log.durability": durability, "max.partitions.per.topic": MAX_PARTITIONS}
     settings = broker_settings(BROKER_SETTINGS.parse(overrides))
@@ -68,11 +68,11 @@ def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
 
 
 def serve(session: NodePeer, broker: Broker, source: int, sink: int, bell: int) -> None:
-    """Answer the lines that come out of `source` until it ends, or until `bell` can be read."""
+    """Answers the lines of `source` until EOF, or until `bell` is readable."""
     splitter = LineSplitter()
-    with contextlib.suppress(BrokenPipeError):  # nobody listens any more: that is an end, too
+    with contextlib.suppress(BrokenPipeError):  # the reader of stdout is gone
         while True:
-            ready, _, _ = select.select([source, bell], [], [], CHORES_EVERY_SECONDS)
+            ready, _, _ = select.select([source, bell], [], [], MAINTENANCE_SECONDS)
             broker.tick()
             if bell in ready:
                 return
@@ -95,7 +95,7 @@ def _write_all(sink: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _bell_on_sigterm() -> Iterator[int]:
-    """A file descriptor that can be read once SIGTERM came: no request is left half done."""
+    """A descriptor that becomes readable on SIGTERM, so that no request is left half done."""
     listener, ringer = socket.socketpair()
     ringer.setblocking(False)
     old_ringer = signal.set_wakeup_fd(ringer.fileno())

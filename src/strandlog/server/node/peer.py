@@ -94,7 +94,7 @@ class NodePeer:
         try:
             return node.format_reply(node_id, envelope, kind, fields, msg_id)
         except (RecursionError, ValueError) as error:  # a record that another program wrote
-            failed = node.error_fields(CRASH, f"the answer is no JSON: {error}")
+            failed = node.error_fields(CRASH, f"the reply is not JSON: {error}")
             return node.format_reply(node_id, envelope, "error", failed, msg_id)
 
     def _serve(self, envelope: node.Envelope) -> tuple[str, Fields]:
@@ -104,7 +104,7 @@ class NodePeer:
             return f"{envelope.type}_ok", self._handlers[type(request)](request)
         except StrandlogError as error:
             return "error", node.error_fields(error.codes.node, str(error))
-        except Exception as error:  # a door that one peer can slam is no door
+        except Exception as error:  # the node must survive any input
             _logger.exception("a %s request failed", envelope.type)
             return "error", node.error_fields(CRASH, f"{type(error).__name__}: {error}")
 
@@ -246,7 +246,7 @@ class NodePeer:
 
 
 def topic_of_key(key: str) -> str:
-    """The topic that keeps the messages of a key: another one for every key."""
+    """The topic of a key; every key has its own."""
     try:
         if not key.startswith(KEY_PREFIX) and check_topic_name(key) not in INTERNAL_TOPICS:
             return key

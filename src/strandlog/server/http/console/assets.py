@@ -1,18 +1,18 @@
-"""The console: a page in the browser, made of files of ours and of Plotly.js.
+"""Serves the console's files, and plotly.js from the installed plotly package.
 
     /                    the page
-    /console/…           its scripts and styles (static/), read once, when the door opens
+    /console/…           its scripts and styles (static/), read once at the start
     /console/plotly.min.js
-                         out of the installed plotly package, when somebody asks; without that
-                         package the console works and says where charts would be
+                         from the installed plotly package, at the first request; without that
+                         package the console works, with a hint in place of the charts
 
-The page may run and load what comes from here and nothing else (`POLICY`): whatever is in a record,
-it can neither run nor call anybody. Plotly makes an empty <style> and adds rules to it by script;
-that is what the one hash allows.
+The content security policy (`POLICY`) lets the page run and load only files of this server, so
+nothing in a record can run or send requests. Plotly creates an empty <style> and adds rules to it
+by script; the one hash allows that.
 
-Files carry the hash of what is in them as ETag: a browser asks each time, and is told that nothing
-has changed. They are kept in memory as they are sent, compressed, and leave in pieces: the next one
-when the client has taken the last.
+The ETag of a file is the hash of its contents, so that a browser revalidates it with a short
+request. Files are kept compressed in memory and sent in pieces: the next one when the client has
+taken the last.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MEDIA_TYPES = {
 
 
 class ConsoleFile(NamedTuple):
-    """A file, as it is sent."""
+    """A compressed file."""
 
     compressed: bytes
     size: int
@@ -73,7 +73,7 @@ class Console:
     def __init__(self) -> None:
         self._files = dict(_walk(files(STATIC) / "static", ""))
         self._plotly_turn = asyncio.Lock()
-        self._turn = asyncio.Lock()  # to unpack a piece
+        self._turn = asyncio.Lock()  # to decompress a piece
 
     async def page(self, request: Request) -> Response:
         return _answer(request, self._files["index.html"], self._turn)
@@ -88,7 +88,7 @@ class Console:
         return _answer(request, found, self._turn)
 
     async def _load_plotly(self) -> None:
-        """Megabytes: compressed once, in a thread."""
+        """Compresses its megabytes once, in a thread."""
         async with self._plotly_turn:
             if PLOTLY not in self._files and (path := _plotly_path()) is not None:
                 self._files[PLOTLY] = await asyncio.to_thread(_read, path)
@@ -112,7 +112,7 @@ def _read(path: Traversable) -> ConsoleFile:
 
 
 def _plotly_path() -> Path | None:
-    """Where plotly keeps its script. The package itself is not imported: that takes a second."""
+    """The path of plotly's script. The package is not imported: that takes a second."""
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
         return None
@@ -140,7 +140,7 @@ def _answer(request: Request, found: ConsoleFile, turn: asyncio.Lock) -> Respons
 
 
 async def _pieces(data: bytes, is_compressed: bool, turn: asyncio.Lock) -> AsyncIterator[bytes]:
-    """A compressed file as it is sent, in pieces; one is unpacked per round of the event loop."""
+    """The pieces of a file; one is decompressed per round of the event loop."""
     unpacking = zlib.decompressobj(GZIP_FORMAT)
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]

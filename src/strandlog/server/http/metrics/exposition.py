@@ -1,9 +1,8 @@
-"""`/metrics`: a snapshot of the broker, in the text formats of Prometheus.
+"""`/metrics` in the Prometheus and OpenMetrics text formats.
 
-The snapshot is taken in the event loop, in slices; it becomes text in a thread, one scrape at a
-time: the text of thousands of partitions takes a tenth of a second to write. Which of the formats
-is used (text or OpenMetrics) follows from what the scraper accepts. The figures of the process
-itself (memory, descriptors, processor time) are those of prometheus-client.
+The snapshot is taken in the event loop, in slices, and formatted in a thread, one scrape at a time:
+the text of thousands of partitions takes a tenth of a second. The Accept header selects the format.
+The metrics of the process (memory, descriptors, CPU) are those of prometheus-client.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
 
 
 class Exposition:
-    """The figures of one broker, for scrapers."""
+    """The metrics of one broker, for scrapers."""
 
     def __init__(self, state: HttpState) -> None:
         self._state = state
@@ -63,7 +62,7 @@ class Exposition:
 
 
 async def take_snapshot(state: HttpState, context: RequestContext) -> Snapshot:
-    """Look at everything that has a figure."""
+    """Takes a snapshot of everything that has a metric."""
     broker, options = state.broker, state.options
     return Snapshot(
         state.metrics().snapshot(),
@@ -80,7 +79,7 @@ async def take_snapshot(state: HttpState, context: RequestContext) -> Snapshot:
 
 
 class _Collected:
-    """A snapshot, as prometheus-client wants its collectors."""
+    """A snapshot as a collector of prometheus-client."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -93,7 +92,7 @@ class _Collected:
 
 
 def _counted(row: Metric, figure: Any) -> MetricFamily:
-    """A row of the broker's own table."""
+    """The family of a row of the broker's metrics table."""
     if row.kind == "histogram":
         labels = [row.label] if row.label else []
         histogram = HistogramMetricFamily(row.exported_name, row.help, labels=labels)

@@ -1,9 +1,8 @@
-"""What `/metrics` tells besides the broker's own table: everything that has a topic or a group.
+"""Metric families per topic, partition and group, including kafka_exporter's names.
 
-Each row is a family: its name, kind, labels, help, and where its samples are in the `Snapshot` that
-was taken of the broker. Those that begin with kafka_ have the names and labels that kafka_exporter
-gives them, so that dashboards and alerts made for it work here; a single node leads everything, so
-some of them never change.
+Each row is a family: name, kind, labels, help, and a function that reads its samples from a
+`Snapshot` of the broker. Families that begin with kafka_ have kafka_exporter's names and labels, so
+that its dashboards and alerts work; with a single broker some of them never change.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the figu
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A broker, as it was while somebody looked: plain values that any thread may read."""
+    """A snapshot of a broker: plain values that any thread may read."""
 
     figures: Mapping[str, Any]  # `Metrics.snapshot`
     version: str
@@ -40,7 +39,7 @@ class Snapshot:
 
 
 class Family(NamedTuple):
-    """One row."""
+    """One metric family."""
 
     name: str
     kind: Literal["counter", "gauge"]

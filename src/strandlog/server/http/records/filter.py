@@ -1,14 +1,14 @@
-"""Which records are wanted: words in key, value or header, or a place in a JSON value.
+"""Record filters: text in key, value or header, or a value at a JSON path.
 
     key=alice              the key contains it
     value=espresso         the value contains it
-    header=trace           there is such a header; header=trace=42: one that contains 42
+    header=trace           the record has this header; header=trace=42: and its value contains 42
     path=$.order.lines[0].price&equals=3.5
-                           the value is JSON, and has that at that place; without `equals`: anything
+                           the value is JSON and has 3.5 at that path; without `equals`: any value
 
-All that are given have to hold. There are no patterns and no expressions: what a record costs to
-look at is bounded by its size. A value with too many bytes or items to parse raises
-`TooLargeToParseError` (`payloads.py`).
+A record must match all given filters. There are no patterns and no expressions, so the cost per
+record is bounded by its size. A value with too many bytes or items to parse raises
+`TooLargeToParseError` (`payload.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_path(text: str) -> list[Step]:
     while position < len(rest):
         match = _STEP.match(rest, position)
         if match is None or len(steps) == MAX_STEPS:
-            raise bad_request(f"{text!r} is no path such as $.order.lines[0].price")
+            raise bad_request(f"invalid path {text!r}: expected one such as $.order.lines[0].price")
         name, number, single, double = match.groups()
         steps.append(int(number) if number is not None else name or single or double or "")
         position = match.end()
@@ -44,7 +44,7 @@ def parse_path(text: str) -> list[Step]:
 
 
 def at_path(document: object, steps: list[Step]) -> tuple[bool, object]:
-    """Whether there is such a place, and what is there."""
+    """Whether the document has the path, and the value there."""
     for step in steps:
         if isinstance(document, dict) and str(step) in document:
             document = document[str(step)]
@@ -56,7 +56,7 @@ def at_path(document: object, steps: list[Step]) -> tuple[bool, object]:
 
 
 def _is_equal(found: object, wanted: str) -> bool:
-    """Text is equal to the words themselves, everything else to what they are in JSON."""
+    """Compares a string with the text itself, any other value with the text as JSON."""
     if isinstance(found, str):
         return found == wanted or _is_quoted(found, wanted)
     try:
@@ -76,7 +76,7 @@ def _is_quoted(found: str, wanted: str) -> bool:
 
 
 class RecordFilter(msgspec.Struct, forbid_unknown_fields=True):
-    """Parameters of calls that look for records."""
+    """Filter parameters of a query for records."""
 
     key: str | None = None
     value: str | None = None
@@ -85,7 +85,7 @@ class RecordFilter(msgspec.Struct, forbid_unknown_fields=True):
     equals: str | None = None
 
     def test(self) -> Test | None:
-        """The test that a record has to pass; None when all do."""
+        """The test of a record; None if all records match."""
         tests: list[Test] = []
         if self.key is not None:
             tests.append(_contains(lambda record: record.key, self.key))

@@ -1,12 +1,12 @@
-"""Bytes as JSON can hold them, in both directions.
+"""Keys and values as JSON, text or base64, in both directions.
 
-Out: `json` (an object or a list, as it was written), else `text`, else `base64`; null stays null.
-What is longer than asked for is cut, and says so; then JSON is text. So is JSON of more than
-`MAX_JSON_BYTES`: all other threads wait while a value is parsed. `plain` never shows JSON as
-anything but text, for those whose numbers are smaller than those of JSON can be: browsers.
+Out: `json` (an object or a list, byte for byte), else `text`, else `base64`; null stays null. A
+value over the limit is truncated and marked; truncated JSON is text. So is JSON of more than
+`MAX_JSON_BYTES`: parsing holds the GIL. `plain` returns JSON as text, for browsers, whose numbers
+are less precise than those in JSON can be.
 
-In: one of `value` (text), `value_json` (kept as it is written in the request) and `value_base64`;
-none, or a null text, is null. The same for keys.
+In: one of `value` (text), `value_json` (kept byte for byte) and `value_base64`; none, or a null
+text, is null. The same for keys.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class TooLargeToParseError(Exception):
-    """A value that may be JSON, with too many bytes or items to find out."""
+    """A value that may be JSON, with too many bytes or items to parse."""
 
 
 class Payload(Struct):
-    """A key or a value; `size_bytes` is that of all of it."""
+    """A key or a value; `size_bytes` is its whole size."""
 
     kind: Literal["json", "text", "base64"]
     data: Raw
@@ -63,13 +63,13 @@ class JsonRecord(Struct):
     size_bytes: int
 
     def written_bytes(self) -> int:
-        """The bytes of its key, value and headers as JSON, about."""
+        """The approximate size of its key, value and headers as JSON."""
         parts = [self.key, self.value, *(header.value for header in self.headers)]
         return sum(len(bytes(part.data)) for part in parts if part is not None)
 
 
 def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRecord:
-    """A record, with nothing in it longer than the limit."""
+    """A record with key, value and headers of at most `limit_bytes` each."""
     return JsonRecord(
         record.partition,
         record.offset,
@@ -87,7 +87,7 @@ def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRe
 def json_records(
     records: list[Record], form: PayloadFormat, limit_bytes: int, total_bytes: int
 ) -> list[JsonRecord]:
-    """Some records; what comes after `total_bytes` are written is cut to nothing."""
+    """Records as JSON; after `total_bytes` in all, values are truncated to nothing."""
     found: list[JsonRecord] = []
     for record in records:
         found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0))))
@@ -112,19 +112,19 @@ def payload(data: bytes | None, form: PayloadFormat, limit_bytes: int) -> Payloa
 
 
 def is_json(data: bytes) -> bool:
-    """Whether the bytes are an object or a list in JSON; no objects of Python are made of them."""
+    """Whether the bytes are an object or a list in JSON; creates no Python objects."""
     if len(data) > MAX_JSON_BYTES or not _may_be_json(data):
         return False
     try:
         msgspec.json.decode(data, type=Raw)
-        data.decode()  # that is not checked by msgspec
+        data.decode()  # msgspec does not check UTF-8
     except _NOT_JSON:
         return False
     return True
 
 
 def parsed(data: bytes) -> object:
-    """The object or list that the bytes are in JSON; UNSET when they are none.
+    """The object or list in JSON bytes; UNSET if they are not JSON.
 
     A value of a few megabytes may stand for millions of objects: TooLargeToParseError.
     """
@@ -147,7 +147,7 @@ def _text(data: bytes, is_truncated: bool) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        # The cut may have gone through the last character.
+        # The last character may be incomplete because of the truncation.
         if (
             is_truncated
             and error.start >= len(data) - 3
@@ -158,7 +158,7 @@ def _text(data: bytes, is_truncated: bool) -> str | None:
 
 
 def printable(text: str) -> str:
-    """Names of headers may hold any bytes."""
+    """The text with escapes for bytes that are not UTF-8, as in header names."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -166,7 +166,7 @@ def printable(text: str) -> str:
 
 
 class NewHeader(Struct, forbid_unknown_fields=True):
-    """A header of a record that is sent."""
+    """A header of a record to produce."""
 
     name: str
     value: str | None = None
@@ -183,7 +183,7 @@ def header_pairs(headers: list[NewHeader]) -> Headers:
 def taken(
     name: str, text: str | None, document: Raw | UnsetType, encoded: str | None
 ) -> bytes | None:
-    """The bytes that one of the three forms stands for."""
+    """The bytes of a key or value that is given in one of the three forms."""
     if (text is not None) + (document is not UNSET) + (encoded is not None) > 1:
         raise bad_request(f"{name} is given in more than one form")
     if text is not None:
@@ -195,4 +195,4 @@ def taken(
     try:
         return b64decode(encoded, validate=True)
     except ValueError:
-        raise bad_request(f"{name} is no base64") from None
+        raise bad_request(f"{name} is not valid base64") from None

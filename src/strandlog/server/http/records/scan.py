@@ -1,9 +1,9 @@
-"""A piece of a partition, decoded and put through a filter, within bounds.
+"""Decodes fetched batches and filters their records, within limits on bytes and time.
 
-A few kilobytes on disk may unpack to many megabytes. So the cost of a look is counted in what comes
-out: it ends with the record at which the bytes or the time run out. One is always looked at, so
-that every look makes progress. A batch that cannot be decoded is reported and passed over, and so
-is a value that is too large to search.
+A few kilobytes on disk may decompress to many megabytes. So the decoded bytes count: a scan ends
+with the record at which the bytes or the time run out. It always scans at least one record, so that
+every scan makes progress. A batch that cannot be decoded is reported and skipped, and so is a value
+that is too large to search.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from strandlog.server.http.records.payload import TooLargeToParseError
 
 
 class ScanLimits(NamedTuple):
-    """How much may be done for a piece."""
+    """The limits of one scan."""
 
     end_offset: int
-    most_records: int  # that pass
-    most_bytes: int  # that are looked at
+    max_records: int  # that match
+    max_bytes: int  # that are scanned
     deadline: float  # on the stopwatch
-    batch_bytes: int  # that a batch may unpack to
+    batch_bytes: int  # of one decompressed batch
 
 
 class ScanResult(NamedTuple):
-    """What came of it."""
+    """The matching records, and how far the scan got."""
 
     passed: list[Record]
     next_offset: int
     scanned_records: int
     scanned_bytes: int
     problems: list[UndecodableBatchError]
-    not_searched: list[int]  # offsets of values that are too large for it
+    not_searched: list[int]  # offsets of values that are too large to search
 
 
 def scan(
-    found: FetchPartitionData, offset: int, test: Test | None, bounds: ScanLimits
+    found: FetchPartitionData, offset: int, test: Test | None, limits: ScanLimits
 ) -> ScanResult:
-    """The records from an offset on that pass; where to go on."""
+    """Scans the records of a fetch from an offset on."""
     passed: list[Record] = []
     problems: list[UndecodableBatchError] = []
     not_searched: list[int] = []
     scanned_records = scanned_bytes = 0
 
     def piece(next_offset: int) -> ScanResult:
-        end = min(next_offset, bounds.end_offset)
+        end = min(next_offset, limits.end_offset)
         return ScanResult(passed, end, scanned_records, scanned_bytes, problems, not_searched)
 
-    for records, next_offset in records_of(found, offset, bounds.batch_bytes, problems):
+    for records, next_offset in records_of(found, offset, limits.batch_bytes, problems):
         for record in records:
-            if record.offset >= bounds.end_offset:
-                return piece(bounds.end_offset)
+            if record.offset >= limits.end_offset:
+                return piece(limits.end_offset)
             scanned_records += 1
             scanned_bytes += size_of(record)
             try:
@@ -65,12 +65,12 @@ def scan(
             except TooLargeToParseError:
                 not_searched.append(record.offset)
             if (
-                len(passed) == bounds.most_records
-                or scanned_bytes >= bounds.most_bytes
-                or stopwatch() >= bounds.deadline
+                len(passed) == limits.max_records
+                or scanned_bytes >= limits.max_bytes
+                or stopwatch() >= limits.deadline
             ):
                 return piece(record.offset + 1)
         offset = next_offset
-        if stopwatch() >= bounds.deadline:  # batches may be empty, too
+        if stopwatch() >= limits.deadline:  # batches may be empty
             break
     return piece(offset)

@@ -1,4 +1,4 @@
-"""A result comes once, and everybody who asked hears of it once."""
+"""A deferred result completes once and calls each callback once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strandlog.broker.deferred import CompletionQueue, Deferred, Procedure, gath
 from strandlog.errors import StorageError
 
 
-def test_a_value_is_there_after_completion() -> None:
+def test_a_value_is_available_after_completion() -> None:
     pending: Deferred[int] = Deferred(deadline_ms=5)
     states = [pending.is_done]
     assert pending.deadline_ms == 5
@@ -34,7 +34,7 @@ def test_the_first_completion_counts() -> None:
     assert pending.result() == 1
 
 
-def test_asking_too_early_is_a_mistake() -> None:
+def test_reading_an_open_result_is_an_error() -> None:
     with pytest.raises(AssertionError):
         Deferred[int]().result()
 
@@ -50,7 +50,7 @@ def test_callbacks_run_once_in_order_before_and_after() -> None:
     assert heard == ["first 7", "second 7", "late 7"]
 
 
-def test_a_completion_queue_answers_when_the_outermost_step_is_over() -> None:
+def test_a_completion_queue_completes_when_the_outermost_step_is_over() -> None:
     queue = CompletionQueue(lambda: None)
     first: Deferred[int] = Deferred()
     second: Deferred[int] = Deferred()
@@ -78,7 +78,7 @@ def test_a_callback_may_start_another_step() -> None:
     assert second.result() == 2
 
 
-def test_a_completion_queue_answers_even_if_the_step_fails() -> None:
+def test_a_completion_queue_completes_even_if_the_step_fails() -> None:
     queue = CompletionQueue(lambda: None)
     pending: Deferred[int] = Deferred()
     with pytest.raises(KeyError), queue:

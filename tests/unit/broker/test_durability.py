@@ -1,4 +1,4 @@
-"""When a partition is synced: at once for somebody who waits, else a little later for many."""
+"""Group commit: immediately for waiting requests, otherwise by flush.ms and flush.messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Fetches(DelayedFetches):
 
 
 class Bench:
-    """Three partitions of a simulated disk, and who heard of what."""
+    """Three partitions of a simulated disk, and the callbacks that ran."""
 
     def __init__(self) -> None:
         self.disk = SimulatedFiles()
@@ -50,7 +50,7 @@ class Bench:
         self.log_dir.fsync_directory()
         self.fetches = _Fetches()
         self.shown = self.fetches.shown
-        self.told: list[StorageError | None] = []
+        self.done: list[StorageError | None] = []
         runtime = InlineRuntime(executes_flushes=True)
         self.durability = Durability(self.clock, broker_settings(), self.fetches, runtime)
 
@@ -65,7 +65,7 @@ class Bench:
         return log
 
     def take(self) -> list[int]:
-        """Which partitions are due; synced at once."""
+        """Flush the partitions that are due; returns their numbers."""
         jobs = self.durability.take_flushes()
         for job in jobs:
             self.execute(job)
@@ -85,7 +85,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_an_append_that_nobody_waits_for_is_synced_a_little_later(bench: Bench) -> None:
+def test_an_append_without_a_waiting_request_is_flushed_after_flush_ms(bench: Bench) -> None:
     log = bench.append()
     assert not bench.durability.is_due()
     assert bench.take() == []
@@ -101,44 +101,44 @@ def test_an_append_that_nobody_waits_for_is_synced_a_little_later(bench: Bench) 
     assert bench.durability.next_due_ms() is None
 
 
-def test_what_a_producer_waits_for_is_due_at_once_and_alone(bench: Bench) -> None:
+def test_only_the_partition_that_a_producer_waits_for_is_due_immediately(bench: Bench) -> None:
     bench.append(0)
     log = bench.append(1)
-    bench.durability.when_durable(log, 1, bench.told.append)
+    bench.durability.when_durable(log, 1, bench.done.append)
     assert bench.durability.is_due()
     assert bench.take() == [1]
-    assert bench.told == [None]
+    assert bench.done == [None]
     assert bench.durability.next_due_ms() == FLUSH_MS
 
 
-def test_what_is_on_disk_already_is_told_at_once(bench: Bench) -> None:
+def test_waiting_for_flushed_records_completes_immediately(bench: Bench) -> None:
     log = bench.append(is_awaited=True)
     bench.take()
-    bench.durability.when_durable(log, 1, bench.told.append)
-    assert bench.told == [None]
+    bench.durability.when_durable(log, 1, bench.done.append)
+    assert bench.done == [None]
     assert not bench.durability.is_due()
 
 
-def test_a_reader_that_is_parked_already_makes_an_append_urgent(bench: Bench) -> None:
+def test_a_delayed_fetch_makes_an_append_urgent(bench: Bench) -> None:
     bench.append(is_awaited=True)
     assert bench.take() == [0]
     assert bench.shown == [0]
 
 
-def test_a_partition_has_one_sync_under_way_and_then_the_next(bench: Bench) -> None:
+def test_a_partition_never_has_two_flushes_in_flight(bench: Bench) -> None:
     log = bench.append(is_awaited=True)
     (job,) = bench.durability.take_flushes()
     bench.append(is_awaited=True)
-    bench.durability.when_durable(log, 2, bench.told.append)
+    bench.durability.when_durable(log, 2, bench.done.append)
     assert bench.durability.take_flushes() == []
     assert bench.durability.next_due_ms() is None, "else the loop would spin until it is done"
     bench.execute(job)
-    assert bench.told == []
+    assert bench.done == []
     assert bench.take() == [0]
-    assert bench.told == [None]
+    assert bench.done == [None]
 
 
-def test_while_one_is_synced_the_others_come_due(bench: Bench) -> None:
+def test_other_partitions_become_due_during_a_flush(bench: Bench) -> None:
     bench.append(0, is_awaited=True)
     (job,) = bench.durability.take_flushes()
     bench.append(0)
@@ -151,24 +151,24 @@ def test_while_one_is_synced_the_others_come_due(bench: Bench) -> None:
     assert sorted(bench.take()) == [0, 1]
 
 
-def test_a_failed_sync_fails_all_who_wait(bench: Bench) -> None:
+def test_a_failed_flush_fails_all_waiting_requests(bench: Bench) -> None:
     log = bench.append()
-    bench.durability.when_durable(log, 1, bench.told.append)
-    bench.durability.when_durable(log, 1, bench.told.append)
+    bench.durability.when_durable(log, 1, bench.done.append)
+    bench.durability.when_durable(log, 1, bench.done.append)
     bench.disk.fail_next("sync")
     bench.take()
-    assert [type(error) for error in bench.told] == [StorageError] * 2
+    assert [type(error) for error in bench.done] == [StorageError] * 2
     assert bench.shown == []
-    bench.durability.when_durable(log, 1, bench.told.append)
+    bench.durability.when_durable(log, 1, bench.done.append)
     assert bench.take() == []
-    assert isinstance(bench.told[-1], StorageError), "a sync would prove nothing until it is mended"
+    assert isinstance(bench.done[-1], StorageError), "a sync would prove nothing until it is mended"
 
 
-def test_who_waits_for_a_deleted_partition_hears_of_it(bench: Bench) -> None:
+def test_waiting_for_a_deleted_partition_fails(bench: Bench) -> None:
     log = bench.append()
-    bench.durability.when_durable(log, 1, bench.told.append)
+    bench.durability.when_durable(log, 1, bench.done.append)
     bench.durability.deleted([log])
-    assert isinstance(bench.told[0], StorageError)
+    assert isinstance(bench.done[0], StorageError)
     assert bench.durability.next_due_ms() is None
 
 
@@ -178,7 +178,7 @@ def _append_to_many(bench: Bench, count: int, *, is_bulk: bool, first: int = 100
         tp = TopicPartition("t", number)
         bench.log_dir.create_partition(tp, "id", small_settings())
         log = bench.append(number)
-        bench.durability.when_durable(log, log.log_end_offset, bench.told.append, is_bulk=is_bulk)
+        bench.durability.when_durable(log, log.log_end_offset, bench.done.append, is_bulk=is_bulk)
     return numbers
 
 
@@ -187,7 +187,7 @@ def test_a_producer_does_not_wait_for_all_partitions_of_a_request_that_names_man
 ) -> None:
     many = _append_to_many(bench, 200, is_bulk=True)
     log = bench.append(1)
-    bench.durability.when_durable(log, log.log_end_offset, bench.told.append)
+    bench.durability.when_durable(log, log.log_end_offset, bench.done.append)
     first = bench.take()
     assert first[0] == 1
     assert len(first) == MAX_JOBS
@@ -195,10 +195,10 @@ def test_a_producer_does_not_wait_for_all_partitions_of_a_request_that_names_man
     while bench.durability.is_due():
         rounds.append(bench.take())
     assert [number for each in rounds for number in each] == [1, *many]
-    assert len(bench.told) == 201
+    assert len(bench.done) == 201
 
 
-def test_partitions_of_large_requests_are_synced_however_many_small_ones_come(
+def test_partitions_of_large_requests_are_flushed_beside_many_small_ones(
     bench: Bench,
 ) -> None:
     many = _append_to_many(bench, 40, is_bulk=True)
@@ -207,7 +207,7 @@ def test_partitions_of_large_requests_are_synced_however_many_small_ones_come(
     assert found == few[: MAX_JOBS - RESERVED_JOBS] + many[:RESERVED_JOBS]
 
 
-def test_appends_without_a_waiter_are_handed_out_in_bounded_groups(bench: Bench) -> None:
+def test_one_group_commit_has_a_limited_number_of_flushes(bench: Bench) -> None:
     for number in range(100, 300):
         bench.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
         bench.append(number)
@@ -250,11 +250,11 @@ def test_partitions_with_a_short_flush_ms_do_not_wait_for_others(bench: Bench) -
     assert bench.durability.next_due_ms() == 10_000
 
 
-def test_waiting_without_a_thread_that_flushes_flushes_at_once(bench: Bench) -> None:
+def test_waiting_without_flush_threads_flushes_immediately(bench: Bench) -> None:
     durability = Durability(bench.clock, broker_settings(), bench.fetches, InlineRuntime())
     log = bench.log()
     log.append(batch(b"v"))
     durability.appended(log)
-    durability.when_durable(log, 1, bench.told.append)
-    assert bench.told == [None]
+    durability.when_durable(log, 1, bench.done.append)
+    assert bench.done == [None]
     assert log.flushed_offset == 1

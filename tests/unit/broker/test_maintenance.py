@@ -1,4 +1,4 @@
-"""Chores: when each is due, and that one partition's trouble is not the others'."""
+"""Maintenance: when each task is due, and that errors of one partition do not affect others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StartedTasks(InlineRuntime):
 
 
 class Yard:
-    """A broker whose time passes when the test says so."""
+    """A broker with a clock that the test advances."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Yard:
         )
 
     def restarted(self, *, is_killed: bool = False, down_ms: int = 0) -> Yard:
-        """The broker that starts after this one was stopped; its monotonic clock begins anew."""
+        """The broker that starts after this one was stopped; its monotonic clock starts at 0."""
         if not is_killed:
             self.broker.close()
         disk = self.disk.after_kill()
@@ -82,7 +82,7 @@ class Yard:
         self.broker.appender.append(log, build_single(self.clock.now_ms(), value, key))
 
     def pass_ms(self, ms: int) -> None:
-        """Let time pass, and every deadline on the way be seen."""
+        """Advance the clock, with a tick at every deadline."""
         end_ms = self.clock.monotonic_ms() + ms
         while (due_ms := self.broker.next_deadline_ms()) <= end_ms:
             self.clock.advance(max(0, due_ms - self.clock.monotonic_ms()))
@@ -100,7 +100,7 @@ class Yard:
         self.disk.flip_bit(f"data/{topic}-0/{0:020d}.log", 8 * 66)
 
 
-def test_written_records_are_synced_after_flush_ms() -> None:
+def test_appended_records_are_flushed_after_flush_ms() -> None:
     yard = Yard()
     yard.topic("slow", flush_ms="10s")
     yard.topic("quick", flush_ms=200)
@@ -114,7 +114,7 @@ def test_written_records_are_synced_after_flush_ms() -> None:
     assert yard.unflushed("slow") == 0
 
 
-def test_written_records_are_synced_after_flush_ms_although_the_clock_is_put_back() -> None:
+def test_appended_records_are_flushed_after_flush_ms_although_the_clock_is_put_back() -> None:
     yard = Yard()
     yard.topic("t", flush_ms=200)
     yard.append("t")
@@ -123,7 +123,7 @@ def test_written_records_are_synced_after_flush_ms_although_the_clock_is_put_bac
     assert yard.unflushed("t") == 0
 
 
-def test_many_written_records_are_synced_at_flush_messages() -> None:
+def test_appended_records_are_flushed_at_flush_messages() -> None:
     yard = Yard()
     yard.topic("t", flush_ms="1h", flush_messages=3)
     yard.append("t")
@@ -135,7 +135,7 @@ def test_many_written_records_are_synced_at_flush_messages() -> None:
     assert yard.unflushed("t") == 0
 
 
-def test_a_partition_that_is_synced_elsewhere_is_left_alone() -> None:
+def test_a_busy_partition_is_not_flushed() -> None:
     yard = Yard()
     yard.topic("t", flush_ms=0)
     yard.append("t")
@@ -148,7 +148,7 @@ def test_a_partition_that_is_synced_elsewhere_is_left_alone() -> None:
     assert yard.unflushed("t") == 0
 
 
-def test_retention_is_looked_after_at_its_interval() -> None:
+def test_retention_runs_at_its_interval() -> None:
     yard = Yard(log_retention_check_interval_ms="1m")
     yard.topic("t", segment_bytes=1024, retention_ms="1h")
     for number in range(20):
@@ -184,7 +184,7 @@ def test_dirty_partitions_are_compacted_one_per_turn() -> None:
     assert list(yard.broker.maintenance.failures) == []
 
 
-def test_a_deleted_topics_files_go_after_a_while() -> None:
+def test_files_of_a_deleted_topic_are_removed_after_the_delay() -> None:
     yard = Yard()
     yard.topic("t")
     yard.append("t")
@@ -204,7 +204,7 @@ def test_checkpoints_are_written_at_their_interval() -> None:
     assert b"t 0 1\n" in yard.disk.contents()["data/recovery-point-offset-checkpoint"]
 
 
-def test_a_partition_that_failed_to_sync_is_mended() -> None:
+def test_a_partition_whose_fsync_failed_is_repaired() -> None:
     yard = Yard()
     yard.topic("t", flush_ms=0)
     yard.append("t")
@@ -219,7 +219,7 @@ def test_a_partition_that_failed_to_sync_is_mended() -> None:
     assert "could not sync" in yard.broker.problems[0]
 
 
-def test_a_partition_that_cannot_be_mended_does_not_keep_the_others_from_it() -> None:
+def test_a_partition_that_cannot_be_repaired_does_not_stop_the_repair_of_others() -> None:
     yard = Yard()
     for topic in ("bad", "good"):
         yard.topic(topic, flush_ms=0)
@@ -233,7 +233,7 @@ def test_a_partition_that_cannot_be_mended_does_not_keep_the_others_from_it() ->
         yard.append("bad")
 
 
-def test_a_partition_that_fails_to_sync_does_not_keep_the_others_from_it() -> None:
+def test_a_partition_that_fails_to_flush_does_not_stop_the_flush_of_others() -> None:
     yard = Yard()
     yard.topic("a", flush_ms=0)
     yard.topic("b", flush_ms=0)
@@ -244,7 +244,7 @@ def test_a_partition_that_fails_to_sync_does_not_keep_the_others_from_it() -> No
     assert yard.unflushed("b") == 0
 
 
-def test_a_damaged_partition_does_not_keep_the_others_from_being_compacted() -> None:
+def test_a_damaged_partition_does_not_stop_the_compaction_of_others() -> None:
     yard = Yard()
     policy = {"cleanup_policy": "compact", "segment_bytes": 1024, "retention_ms": "-1"}
     for topic, count in (("damaged", 60), ("whole", 40)):
@@ -259,7 +259,7 @@ def test_a_damaged_partition_does_not_keep_the_others_from_being_compacted() -> 
     assert [p for p in yard.broker.problems if "damaged-0" in p and "is damaged" in p]
 
 
-def test_failures_that_come_again_are_noted_once_and_in_bounds() -> None:
+def test_repeated_failures_are_noted_once_and_limited() -> None:
     yard = Yard()
     yard.topic("t", flush_ms=0)
     yard.append("t")
@@ -272,7 +272,7 @@ def test_failures_that_come_again_are_noted_once_and_in_bounds() -> None:
     assert len(failures) == FAILURES_KEPT
 
 
-def test_producers_that_fell_silent_are_forgotten() -> None:
+def test_idle_producers_expire() -> None:
     yard = Yard(producer_id_expiration_ms=DAY_MS)
     yard.topic("t")
     log = yard.broker.catalog.log("t", 0)
@@ -354,7 +354,7 @@ def test_a_producer_that_retries_stays_known() -> None:
 # -- in steps ------------------------------------------------------------------------------------
 
 
-def test_a_chore_that_is_under_way_is_not_begun_again() -> None:
+def test_a_running_task_is_not_started_again() -> None:
     tasks = StartedTasks()
     yard = Yard(runtime=tasks)
     broker, maintenance = yard.broker, yard.broker.maintenance
@@ -373,8 +373,8 @@ def test_a_chore_that_is_under_way_is_not_begun_again() -> None:
     assert not [path for path in yard.disk.contents() if path.startswith("data/t-0")]
 
 
-def test_retention_leaves_a_partition_alone_that_is_being_synced() -> None:
-    """Of two syncs at the same time one can vouch for what the other lost."""
+def test_retention_skips_a_busy_partition() -> None:
+    """Of two concurrent fsyncs one can report success for what the other lost."""
     yard = Yard(log_retention_check_interval_ms="1m")
     yard.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
     for number in range(20):
@@ -403,7 +403,7 @@ def test_a_server_flushes_in_its_own_threads() -> None:
     assert [job.log for job in yard.broker.take_flushes()] == [yard.broker.catalog.log("t", 0)]
 
 
-def test_a_topic_deleted_in_the_middle_of_a_chore_is_no_failure() -> None:
+def test_a_topic_deleted_during_a_task_is_no_failure() -> None:
     tasks = StartedTasks()
     yard = Yard(runtime=tasks, log_retention_check_interval_ms="1m")
     yard.topic("t", segment_bytes=1024, retention_ms="1h")
@@ -426,7 +426,7 @@ def test_a_topic_deleted_in_the_middle_of_a_chore_is_no_failure() -> None:
     assert not yard.broker.durability.busy
 
 
-def test_who_waits_for_a_partition_that_a_chore_has_synced_hears_of_it() -> None:
+def test_a_request_completes_when_a_task_has_flushed_its_partition() -> None:
     tasks = StartedTasks()
     yard = Yard(runtime=tasks, log_retention_check_interval_ms="1m")
     yard.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")

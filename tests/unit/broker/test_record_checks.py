@@ -1,4 +1,4 @@
-"""Records that must be decoded before they are appended do not keep the event loop."""
+"""Records that must be decoded before the append are decoded outside of the event loop."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_request_with_much_to_decode_is_checked_one_batch_in_each_step(
 
 
 def drive(steps: Any) -> tuple[int, Any]:
-    """Do every step in another thread; how many there were, and the result."""
+    """Execute every step in another thread; returns their number and the result."""
     count = 0
     error: Exception | None = None
     while True:
@@ -102,7 +102,7 @@ def drive(steps: Any) -> tuple[int, Any]:
         error = raised[0] if raised else None
 
 
-def test_one_bad_batch_is_the_fault_of_its_own_part(broker: Broker) -> None:
+def test_a_bad_batch_fails_only_its_own_partition(broker: Broker) -> None:
     poison = BAD_RECORDS["garbage inside gzip"]
     count, checked = drive(checks(broker, keyed(MANY), poison))
     assert count == 2

@@ -1,4 +1,4 @@
-"""Requests that look wait for one sync, and not for ever."""
+"""Requests that read the end of a partition wait for one flush, and not longer than the limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_WAIT_MS = 5000
 
 
 class Bench:
-    """Two partitions of a simulated disk that syncs when it is told to."""
+    """Two partitions of a simulated disk that flushes on command."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -54,7 +54,7 @@ class Bench:
         return self.visibility.when_visible(logs, lambda: self.answered.append(len(self.answered)))
 
     def sync(self) -> int:
-        """Sync what is due; how many partitions that was."""
+        """Flush what is due; returns the number of partitions."""
         jobs = self.durability.take_flushes()
         for job in jobs:
             self.finish(job)
@@ -88,7 +88,7 @@ def test_a_request_that_finds_everything_durable_is_answered_at_once(bench: Benc
     assert not bench.durability.is_due()
 
 
-def test_a_request_that_looks_makes_the_sync_due_at_once(bench: Bench) -> None:
+def test_a_request_for_the_end_makes_the_flush_due_immediately(bench: Bench) -> None:
     bench.append()
     assert not bench.durability.is_due()
     assert not bench.look()
@@ -98,7 +98,7 @@ def test_a_request_that_looks_makes_the_sync_due_at_once(bench: Bench) -> None:
     assert bench.timers.next_deadline_ms() is None
 
 
-def test_a_thousand_requests_that_look_cost_two_syncs_of_a_partition(bench: Bench) -> None:
+def test_a_thousand_requests_for_the_end_cost_two_flushes(bench: Bench) -> None:
     bench.append()
     for _ in range(500):
         bench.look()
@@ -125,7 +125,7 @@ def test_a_request_is_answered_when_all_of_its_partitions_are_durable(bench: Ben
     assert bench.answered == [0]
 
 
-def test_a_disk_that_does_not_answer_holds_a_request_up_no_longer_than_the_limit(
+def test_a_slow_disk_delays_a_request_no_longer_than_the_limit(
     bench: Bench,
 ) -> None:
     bench.append()
@@ -184,7 +184,7 @@ def test_a_fetch_behind_the_log_end_is_out_of_range(bench: Bench) -> None:
     assert isinstance(found.error, OffsetOutOfRangeError)
 
 
-def test_a_fetch_that_wants_more_than_the_sync_shows_waits_until_its_deadline(
+def test_a_fetch_that_wants_more_than_the_flush_shows_waits_until_its_deadline(
     bench: Bench,
 ) -> None:
     bench.append()
@@ -208,7 +208,7 @@ class Later(InlineRuntime):
 
 
 class ManyPartitions:
-    """Fetches of many partitions, read when the test says so."""
+    """Fetches of many partitions, read on command."""
 
     def __init__(self, count: int) -> None:
         self.bench = Bench()
@@ -235,7 +235,7 @@ class ManyPartitions:
         return found
 
     def run(self) -> int:
-        """Do all that was left for later; how many calls that took."""
+        """Run all callbacks; returns how many there were."""
         calls = 0
         while self.later:
             self.later.pop(0)()

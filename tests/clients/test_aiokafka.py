@@ -64,7 +64,9 @@ def test_what_is_produced_is_consumed(
     asyncio.run(run())
 
 
-def test_a_group_goes_on_where_it_committed(shared_broker: BrokerProcess, topic: str) -> None:
+def test_a_group_continues_at_its_committed_offsets(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
     async def run() -> None:
         await _produce(shared_broker, topic, [b"%d" % number for number in range(10)], None)
         consumer = AIOKafkaConsumer(

@@ -1,4 +1,4 @@
-"""Reading a folder beside its owner: real files, and an owner that is a process of its own."""
+"""The read-only log on real files, while another process owns the folder."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def check_record(record: Record) -> int:
     return int(number)
 
 
-def test_a_guest_sees_what_is_on_disk_and_nothing_else(tmp_path: Path) -> None:
+def test_a_reader_sees_only_durable_records(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with Owner(path) as owner:
         owner.do("create t 1 flush.ms=3600000")
@@ -109,7 +109,7 @@ def test_a_guest_sees_what_is_on_disk_and_nothing_else(tmp_path: Path) -> None:
             assert [check_record(record) for record in consumer.poll(timeout_ms=5_000)] == [6]
 
 
-def test_a_guest_sees_a_growing_exact_prefix_while_the_owner_appends_and_rolls(
+def test_a_reader_sees_a_growing_prefix_while_the_owner_appends_and_rolls(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "data"
@@ -126,7 +126,7 @@ def test_a_guest_sees_a_growing_exact_prefix_while_the_owner_appends_and_rolls(
 
 
 @pytest.mark.parametrize("policy", ["compact", "retain"])
-def test_a_guest_beside_an_owner_that_cleans(tmp_path: Path, policy: str) -> None:
+def test_a_reader_while_the_owner_compacts(tmp_path: Path, policy: str) -> None:
     """Old readers keep reading or skip what is gone; never an error, never a wrong record."""
     path = tmp_path / "data"
     rounds = 15
@@ -158,7 +158,7 @@ def test_a_guest_beside_an_owner_that_cleans(tmp_path: Path, policy: str) -> Non
             assert len(rest) < total / 2, "the owner did clean"
 
 
-def test_a_guest_beside_an_owner_that_dies(tmp_path: Path) -> None:
+def test_a_reader_after_the_owner_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with Owner(path) as owner:
         owner.do("create t 1")
@@ -172,7 +172,7 @@ def test_a_guest_beside_an_owner_that_dies(tmp_path: Path) -> None:
             assert [check_record(record) for record in drain(consumer)] == list(range(20, 40))
 
 
-def test_a_guest_sees_topics_come_grow_and_go(tmp_path: Path) -> None:
+def test_a_reader_sees_topics_created_grown_and_deleted(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with Owner(path) as owner:
         owner.do("create t 2")
@@ -204,7 +204,7 @@ def folder(desk: Desk) -> Iterator[ReadOnlyLog]:
         yield made
 
 
-def test_a_guest_reads_moves_and_describes(desk: Desk, folder: ReadOnlyLog) -> None:
+def test_a_read_only_log_reads_seeks_and_describes(desk: Desk, folder: ReadOnlyLog) -> None:
     consumer = folder.consumer(["t"])
     assert sorted(record.value or b"" for record in drain(consumer)) == numbered(6)
     consumer.seek("t", 0, 1)
@@ -221,7 +221,7 @@ def test_a_guest_reads_moves_and_describes(desk: Desk, folder: ReadOnlyLog) -> N
     assert ours == theirs
 
 
-def test_a_guest_of_a_folder_without_sync(desk: Desk) -> None:
+def test_a_reader_of_a_folder_without_fsync(desk: Desk) -> None:
     desk.settings = {"log.durability": "page_cache"}
     desk.log.create_topic("t")
     desk.send("t", *numbered(3))
@@ -234,16 +234,14 @@ def test_a_guest_of_a_folder_without_sync(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("verb", ["producer", "create_topic", "delete_topic"])
-def test_a_guest_that_wants_to_write_is_told_that_it_only_looks(
-    folder: ReadOnlyLog, verb: str
-) -> None:
+def test_writing_to_a_read_only_log_raises_with_advice(folder: ReadOnlyLog, verb: str) -> None:
     with pytest.raises(AttributeError, match=rf"strandlog\.read is read-only and has no {verb}"):
         getattr(folder, verb)
     with pytest.raises(AttributeError, match="no attribute 'no_such_verb'"):
         folder.no_such_verb  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_guest_has_no_groups(folder: ReadOnlyLog) -> None:
+def test_a_read_only_log_cannot_join_a_group(folder: ReadOnlyLog) -> None:
     message = "^a log opened with strandlog.read is read-only and cannot join group 'g'"
     with pytest.raises(InvalidGroupError, match=message):
         folder.consumer(["t"], group="g")
@@ -253,13 +251,13 @@ def test_a_guest_has_no_groups(folder: ReadOnlyLog) -> None:
     assert consumer.committed("t", 0) is None
 
 
-def test_a_guest_sees_nothing_of_the_logs_own_topics(desk: Desk, folder: ReadOnlyLog) -> None:
+def test_a_read_only_log_hides_internal_topics(desk: Desk, folder: ReadOnlyLog) -> None:
     with desk.log.consumer(["t"], group="g") as consumer:
         consumer.commit()
     assert folder.topics() == ["t"]
 
 
-def test_a_guest_writes_nothing(desk: Desk, folder: ReadOnlyLog) -> None:
+def test_a_read_only_log_writes_nothing(desk: Desk, folder: ReadOnlyLog) -> None:
     desk.log.close()
     steps = len(desk.disk.trace)
     before = desk.disk.contents()
@@ -270,7 +268,7 @@ def test_a_guest_writes_nothing(desk: Desk, folder: ReadOnlyLog) -> None:
     assert desk.disk.contents() == before and len(desk.disk.trace) == steps
 
 
-def test_a_closed_guest_says_so(folder: ReadOnlyLog) -> None:
+def test_a_closed_read_only_log_raises_closed_error(folder: ReadOnlyLog) -> None:
     consumer = folder.consumer(["t"])
     folder.close()
     folder.close()
@@ -317,7 +315,7 @@ class Watch:
         self._check(self.seen)
 
 
-def test_a_guest_whose_place_is_taken_away_again_and_again(desk: Desk, folder: ReadOnlyLog) -> None:
+def test_a_reader_whose_offset_is_deleted_repeatedly(desk: Desk, folder: ReadOnlyLog) -> None:
     """Retention may be quicker than a guest that looks where the log begins."""
     consumer = folder.consumer(["t"])
     real = folder.source.offset_range
@@ -346,7 +344,7 @@ def append(desk: Desk, first: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("deed", ["compact", "append", "retain", "delete"])
-def test_a_guest_at_every_step_of_its_owner(desk: Desk, deed: str) -> None:
+def test_a_reader_at_every_step_of_the_owner(desk: Desk, deed: str) -> None:
     desk.log.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 3000})
     append(desk, 0, 60)
     watch = Watch(desk, has_retention=deed == "retain")
@@ -364,7 +362,7 @@ def test_a_guest_at_every_step_of_its_owner(desk: Desk, deed: str) -> None:
     assert deed == "delete" or watch.seen[-1] == ends[deed] - 1
 
 
-def test_a_guest_of_an_owner_that_died_during_compaction_skips_nothing(desk: Desk) -> None:
+def test_a_reader_skips_nothing_after_the_owner_died_during_compaction(desk: Desk) -> None:
     desk.log.create_topic("t", config={"segment.bytes": 1024})
     append(desk, 0, 60)
     desk.log.close()

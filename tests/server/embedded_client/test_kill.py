@@ -1,4 +1,4 @@
-"""kill -9 of a real process in the middle of its work: what it was promised is there."""
+"""kill -9 of a process during its work: acknowledged records survive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One program, written against the interface, does the same on a folder and over the wire."""
+"""A program written against `client/api.py` behaves the same on a folder and over the wire."""
 
 from __future__ import annotations
 

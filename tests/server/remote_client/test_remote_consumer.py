@@ -1,4 +1,4 @@
-"""Reading over the wire: places, ends, groups and commits are those of the embedded consumer."""
+"""The remote consumer: positions, ends, groups and commits as in the embedded consumer."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_the_end_behind_a_gap_is_reached(remote: RemoteLog) -> None:
 # -- groups ------------------------------------------------------------------------------------
 
 
-def test_a_group_goes_on_where_it_committed(filled: RemoteLog) -> None:
+def test_a_group_continues_at_its_committed_offsets(filled: RemoteLog) -> None:
     with filled.consumer(["t"], group="g") as consumer:
         first = consumer.poll(max_records=5)
         changed = consumer.commit()
@@ -289,7 +289,7 @@ def test_without_a_group_there_is_nothing_to_commit(filled: RemoteLog) -> None:
     assert filled.groups() == []
 
 
-def test_reset_none_complains_until_there_is_a_place(filled: RemoteLog) -> None:
+def test_reset_none_raises_until_a_seek(filled: RemoteLog) -> None:
     with filled.consumer(group="g", auto_offset_reset="none") as consumer:
         consumer.assign([("t", 0)])
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""`strandlog.connect`: topics, settings and groups of a real broker, and what its errors become."""
+"""`strandlog.connect`: topics, settings and groups of a broker, and translated errors."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_every_code_that_has_a_class_becomes_that_class() -> None:
     assert type(error_of(make(-185, "late"))) is errors.UnreachableError
 
 
-def test_a_wrong_address_is_told_at_once() -> None:
+def test_a_wrong_address_fails_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         port = taken.getsockname()[1]
@@ -171,7 +171,7 @@ def test_records_are_deleted_from_the_beginning(remote: RemoteLog) -> None:
     assert [record.value for record in remote.consumer(["t"]).poll()] == [b"3"]
 
 
-def test_a_closed_log_says_so(broker: RunningBroker) -> None:
+def test_a_closed_log_raises_closed_error(broker: RunningBroker) -> None:
     log = strandlog.connect(broker.address)
     producer, consumer = log.producer(), log.consumer()
     log.close()

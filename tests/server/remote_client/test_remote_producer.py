@@ -1,4 +1,4 @@
-"""Sending over the wire: the same records, in the same places, with the same refusals."""
+"""The remote producer: the same records, partitions and errors as the embedded producer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_all(log: RemoteLog, topic: str = "t") -> list[Record]:
     return sorted(found, key=lambda record: record[:3])
 
 
-def test_every_part_of_a_record_comes_back(remote: RemoteLog) -> None:
+def test_every_field_of_a_record_round_trips(remote: RemoteLog) -> None:
     remote.create_topic("t", 3)
     headers = {"h": b"x", "n": None, "e": b""}
     meta = remote.producer().send(
@@ -103,7 +103,7 @@ def test_codecs_and_acks(remote: RemoteLog, codec: str, acks: object) -> None:
     assert [record.value for record in read_all(remote)] == values
 
 
-def test_what_is_too_large_is_refused_and_the_rest_is_kept(remote: RemoteLog) -> None:
+def test_a_record_that_is_too_large_fails_and_the_rest_is_written(remote: RemoteLog) -> None:
     remote.create_topic("t", config={"max.message.bytes": 2000})
     values = [b"%04d" % number + b"x" * 96 for number in range(300)]
     with remote.producer() as producer:
@@ -166,7 +166,7 @@ def test_ctrl_c_in_the_middle_of_an_answer_is_a_keyboard_interrupt(remote: Remot
     producer.close()
 
 
-def test_a_send_outlives_a_broker_that_is_killed_and_comes_back(tmp_path: Path) -> None:
+def test_a_send_succeeds_although_the_broker_is_killed_and_restarted(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     broker.start()
     with strandlog.connect(broker.address) as log:

@@ -1,4 +1,4 @@
-"""What a reader makes of raw pieces, and batches to write; shared by the tests of the client."""
+"""Decodes raw pieces and builds batches, for the tests of the wire client."""
 
 from __future__ import annotations
 

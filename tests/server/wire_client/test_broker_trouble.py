@@ -1,4 +1,4 @@
-"""A broker that dies in the middle, is not there, does not answer, or is none."""
+"""A broker that dies, is unreachable, does not respond, or is no broker."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_delivered_is_given_up_in_time_and_named(mortal: BrokerPr
         assert time.monotonic() - started < 10
 
 
-def test_nobody_at_the_address_is_told_with_the_address_and_what_to_do() -> None:
+def test_an_unreachable_address_is_named_with_advice() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with WireClient(f"127.0.0.1:{port}", HASTY) as client:
@@ -189,7 +189,7 @@ def test_nobody_at_the_address_is_told_with_the_address_and_what_to_do() -> None
         assert time.monotonic() - started < 5
 
 
-def test_a_name_that_does_not_resolve_is_told() -> None:
+def test_a_host_that_does_not_resolve_is_reported() -> None:
     with (
         WireClient("no.such.host.invalid:9092", HASTY) as client,
         pytest.raises(UnreachableError, match=r"no\.such\.host\.invalid:9092"),

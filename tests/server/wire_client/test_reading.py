@@ -1,4 +1,4 @@
-"""Ranges off a real broker: gaps, transactions, codecs, sizes, and what is out of range."""
+"""Reading ranges from a broker: gaps, transactions, codecs, sizes, out-of-range offsets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_range_is_read_to_the_offset(client: WireClient, tp: TopicPartition) -
         assert [record.value for record in found] == numbered(start, end - start)
 
 
-def test_a_piece_has_no_batch_that_begins_behind_the_range(
+def test_a_piece_has_no_batch_that_starts_after_the_range(
     client: WireClient, tp: TopicPartition
 ) -> None:
     write(client, tp, *(batch_of(numbered(first, 10)) for first in range(0, 100, 10)))
@@ -131,7 +131,7 @@ def test_two_ranges_are_read_side_by_side_while_batches_are_written(
     assert counts == [6000, 6000]
 
 
-def test_aborted_records_are_told_and_open_ones_are_not_read(
+def test_aborted_transactions_are_returned_and_open_ones_are_not_read(
     client: WireClient, tp: TopicPartition
 ) -> None:
     committing, aborting = (client.init_producer_id(f"{tp}-{name}") for name in ("c", "a"))
@@ -191,7 +191,7 @@ def test_an_offset_that_is_not_there_is_an_error_with_the_range(
         list(client.read_range(tp, 77, 80))
 
 
-def test_a_fetch_without_records_waits_and_comes_back_empty(
+def test_a_fetch_without_records_waits_and_returns_empty(
     client: WireClient, tp: TopicPartition
 ) -> None:
     piece = client.fetch(tp, 0, max_wait_ms=50)

@@ -80,7 +80,7 @@ def test_an_error_is_about_its_partition_alone(client: WireClient, tp: TopicPart
     assert values_of(client, large) == [b"first"]
 
 
-def test_a_damaged_batch_is_refused_at_once(client: WireClient, tp: TopicPartition) -> None:
+def test_a_damaged_batch_fails_at_once(client: WireClient, tp: TopicPartition) -> None:
     damaged = batch_of([b"value"])
     damaged[-2] ^= 1
     assert isinstance(error_in(client, tp, damaged), CorruptRecordError)
@@ -177,7 +177,7 @@ def test_one_transaction_after_the_other_does_not_trip_over_the_one_before(
     assert values_of(client, tp) == [b"0", b"2", b"4", b"6", b"8"]
 
 
-def test_a_transactional_id_that_nobody_used_is_not_found(client: WireClient) -> None:
+def test_an_unused_transactional_id_is_not_found(client: WireClient) -> None:
     found = client.describe_transactions(["nobody's"])
     assert isinstance(found["nobody's"], TransactionalIdNotFoundError)
 

@@ -139,7 +139,7 @@ def test_batches_go_and_come_through_tls(
         assert values_of(client, tp) == numbered(0, 2000, 500)
 
 
-def test_a_certificate_that_is_not_trusted_is_refused_at_once(
+def test_an_untrusted_certificate_fails_at_once(
     proxy: tuple[Proxy, bool], certificates: Certificates
 ) -> None:
     behind, with_client = proxy
@@ -155,7 +155,7 @@ def test_a_certificate_that_is_not_trusted_is_refused_at_once(
         assert client.topics() == {}
 
 
-def test_a_certificate_of_another_host_is_refused_unless_any_host_will_do(
+def test_a_certificate_of_another_host_fails_unless_the_check_is_off(
     proxy: tuple[Proxy, bool], certificates: Certificates
 ) -> None:
     behind, with_client = proxy
@@ -170,7 +170,7 @@ def test_a_certificate_of_another_host_is_refused_unless_any_host_will_do(
         assert client.topics() == {}
 
 
-def test_no_tls_where_tls_is_wanted_is_told(
+def test_a_plaintext_listener_is_reported_if_tls_is_configured(
     proxy: tuple[Proxy, bool], certificates: Certificates
 ) -> None:
     behind, _ = proxy

@@ -1,4 +1,4 @@
-"""Records as Arrow tables, there and back."""
+"""`send_arrow` and `poll_arrow`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strandlog.errors import (
 from strandlog.testing import FakeClock
 
 
-def test_a_table_comes_back_as_it_was_sent(tmp_path: Path) -> None:
+def test_a_table_round_trips(tmp_path: Path) -> None:
     table = pa.table(
         {
             "key": pa.array([b"a", None, b""], pa.binary()),
@@ -43,7 +43,7 @@ def test_a_table_comes_back_as_it_was_sent(tmp_path: Path) -> None:
     assert found.column("offset").to_pylist() == [0, 0, 1]
 
 
-def test_strings_are_taken_as_utf_8_and_missing_columns_are_filled_in(tmp_path: Path) -> None:
+def test_strings_are_encoded_as_utf_8_and_missing_columns_are_filled_in(tmp_path: Path) -> None:
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("t")
         log.producer().send_arrow("t", pa.table({"key": ["ä", None], "value": ["x", "y"]}))
@@ -55,7 +55,7 @@ def test_strings_are_taken_as_utf_8_and_missing_columns_are_filled_in(tmp_path: 
     assert all(record.timestamp > 1_600_000_000_000 for record in records)
 
 
-def test_a_table_without_values_is_refused(tmp_path: Path) -> None:
+def test_a_table_without_values_raises(tmp_path: Path) -> None:
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("t")
         with pytest.raises(InvalidRecordError, match="column 'value'"):
@@ -70,7 +70,9 @@ def test_no_records_make_an_empty_table_with_all_columns(tmp_path: Path) -> None
     assert table.column_names[:2] == ["key", "value"]
 
 
-def test_without_pyarrow_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_no_records_are_consumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("t")
         log.producer().send("t", b"x")
@@ -192,7 +194,7 @@ def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert log.consumer(["t"]).poll() == []
 
 
-def test_a_table_over_the_limit_is_refused_whole(tmp_path: Path) -> None:
+def test_a_table_over_the_limit_is_rejected_as_a_whole(tmp_path: Path) -> None:
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("t", 2, {"max.message.bytes": 1000})
         table = pa.table({"value": [b"a", b"b" * 2000]})

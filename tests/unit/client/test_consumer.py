@@ -1,4 +1,4 @@
-"""Reading: merged polls, moving about, waiting, and what happens when the log moves on."""
+"""The consumer: merged polls, seeks, waiting, retention and deletion during reading."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_second_poll_finds_nothing(desk: Desk) -> None:
     assert consumer.poll() == []
 
 
-def test_iteration_ends_when_there_is_nothing_yet_and_goes_on_later(desk: Desk) -> None:
+def test_iteration_ends_without_records_and_can_continue_later(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(3))
     consumer = desk.log.consumer(["t"])
@@ -175,7 +175,7 @@ def test_seek_goes_to_an_offset_of_the_range(desk: Desk) -> None:
     assert consumer.position("t", 0) == 5
 
 
-def test_seek_to_the_end_of_what_is_not_synced_does_not_begin_anew(desk: Desk) -> None:
+def test_seek_to_the_end_of_unsynced_records_does_not_restart(desk: Desk) -> None:
     desk.log.create_topic("t")
     producer = desk.log.producer(acks=1)
     producer.send_batch("t", numbered(3))
@@ -256,7 +256,7 @@ def test_earliest_and_latest(desk: Desk, group: str | None, acks: str) -> None:
     assert {record.value for record in late.poll()} == {b"new", b"newer"}
 
 
-def test_none_complains_at_each_poll_until_it_is_told_where_to_begin(desk: Desk) -> None:
+def test_reset_none_raises_in_each_poll_until_a_seek(desk: Desk) -> None:
     desk.log.create_topic("t", 2)
     desk.send("t", *numbered(4))
     consumer = member(desk, auto_offset_reset="none")
@@ -275,7 +275,7 @@ def test_none_complains_at_each_poll_until_it_is_told_where_to_begin(desk: Desk)
     assert again.poll() == [] and again.position("t", 0) == 2
 
 
-def test_none_without_a_group_begins_at_the_start(desk: Desk) -> None:
+def test_reset_none_without_a_group_starts_at_the_beginning(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(4))
     assert len(desk.log.consumer(["t"], auto_offset_reset="none").poll()) == 4
@@ -291,7 +291,7 @@ def test_the_policy_of_one_member_does_not_fail_another(desk: Desk) -> None:
         strict.poll()
 
 
-def test_an_unknown_reset_policy_is_refused(desk: Desk) -> None:
+def test_an_unknown_reset_policy_raises(desk: Desk) -> None:
     with pytest.raises(InvalidSettingError, match="one of earliest, latest, none"):
         desk.log.consumer(auto_offset_reset="newest")  # type: ignore[arg-type]
 
@@ -359,7 +359,7 @@ def test_a_consumer_whose_topic_was_deleted_finds_nothing(desk: Desk) -> None:
     assert [record.value for record in consumer.poll()] == [b"new"]
 
 
-def test_a_topic_made_anew_under_a_reader_is_read_from_its_beginning(desk: Desk) -> None:
+def test_a_recreated_topic_is_read_from_its_start(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(5))
     consumer = desk.log.consumer(["t"])
@@ -443,7 +443,7 @@ def test_damage_in_one_partition_takes_nothing_from_the_others(desk: Desk) -> No
 # -- the end -----------------------------------------------------------------------------------
 
 
-def test_a_closed_consumer_says_so(desk: Desk) -> None:
+def test_a_closed_consumer_raises_closed_error(desk: Desk) -> None:
     desk.log.create_topic("t")
     with desk.log.consumer(["t"]) as consumer:
         pass
@@ -463,7 +463,7 @@ def test_a_closed_consumer_says_so(desk: Desk) -> None:
             call()
 
 
-def test_a_consumer_of_a_closed_log_says_so(desk: Desk) -> None:
+def test_a_consumer_of_a_closed_log_raises_closed_error(desk: Desk) -> None:
     desk.log.create_topic("t")
     consumer = desk.log.consumer(["t"])
     desk.log.close()

@@ -1,4 +1,4 @@
-"""A batch that cannot be decoded: every reader names it and gets past it."""
+"""An undecodable batch: every reader names it and can skip it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_search_by_time_passes_over_it(poisoned: Any) -> None:
         assert consumer.position("t", 0) == 0
 
 
-def test_unknown_choices_are_refused(poisoned: Any) -> None:
+def test_unknown_choices_raise(poisoned: Any) -> None:
     with pytest.raises(InvalidSettingError, match="raise, skip"):
         poisoned.consumer(["t"], on_unreadable="ignore")
 

@@ -180,7 +180,7 @@ def test_partition_beats_key_and_key_beats_round_robin(
 @pytest.mark.parametrize(
     ("name", "hashed"), [("murmur2", murmur2), ("md5", md5_hash), ("fnv1a", fnv1a)]
 )
-def test_each_partitioner_puts_keys_where_its_hash_says(
+def test_each_partitioner_follows_its_hash(
     desk: Desk, name: str, hashed: Callable[[bytes], int]
 ) -> None:
     desk.log.create_topic("t", 7)

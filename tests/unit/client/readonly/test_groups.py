@@ -1,4 +1,4 @@
-"""Groups seen from beside their owner: out of the records that it keeps about them."""
+"""Groups of a read-only log, from the records of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandlog.errors import GroupNotFoundError
 from strandlog.protocol.consumer_protocol import decode_assignment
 
 
-def test_a_guest_follows_what_the_owner_writes_about_groups(tmp_path: Path) -> None:
+def test_a_reader_follows_the_groups_of_the_owner(tmp_path: Path) -> None:
     with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as guest:
         assert guest.groups() == []
         with pytest.raises(GroupNotFoundError):

@@ -1,4 +1,4 @@
-"""Options: both families of names, addresses, what is refused and what is passed over."""
+"""Client options: Java's and librdkafka's names, addresses, rejected and ignored options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_addresses_are_read(text: str, expected: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:70000", "::1:9092", "a b:1", "[::1"])
-def test_addresses_that_make_no_sense_are_refused(text: str) -> None:
+def test_invalid_addresses_raise(text: str) -> None:
     with pytest.raises(InvalidSettingError, match="HOST:PORT"):
         parse_bootstrap(text)
 
@@ -55,7 +55,7 @@ def test_both_families_of_names_and_units_are_understood() -> None:
     assert (options.credentials(), options.acks) == (("u", "p"), 1)
 
 
-def test_what_is_not_said_reads_committed_records_and_writes_safely() -> None:
+def test_defaults_are_read_committed_and_acks_all() -> None:
     options = WireOptions.parse("a", {})
     assert (options.isolation, options.acks) == (IsolationLevel.READ_COMMITTED, -1)
     assert not options.wants_tls
@@ -92,7 +92,7 @@ def test_user_and_password_are_found_in_a_jaas_config(
         ({"acks": "0"}, "acks"),
     ],
 )
-def test_what_somebody_would_count_on_is_refused(options: dict[str, str], what: str) -> None:
+def test_unsupported_security_options_raise(options: dict[str, str], what: str) -> None:
     with pytest.raises(SettingError, match=what):
         WireOptions.parse("a", options)
 
@@ -113,7 +113,7 @@ def test_options_can_be_sent_to_a_task_and_a_client_cannot() -> None:
         pickle.dumps(client)
 
 
-def test_a_closed_client_says_so() -> None:
+def test_a_closed_client_raises_closed_error() -> None:
     client = WireClient("a:1")
     client.close()
     with pytest.raises(ClosedError):

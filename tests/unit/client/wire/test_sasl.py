@@ -1,4 +1,4 @@
-"""Logging in: the mechanisms by themselves, and the messages to a server that asks for them."""
+"""SASL: the mechanisms alone, and against a server that requires them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USER, PASSWORD = "us=er,", "secret"
 SALT, ITERATIONS = b"salt", 4096
 
 
-def test_scram_says_what_the_standard_says() -> None:
+def test_scram_matches_the_examples_of_the_rfc() -> None:
     """The example of RFC 7677."""
     exchange = tokens("SCRAM-SHA-256", "user", "pencil", nonce="rOprNGfwEbeRWgbNEkqO")
     assert next(exchange) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
@@ -181,7 +181,7 @@ def test_a_wrong_password_is_an_error_that_is_not_tried_again(server: Server) ->
         client.topics()
 
 
-def test_a_mechanism_that_the_broker_does_not_speak_is_told_with_what_it_speaks(
+def test_an_unsupported_mechanism_is_reported_with_the_supported_ones(
     server: Server,
 ) -> None:
     other = "PLAIN" if server.mechanism != "PLAIN" else "SCRAM-SHA-256"

@@ -26,7 +26,7 @@ import uvloop
 from strandlog.config.origin import Origin
 from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
-from strandlog.config.tables.server import PLAINTEXT
+from strandlog.config.tables.server import PLAINTEXT, SERVER_SETTINGS, server_settings
 from strandlog.server.app import Server, ServerOptions
 from strandlog.server.listeners import ListenerConfig, ListenerName
 from strandlog.storage.files import Files
@@ -173,9 +173,16 @@ class ServerThread:
     async def _serve(self, started: concurrent.futures.Future[str]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        given = BROKER_SETTINGS.parse(self._settings)
+        of_server = {row.name: str(row.default) for row in SERVER_SETTINGS}
+        of_server |= {name: each for name, each in self._settings.items() if name in of_server}
+        server_values, wrong = server_settings(of_server)
+        assert server_values is not None, wrong
+        given = BROKER_SETTINGS.parse(
+            {name: each for name, each in self._settings.items() if name not in of_server}
+        )
         origin = Origin("option", "ServerThread")
-        listeners = [ListenerConfig("kafka", PLAINTEXT, port=self.port)]
+        advertised = server_values.advertised
+        listeners = [ListenerConfig("kafka", PLAINTEXT, port=self.port, advertised=advertised)]
         listeners += [ListenerConfig(name, name) for name, is_wanted in self._others if is_wanted]
         options = ServerOptions(
             str(self.data),

@@ -31,7 +31,7 @@ def test_a_full_disk_is_told_in_the_brokers_log_once_and_not_for_each_request(
         assert [int(code) for code in answers] == [STORAGE_ERROR] * 5
         with (
             strandlog.connect(broker.address, **{"message.timeout.ms": 1000}) as remote,
-            pytest.raises(strandlog.UnreachableError, match="its log tells why it takes no record"),
+            pytest.raises(strandlog.UnreachableError, match="its log says why it rejects records"),
         ):
             remote.producer().send("t", b"x")
     finally:

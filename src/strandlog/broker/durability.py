@@ -126,8 +126,11 @@ class Durability:
             self._entries += 1
             heapq.heappush(self._due, (due_ms, self._entries, log))
             if len(self._due) > 2 * len(self._dirty) + MAX_JOBS:
-                self._due = [entry for entry in self._due if self._dirty.get(entry[2]) == entry[0]]
-                heapq.heapify(self._due)
+                self._drop_stale_entries()
+
+    def _drop_stale_entries(self) -> None:
+        self._due = [entry for entry in self._due if self._dirty.get(entry[2]) == entry[0]]
+        heapq.heapify(self._due)
 
     def _make_bulk(self, log: PartitionLog) -> None:
         if log not in self._urgent and log not in self._bulk:
@@ -308,3 +311,4 @@ class Durability:
         for log in logs:
             self._clean(log)
             self._complete(log, StorageError(f"{log.tp} was deleted before it was flushed"))
+        self._drop_stale_entries()  # they keep the logs in memory

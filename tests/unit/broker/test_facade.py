@@ -1,0 +1,81 @@
+"""Requests through the facade: what they wait for, and what they leave behind."""
+
+from __future__ import annotations
+
+import gc
+
+from tests.support.log_builders import START_MS, batch, uuids
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.context import RequestContext
+from strandlog.broker.deferred import Deferred
+from strandlog.broker.fetch import FetchPartition, FetchRequest
+from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.maintenance import PARTITIONS_AT_A_TIME
+from strandlog.broker.runtime import InlineRuntime, Work, yield_control
+from strandlog.model import Acks, OffsetAndMetadata, PartitionRecords, TopicPartition
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.testing import FakeClock, SimulatedFiles
+
+T0 = TopicPartition("t", 0)
+
+
+class _Tasks(InlineRuntime):
+    """Collects maintenance tasks instead of running them."""
+
+    def __init__(self) -> None:
+        super().__init__(executes_flushes=True)
+        self.works: dict[str, Work[None]] = {}
+
+    def run_in_background(self, name: str, work: Work[None], *, is_long: bool) -> None:
+        self.works[name] = work
+
+
+def _open(runtime: InlineRuntime | None = None, partitions: int = 1) -> Broker:
+    broker = Broker("data", SimulatedFiles(), FakeClock(START_MS), uuids(), runtime=runtime)
+    broker.create_topic(RequestContext(), "t", partitions).result()
+    return broker
+
+
+def _flush(broker: Broker) -> None:
+    for job in broker.take_flushes():
+        job.plan.execute()
+        broker.flush_done(job, None)
+
+
+def test_a_client_that_read_a_deleted_topic_does_not_keep_its_log_in_memory() -> None:
+    broker, context, name = _open(), RequestContext(), "read-then-deleted"
+    broker.create_topic(context, name, 1).result()
+    broker.produce(context, [PartitionRecords(name, 0, batch(b"v"))], Acks.ALL)
+    request = FetchRequest([FetchPartition(name, 0, 0, 1000)], 1, 1000, 0)
+    found = broker.fetch(context, request)
+    assert not isinstance(found, Deferred)
+    assert found[0].data
+    broker.delete_topic(context, name).result()
+    del found
+    gc.collect()
+    logs = [each for each in gc.get_objects() if isinstance(each, PartitionLog)]
+    assert name not in {log.tp.topic for log in logs}
+
+
+def test_a_deleted_group_is_not_reported_before_its_deletion_is_durable() -> None:
+    context = RequestContext()
+    broker = _open(InlineRuntime(executes_flushes=True))
+    commit = CommitRequest(group_id="g", offsets={T0: OffsetAndMetadata(0)})
+    committed = broker.commit_offsets(context, commit)
+    _flush(broker)
+    assert committed.result() == {}
+    deleted = broker.delete_group(context, "g")
+    assert not deleted.is_done
+    _flush(broker)
+    assert deleted.result() is None
+
+
+def test_maintenance_does_not_look_at_all_partitions_without_a_pause() -> None:
+    tasks = _Tasks()
+    broker = _open(tasks, partitions=3 * PARTITIONS_AT_A_TIME)
+    assert isinstance(broker.clock, FakeClock)
+    broker.clock.advance(5_000)
+    broker.tick()
+    assert "flush" not in tasks.works
+    assert list(tasks.works["repair"]).count(yield_control) == 3

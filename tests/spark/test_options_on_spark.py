@@ -169,9 +169,9 @@ def test_avro_becomes_typed_columns(
     [
         ({"subscribe": "nowhere"}, None, "topic 'nowhere' does not exist"),
         ({"startingOffsets": "{"}, None, "invalid value '{' for startingOffsets: JSON like"),
-        ({"assign": '{"t": [0]}'}, None, "give exactly one of subscribe"),
+        ({"assign": '{"t": [0]}'}, None, "set exactly one of subscribe"),
         ({}, "a INT", "invalid value 'a:int' for schema"),
-        ({"valueFormat": "json", "groupIdPrefix": "x"}, "a INT", "groupIdPrefix='x'"),
+        ({"valueFormat": "json", "groupIdPrefix": "x"}, "a INT", "for groupIdPrefix"),
     ],
 )
 def test_an_invalid_option_of_a_stream_is_one_line(

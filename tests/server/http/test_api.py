@@ -13,7 +13,15 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Consumer
-from tests.support.http_client import PATIENCE_S, client_of, http_address, http_broker, ok, problem
+from tests.support.http_client import (
+    PATIENCE_S,
+    client_of,
+    http_address,
+    http_broker,
+    http_process,
+    ok,
+    problem,
+)
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually
 
@@ -363,8 +371,11 @@ def test_the_broker_tells_what_it_counts(api: httpx.Client, log: RemoteLog) -> N
     assert calls["describe_broker"]["count"] >= 2
 
 
-def test_settings_tell_where_they_were_given(api: httpx.Client, broker: RunningBroker) -> None:
-    rows = {row["name"]: row for row in ok(api.get("broker/settings"))["settings"]}
+def test_settings_name_the_option_that_set_them(tmp_path: Path) -> None:
+    settings = {"max.partitions.per.topic": "50"}
+    with http_process(tmp_path / "data", settings) as broker, client_of(broker) as opened:
+        found = ok(opened.get(f"{PREFIX}/broker/settings"))["settings"]
+    rows = {row["name"]: row for row in found}
     given = rows["max.partitions.per.topic"]
     assert (given["value"], given["origin"]) == ("50", "option")
     assert "--set" in given["where"]

@@ -122,4 +122,4 @@ def test_skipping_is_refused_where_it_would_have_no_effect() -> None:
         [sys.executable, "-m", "strandlog", *arguments], check=False, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "go on behind the batch with -o OFFSET" in " ".join(done.stderr.split())
+    assert "pass the offset after the batch: -o OFFSET" in " ".join(done.stderr.split())

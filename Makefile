@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PYTEST := $(BIN)/python -m pytest
-# Two workers. A worker runs whole groups, which tests/conftest.py orders by how slow they are.
-WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
+# Two workers. A worker runs whole files, which tests/conftest.py orders by how slow their tier is.
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-console screenshots grpc peers clean

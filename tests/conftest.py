@@ -1,11 +1,10 @@
-"""Hypothesis profiles, tier markers and worker groups for all tests.
+"""Hypothesis profiles, tier markers and the order of all tests.
 
 The first directory below `tests` is a test's tier and becomes its marker; `smoke` is set by hand on
 one or two tests of each slow tier. `make test` runs `unit or server or smoke`.
 
-With `--dist loadgroup` one worker runs a whole group, so that expensive fixtures start once: the
-Spark session, the browser, and the broker that the tests of one file share. Slow groups come first;
-otherwise one worker would still run them after the other has finished.
+With `--dist loadfile` one worker runs all tests of a file, so that the server that they share starts
+once. Slow tiers come first; otherwise one worker would still run them after the other has finished.
 """
 
 from __future__ import annotations
@@ -29,16 +28,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 HERE = Path(__file__).parent
 SLOWEST_FIRST = ("spark", "soak", "browser", "clients", "server", "unit")
-SHARED_BY_TIER = ("spark", "browser")  # one session, one browser
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(_tier(item))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        tier = _tier(item)
-        item.add_marker(tier)
-        if item.get_closest_marker("xdist_group") is None:
-            group = tier if tier in SHARED_BY_TIER else str(item.path.relative_to(HERE))
-            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: SLOWEST_FIRST.index(_tier(item)))
 
 

@@ -3,8 +3,9 @@
 The first directory below `tests` is a test's tier and becomes its marker; `smoke` is set by hand on
 one or two tests of each slow tier. `make test` runs `unit or server or smoke`.
 
-With `--dist loadfile` one worker runs all tests of a file, so that the server that they share starts
-once. Slow tiers come first; otherwise one worker would still run them after the other has finished.
+With `--dist loadfile` one worker runs all tests of a file, so that the server that they share
+starts once. Slow tiers come first; otherwise one worker would still run them after the other has
+finished.
 """
 
 from __future__ import annotations

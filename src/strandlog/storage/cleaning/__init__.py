@@ -1,1 +1,1 @@
-"""Retention and compaction: which segments to remove or rewrite, and how."""
+"""Retention and compaction: choosing the segments to remove or rewrite, and doing it."""

@@ -1,24 +1,25 @@
-"""Rewrites sealed segments so that each key keeps its last value.
+"""Rewrites sealed segments so that only the last value of each key remains.
 
     |------ clean ------|-------- dirty --------|-- not yet --|
     log start           first dirty offset      end           log end
 
-Pass 1 reads the dirty part and notes the last offset of each key. Pass 2 copies all segments below
-`end`, leaving out records that a later one of the same key replaces. Records without a key stay.
-Offsets never change: gaps are normal. A tombstone (null value) stays until its batch's delete
-horizon, which is set when it is first compacted (KIP-534). A batch that loses all its records goes,
-unless it is the last one of a producer: that stays, emptied, because the sequence numbers must
-survive. Control batches stay. Records of aborted transactions go, and replace nothing.
+Pass 1 reads the dirty part and records the last offset of each key. Pass 2 copies all segments
+below `end`, omitting records that are superseded by a later record with the same key. Records
+without a key are kept. Offsets never change, so compaction leaves gaps. A tombstone (null value) is
+kept until its batch's delete horizon, which is set when the batch is first compacted (KIP-534). A
+batch that loses all its records is removed unless it is the last batch of a producer; in that case
+it is kept empty, because the producer's sequence numbers must survive. Control batches are kept.
+Records of aborted transactions are removed and do not supersede other records.
 
-When the map is too small for all keys of the dirty part, it ends early, and so does the part that
-becomes clean (`next_dirty_offset`). Behind that point no tombstone goes and none gets its horizon:
-what it deletes may still be there.
+If the offset map is too small for all keys of the dirty part, pass 1 stops early, and only the
+range it covered becomes clean (up to `next_dirty_offset`). Beyond that point tombstones are neither
+removed nor given a delete horizon, because records that they delete may still exist.
 
-Plan, execute, complete: the log's owner makes the plan and completes it, any thread may execute it,
-because sealed segments do not change. Executing writes `.cleaned` files only; completing swaps them
-in (swap.py). A batch that fails its checksum ends the compaction with `CorruptSegmentError` and
-leaves the originals as they are; one that is intact but cannot be decoded (a producer's fault) is
-kept as it is, and reported.
+Compaction has three phases: plan, execute and complete. The log's owner creates the plan and
+completes it. Any thread may execute it, because sealed segments do not change. Executing only
+writes `.cleaned` files; completing swaps them in (swap.py). A batch that fails its checksum aborts
+the compaction with `CorruptSegmentError` and leaves the originals untouched. A batch that is intact
+but cannot be decoded (the producer's fault) is kept unchanged and reported.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from strandlog.storage.segment.transaction_index import AbortedRanges, AbortedTr
 from strandlog.storage.work import Work, run_inline
 
 DEFAULT_MAP_BYTES = 128 * 1024 * 1024
-SMALLEST_RECORD_BYTES = 8  # for an upper bound on how many keys a dirty part may hold
+SMALLEST_RECORD_BYTES = 8  # gives an upper bound on the number of keys in the dirty part
 
 
 @dataclass(slots=True)
 class CompactionReport:
-    """What one compaction did."""
+    """The outcome of one compaction."""
 
     records_removed: int = 0
     records_retained: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     next_dirty_offset: int = 0
-    undecodable: list[str] = field(default_factory=list)  # batches that were kept as they are
+    undecodable: list[str] = field(default_factory=list)  # errors of batches kept unchanged
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class _CleanedGroup:
 
 @dataclass(slots=True)
 class CompactionPlan:
-    """Everything that executing needs; nothing of it changes while it runs."""
+    """The inputs of a compaction, which do not change while it executes, and its results."""
 
     log: PartitionLog
     segments: list[Segment]
@@ -86,11 +87,11 @@ class CompactionPlan:
         self._aborted_ranges = AbortedRanges(self.aborted)
 
     def cancel(self) -> None:
-        """Make `execute` stop soon with a `StorageError`; from any thread."""
+        """Make `execute` stop soon with a `StorageError`. May be called from any thread."""
         self._is_cancelled = True
 
     def execute(self) -> None:
-        """Read, and write the `.cleaned` files."""
+        """Read the segments and write the `.cleaned` files."""
         last_offsets, map_end = self._build_map()
         self.report.next_dirty_offset = map_end
         affected = [segment for segment in self.segments if segment.base_offset < map_end]
@@ -98,7 +99,8 @@ class CompactionPlan:
             self._clean(group, last_offsets, map_end)
 
     def _build_map(self) -> tuple[OffsetMap, int]:
-        """Pass 1: the last offset of each key in the dirty part, and where the map was full."""
+        """Run pass 1. Return the last offset of each key in the dirty part, and the offset at
+        which the map ends: where it became full, or the end of the dirty part."""
         dirty = [s for s in self.segments if s.end_offset > self.first_dirty_offset]
         dirty_bytes = sum(segment.size_bytes for segment in dirty)
         needed_bytes = dirty_bytes // SMALLEST_RECORD_BYTES * SLOT_SIZE
@@ -146,7 +148,8 @@ class CompactionPlan:
         )
 
     def _records(self, batch: BatchView, from_offset: int) -> list[Record] | None:
-        """The records of a batch that the scanner verified; None if they cannot be decoded."""
+        """Decode the records of a batch that the scanner has verified. Return None if they cannot
+        be decoded."""
         try:
             limit_bytes = self.log.context.settings.decompressed_max_bytes
             return batch.records(*self.log.tp, from_offset, limit_bytes)
@@ -156,7 +159,7 @@ class CompactionPlan:
             return None
 
     def _clean(self, originals: list[Segment], last_offsets: OffsetMap, map_end: int) -> None:
-        """Pass 2 for one group of segments: write what stays into one new file."""
+        """Run pass 2 for one group of segments: write the retained batches to one new file."""
         files, settings = self.log.context.files, self.log.settings
         first = originals[0]
         log_path = first.log_path + CLEANED_SUFFIX
@@ -198,7 +201,7 @@ class CompactionPlan:
         last_offsets: OffsetMap,
         map_end: int,
     ) -> Buffer | None:
-        """The batch without what is replaced; None when nothing of it stays."""
+        """Return the batch without the records to remove, or None if the batch is removed."""
         if header.is_control or not header.record_count:
             stays = header.is_control or header.last_offset in self.producer_offsets
             return batch.data() if stays else None
@@ -231,19 +234,20 @@ class CompactionPlan:
         return filtered_batch(header, kept, delete_horizon_ms=horizon)
 
     def complete(self) -> CompactionReport:
-        """Swap the cleaned segments in; by the owner of the log."""
+        """Swap the cleaned segments in. Called by the owner of the log."""
         return run_inline(self.completing())
 
     def completing(self) -> Work[CompactionReport]:
-        """`complete` as work. No other code may flush or truncate the partition meanwhile."""
+        """Do the work of `complete` in steps. No other code may flush or truncate the partition
+        until it finishes."""
         files, folder = self.log.context.files, self.log.folder
         yield self.log.persist_recovery_point
-        self.log.open_active_file()  # the last record may go, and with it the next offset
+        self.log.open_active_file()  # its name keeps the next offset if the last record goes away
         yield partial(files.sync_dir, folder)
         for group in self.cleaned:
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
-                # Retention was quicker: what was cleaned is gone, so is the need for it.
+                # Retention has removed an original in the meantime, so discard the cleaned files.
                 for suffix in SWAPPED_SUFFIXES:
                     files.remove(first.stem + suffix + CLEANED_SUFFIX)
                 continue
@@ -258,7 +262,8 @@ class CompactionPlan:
         return self.report
 
     def _swap(self, group: _CleanedGroup) -> None:
-        """In one go: a reader finds the old files or the new one."""
+        """Swap one group without yielding, so that readers see either the old files or the new
+        one."""
         context = self.log.context
         due_ms = context.clock.now_ms() + self.log.settings.file_delete_delay_ms
         base_offset = group.originals[0].base_offset
@@ -277,7 +282,8 @@ class CompactionPlan:
 def plan_compaction(
     log: PartitionLog, first_dirty_offset: int, end_offset: int, map_bytes: int = DEFAULT_MAP_BYTES
 ) -> CompactionPlan | None:
-    """What to compact: sealed segments that lie below `end_offset`; None when there are none."""
+    """Plan the compaction of all sealed segments below `end_offset`. Return None if there are
+    none."""
     ends = [log.segments.end_of(number) for number in range(len(log.segments.sealed))]
     chosen = [
         segment
@@ -288,7 +294,7 @@ def plan_compaction(
         return None
     last_end = log.segments.end_of(log.segments.sealed.index(chosen[-1]))
     if first_dirty_offset > log.log_end_offset:
-        first_dirty_offset = 0  # a mark that is not about this log
+        first_dirty_offset = 0  # the checkpointed offset belongs to a different log
     return CompactionPlan(
         log=log,
         segments=chosen,
@@ -304,7 +310,7 @@ def plan_compaction(
 def plan_due_compaction(
     log: PartitionLog, first_dirty_offset: int, map_bytes: int = DEFAULT_MAP_BYTES
 ) -> CompactionPlan | None:
-    """The plan for a log that its policy calls due; None when it is not."""
+    """Plan the compaction of a log if its policy says it is due, else return None."""
     need = need_for_compaction(log, first_dirty_offset)
     if not need.is_due:
         return None
@@ -312,7 +318,7 @@ def plan_due_compaction(
 
 
 def compact_now(log: PartitionLog, map_bytes: int = DEFAULT_MAP_BYTES) -> CompactionReport:
-    """Compact everything there is, whatever the policy says: the active segment is rolled first."""
+    """Roll the active segment, then compact the entire log regardless of the policy."""
     log.roll()
     log.flush()
     total = CompactionReport(next_dirty_offset=log.log_start_offset)

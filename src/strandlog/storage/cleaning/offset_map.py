@@ -1,11 +1,11 @@
-"""Map from key to its last offset in a fixed amount of memory.
+"""Map from a key to its last offset, in a fixed amount of memory.
 
     slot: 16 bytes MD5 of the key | i64 offset + 1 (0 marks an empty slot)          24 bytes
 
-Open addressing with linear steps. Memory is set by the number of slots, never by the size or number
-of keys; when the map is full (load factor 0.9) the caller stops and compacts in several passes. MD5
-serves as a short name of a key here, not as a secret: two keys with the same hash would be taken
-for one, at a chance of 2**-128 a pair.
+The map uses open addressing with linear probing. Its memory depends on the number of slots, not on
+the size or number of keys. When the map is full (load factor 0.9), the caller stops adding keys and
+compacts in several passes. MD5 is used only as a short identifier of a key, not for security. Two
+keys with the same hash would be treated as one; the probability is 2**-128 per pair.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HASH_SIZE = 16
 
 
 class OffsetMap:
-    """Fixed memory; `put` and `get` take a microsecond or two."""
+    """A hash table of fixed size; `put` and `get` take one or two microseconds."""
 
     __slots__ = ("_capacity", "_count", "_slots", "_table")
 
@@ -40,8 +40,8 @@ class OffsetMap:
         return self._count >= self._capacity
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Remember an offset for a key; False, and no change, when there is no room for a new
-        key."""
+        """Store the offset of a key. Return False, without a change, if the key is new and the
+        map is full."""
         name = md5(key, usedforsecurity=False).digest()
         position = self._find(name)
         if self._table[position + _HASH_SIZE : position + SLOT_SIZE] == bytes(8):
@@ -53,13 +53,13 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """The last offset of a key, or -1."""
+        """Return the last offset of a key, or -1 if it is not in the map."""
         position = self._find(md5(key, usedforsecurity=False).digest())
         stored: int = _OFFSET.unpack_from(self._table, position + _HASH_SIZE)[0]
         return stored - 1
 
     def _find(self, name: bytes) -> int:
-        """The position of the key's slot, or of the empty one where it would go."""
+        """Return the position of the key's slot, or of the empty slot it would occupy."""
         table = self._table
         slot = int.from_bytes(name[:8]) % self._slots
         while True:

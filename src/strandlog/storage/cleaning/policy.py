@@ -1,9 +1,9 @@
-"""Decides when a log is compacted, how far, and which segments are merged.
+"""Decides when a log is compacted, up to which offset, and which segments are merged.
 
-A log is due when the share of its bytes that was never compacted exceeds min.cleanable.dirty.ratio,
-or when its oldest uncompacted record waits longer than max.compaction.lag.ms. It is compacted up to
-the first segment that is active, not yet on disk, or holds a record younger than
-min.compaction.lag.ms.
+A log is due for compaction when the fraction of its bytes that has never been compacted exceeds
+min.cleanable.dirty.ratio, or when the newest record of its oldest uncompacted segment is older than
+max.compaction.lag.ms. It is compacted up to the first segment that is active, is not yet durable,
+reaches past the last stable offset, or holds a record younger than min.compaction.lag.ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 
 
 class SegmentSummary(NamedTuple):
-    """What the decision needs to know of a sealed segment."""
+    """The properties of a sealed segment that the policy depends on."""
 
     base_offset: int
     end_offset: int
@@ -27,7 +27,7 @@ class SegmentSummary(NamedTuple):
 
 
 class LogToClean(NamedTuple):
-    """How dirty a log is, and up to where it may be compacted."""
+    """How dirty a log is, and the offset up to which it may be compacted."""
 
     end_offset: int
     dirty_bytes: int
@@ -46,7 +46,7 @@ def compaction_need(
     settings: LogSettings,
     now_ms: int,
 ) -> LogToClean:
-    """Look at the sealed segments, from old to new."""
+    """Decide from the sealed segments, oldest first, whether and how far to compact a log."""
     end_offset, dirty_bytes, total_bytes = 0, 0, 0
     oldest_dirty_ms: int | None = None
     for segment in sealed:
@@ -72,7 +72,7 @@ def compaction_need(
 def groups(
     segments: Sequence[Segment], settings: LogSettings, end_offset: int
 ) -> list[list[Segment]]:
-    """Runs of segments that fit into one file together: compaction leaves small ones behind."""
+    """Group consecutive segments that fit into one file, because compaction leaves small ones."""
     runs: list[list[Segment]] = []
     size = 0
     for number, segment in enumerate(segments):
@@ -92,7 +92,7 @@ def groups(
 
 
 def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> LogToClean:
-    """How dirty the log is, by the policy of its topic."""
+    """Apply the compaction policy of its topic to a log."""
     now_ms = log.context.clock.now_ms()
     stable_offset = min(log.last_stable_offset, log.flushed_offset)
     facts = [

@@ -1,21 +1,21 @@
 """Decides which segments have expired, and removes them.
 
-Whole segments are removed from the old end, for these reasons in this order: below the log start
-offset, over retention.bytes, older than retention.ms. The age of a segment is that of its newest
-record. The active segment is removed too if its newest record is too old (an empty one takes its
-place), but never for its size: at least one segment stays.
+Retention removes entire segments, oldest first, if they lie below the log start offset, exceed
+retention.bytes or are older than retention.ms. The age of a segment is the age of its newest
+record. The active segment is also removed if its newest record is too old (an empty one replaces
+it), but never because of its size, so at least one segment always remains.
 
 `drop_oldest` removes segments in steps (work.py):
 
-    1  flush a producer snapshot: producers outlive their records
-    2  withdraw the claims of the manifest and make the name of the active segment durable: without
-       the others it alone says which offset comes next
+    1  flush a producer snapshot, because producer state outlives the records
+    2  withdraw the segments' claims from the manifest, and make the file name of the active segment
+       durable, because once the others are gone only that name determines the next offset
     3  rename the segments, a few at a time; the log start offset rises
-    4  make the renames durable. After a crash before that, segments are back, and the next
+    4  make the renames durable. After a crash before this step, segments may reappear; the next
        retention run removes them again
 
-No other code may flush or truncate the partition meanwhile; appends and reads continue. If the
-partition is deleted meanwhile, the work ends with a `StorageError`.
+No other code may flush or truncate the partition until this work finishes; appends and reads
+continue. If the partition is deleted while it runs, the work fails with a `StorageError`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 
 class SegmentSummary(NamedTuple):
-    """What retention needs to know of a segment."""
+    """The properties of a segment that retention depends on."""
 
     end_offset: int
     size_bytes: int
-    newest_ms: int  # the newest record's time, or when the segment was last seen to grow
+    newest_ms: int  # timestamp of the newest record, or a substitute (see `newest_ms` below)
 
 
 def below_log_start(segments: Sequence[SegmentSummary], log_start_offset: int) -> int:
-    """How many segments, from the oldest, hold only deleted records. The active one stays."""
+    """Count the oldest segments that hold only deleted records, excluding the active segment."""
     count = 0
     for segment in segments[:-1]:
         if segment.end_offset > log_start_offset:
@@ -53,7 +53,7 @@ def below_log_start(segments: Sequence[SegmentSummary], log_start_offset: int) -
 
 
 def over_size(segments: Sequence[SegmentSummary], retention_bytes: int) -> int:
-    """How many segments, from the oldest, can go with at least retention_bytes left."""
+    """Count the oldest segments that can be removed while retaining at least retention_bytes."""
     if retention_bytes < 0:
         return 0
     excess = sum(segment.size_bytes for segment in segments) - retention_bytes
@@ -67,24 +67,24 @@ def over_size(segments: Sequence[SegmentSummary], retention_bytes: int) -> int:
 
 
 def too_old(segments: Sequence[SegmentSummary], retention_ms: int, now_ms: int) -> int:
-    """How many segments, from the oldest, have no record younger than retention_ms."""
+    """Count the oldest segments in which every record is older than retention_ms."""
     if retention_ms < 0:
         return 0
     count = 0
     for segment in segments:
-        # One that compaction or truncation emptied has no record to wait for.
+        # A segment emptied by compaction or truncation has no record to retain.
         if segment.size_bytes and now_ms - segment.newest_ms <= retention_ms:
             break
         count += 1
     if count == len(segments) and not segments[-1].size_bytes:
-        count -= 1  # an empty active segment has nothing to lose
+        count -= 1  # replacing an empty active segment would be pointless
     return count
 
 
 def expired(
     segments: Sequence[SegmentSummary], log_start_offset: int, settings: LogSettings, now_ms: int
 ) -> int:
-    """How many segments, from the oldest, may go now."""
+    """Count the oldest segments that have expired."""
     count = below_log_start(segments, log_start_offset)
     if settings.deletes:
         count = max(
@@ -96,7 +96,7 @@ def expired(
 
 
 def enforce_retention(log: PartitionLog) -> int:
-    """Drop the segments that are too old or too many; returns how many went."""
+    """Remove all expired segments and return their number."""
     count = count_expired(log)
     if count:
         run_inline(drop_oldest(log, count))
@@ -104,7 +104,7 @@ def enforce_retention(log: PartitionLog) -> int:
 
 
 def count_expired(log: PartitionLog) -> int:
-    """How many of the oldest segments are to be dropped."""
+    """Count the oldest segments of a log that retention should remove now."""
     now_ms = log.context.clock.now_ms()
     segments = log.segments.all()
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
@@ -113,7 +113,7 @@ def count_expired(log: PartitionLog) -> int:
         for segment, end in zip(segments, ends, strict=True)
     ]
     count = expired(facts, log.log_start_offset, log.settings, now_ms)
-    # The log starts at most at the high watermark: what is not visible yet stays.
+    # The log start offset must not pass the high watermark: keep records not yet visible.
     while count and facts[count - 1].end_offset > log.high_watermark:
         count -= 1
     return count
@@ -123,16 +123,16 @@ def newest_ms(log: PartitionLog, segment: Segment, now_ms: int) -> int:
     timestamp = largest_timestamp(log, segment).timestamp
     if timestamp >= 0:
         return timestamp
-    # Records without any timestamp: a segment that grows is as old as it is, a sealed one has no
-    # age that could be told, and what has no age does not expire.
+    # Without timestamps, the active segment is aged from its creation. The age of a sealed segment
+    # is unknown, so it does not expire.
     return segment.created_ms if isinstance(segment, ActiveSegment) else now_ms
 
 
-RETIRED_AT_A_TIME = 25  # segments, each with a few files to rename
+RETIRED_AT_A_TIME = 25  # segments per step; each has a few files to rename
 
 
 def drop_oldest(log: PartitionLog, count: int) -> Work[int]:
-    """Remove that many segments from the old end; returns their bytes. Durable at the end."""
+    """Remove the `count` oldest segments durably and return their total size in bytes."""
     if count == len(log.segments):
         log.roll()
     expired_segments = log.segments.sealed[:count]

@@ -1,1 +1,1 @@
-"""Files: segments, indexes, recovery, retention and compaction of partition logs."""
+"""Storage of partition logs: segments, indexes, recovery, retention and compaction."""

@@ -1,9 +1,9 @@
 """Deletes renamed files and directories after `file.delete.delay.ms`.
 
 A removed segment is first renamed to `.deleted` (the directory of a deleted partition to
-`-delete`), which takes it out of the log at once. It is deleted `file.delete.delay.ms` later,
-because a reader in another process may be about to open it. A deletion that fails is retried. What
-still waits at a crash is deleted at the next start, by its name.
+`-delete`), which removes it from the log immediately. It is deleted `file.delete.delay.ms` later,
+because a reader in another process may be about to open it. A failed deletion is retried. Deletions
+still pending at a crash are carried out at the next start, which recognizes the files by name.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from strandlog.storage.files import Files
 from strandlog.storage.paths import DELETED_SUFFIX
 from strandlog.storage.work import Work
 
-EVERYTHING_MS = 2**62  # as a time: all files are due
+EVERYTHING_MS = 2**62  # a time at which all files are due
 RETRY_MS = 60_000
 
 
 class FileRemover:
-    """The files and directories that wait to be deleted, ordered by time."""
+    """A queue of files and directories to delete, ordered by due time."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -32,7 +32,7 @@ class FileRemover:
         return len(self._waiting)
 
     def retire(self, path: str, due_ms: int) -> None:
-        """Rename a file now and delete it later. It may be missing."""
+        """Rename a file now and delete it at `due_ms`. Do nothing if it does not exist."""
         try:
             self._files.rename(path, path + DELETED_SUFFIX)
         except FileNotFoundError:
@@ -40,17 +40,17 @@ class FileRemover:
         heapq.heappush(self._waiting, (due_ms, path + DELETED_SUFFIX))
 
     def remove_later(self, path: str, due_ms: int) -> None:
-        """Delete a directory that was renamed already."""
+        """Delete a directory that has already been renamed at `due_ms`."""
         heapq.heappush(self._waiting, (due_ms, path))
 
     def next_due_ms(self) -> int | None:
         return self._waiting[0][0] if self._waiting else None
 
     def remove(self, now_ms: int) -> Work[int]:
-        """Delete what is due, one file or directory per step; returns how many were deleted.
+        """Delete everything that is due, one file or directory per step, and return the count.
 
-        What cannot be deleted is tried again after a minute; the first error is raised once
-        everything else is done.
+        Failed deletions are retried after a minute. The first error is raised after all other
+        deletions have been attempted.
         """
         count, first_error = 0, None
         while self._waiting and self._waiting[0][0] <= now_ms:

@@ -1,21 +1,23 @@
-"""Every syscall that must survive a power cut; the one seam between strandlog and the disk.
+"""The only interface between strandlog and the disk, with its durability guarantees.
 
-Two kinds of promise, and nothing in between:
+An operation gives one of two guarantees:
 
-- *written*: the bytes are in the page cache. They survive the death of this process, not a power
-  cut. `LogFile.append`, `append_to`, `write_at`, `rename`, `remove`, `make_dir` promise this.
-- *durable*: the bytes survive a power cut. `LogFile.sync` and `sync_file` make contents durable,
-  `sync_dir` makes names durable (creations, renames and removals in that folder), `replace` does
-  all of it in order: temp file, fsync, rename, fsync of the folder.
+- *written*: the bytes are in the page cache. They survive a crash of this process but not a power
+  failure. `LogFile.append`, `append_to`, `write_at`, `rename`, `remove` and `make_dir` guarantee
+  this.
+- *durable*: the bytes survive a power failure. `LogFile.sync` and `sync_file` make contents
+  durable. `sync_dir` makes names durable (creations, renames and removals in that folder).
+  `replace` does all of it in order: temporary file, fsync, rename, fsync of the folder.
 
-A crash therefore leaves each file with its durable bytes and any part of what came later, and each
-folder with its durable names and any part of what came later. `testing.simulated_files` enumerates
-those outcomes.
+A power failure therefore leaves each file with its durable bytes and any subset of the later
+writes, and each folder with its durable names and any subset of the later changes.
+`testing.simulated_files` enumerates those outcomes.
 
-`LogFile.append` is all or nothing while the process lives: when the disk is full or fails half-way,
-the file is cut back to its old size before the error is raised. Errors of the disk come out as
-`StorageError` (`DiskFullError` when space ran out); a missing file stays a `FileNotFoundError`, and
-a file whose contents are to be listed a `NotADirectoryError`, for callers ask about that.
+`LogFile.append` is all or nothing while the process lives: if the disk is full or a write fails
+part-way, the file is truncated to its old size before the error is raised. Disk errors are raised
+as `StorageError` (`DiskFullError` when space runs out). Two errors are passed through because
+callers handle them: `FileNotFoundError` for a missing file, and `NotADirectoryError` for an attempt
+to list a file.
 """
 
 from __future__ import annotations
@@ -35,42 +37,42 @@ Buffer = bytes | bytearray | memoryview
 
 TEMP_SUFFIX = ".tmp"
 PREVIOUS_SUFFIX = ".previous"
-MAX_BUFFERS = 1024  # what the kernel takes in one call (IOV_MAX)
-JOINED_BYTES = 4096  # so little is written quicker as one buffer, copied together
+MAX_BUFFERS = 1024  # the kernel's limit per call (IOV_MAX)
+JOINED_BYTES = 4096  # up to this size, joining the buffers is faster than a vectored write
 PRIVATE_DIR_MODE = 0o700
 PRIVATE_MODE = 0o600
-_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a planted FIFO is not waited for
-_SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # of writing: nor is a link followed
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # do not block on a FIFO
+_SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # for writing: do not follow links either
 READ_BYTES = 1024 * 1024
-DIRECTORY = -1  # what list_dir tells as the size of a folder
+DIRECTORY = -1  # the size that list_dir reports for a folder
 
 
 class LogFile(Protocol):
-    """An open file that grows at its end."""
+    """An open append-only file."""
 
     size: int
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers at the end, or nothing."""
+        """Append all buffers, or write nothing."""
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; shorter at the end of the file."""
+        """Return up to `length` bytes from `position`, fewer at the end of the file."""
 
     def overwrite(self, position: int, data: Buffer) -> None:
-        """Write over bytes that are there already, so that the next sync writes them out again."""
+        """Overwrite existing bytes, so that the next sync writes them to disk again."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
+        """Truncate the file to `size` bytes."""
 
     def sync(self) -> None:
         """Make everything written so far durable. May be called from another thread."""
 
     def check_present(self) -> None:
-        """`StorageError` when someone removed or cut the file. A sync succeeds nevertheless, and
-        would vouch for bytes that no start will find."""
+        """Raise `StorageError` if another process has removed or truncated the file. A sync
+        would still succeed, although the next start would not find the bytes."""
 
     def close(self) -> None:
-        """Let go of the file; idempotent."""
+        """Close the file. Idempotent."""
 
 
 class MappedFile(Protocol):
@@ -79,21 +81,22 @@ class MappedFile(Protocol):
     view: memoryview
 
     def is_cut(self) -> bool:
-        """Whether the file is shorter now than the mapping: touching the rest would kill us."""
+        """Return whether the file is now shorter than the mapping. Accessing the missing part
+        would kill the process (SIGBUS)."""
 
     def close(self) -> None:
-        """Let go of the mapping as soon as no reader holds a slice of it."""
+        """Unmap the file as soon as no reader holds a slice of it."""
 
 
 class Lock(Protocol):
-    """Ownership of a folder."""
+    """A lock that represents ownership of a folder."""
 
     def release(self) -> None:
-        """Give it up; idempotent."""
+        """Release the lock. Idempotent."""
 
 
 class Files(Protocol):
-    """The disk, as strandlog sees it."""
+    """The file system operations that strandlog uses."""
 
     def open_log(self, path: str) -> LogFile: ...
     def map(self, path: str) -> MappedFile: ...
@@ -120,7 +123,7 @@ class Files(Protocol):
 
 @contextlib.contextmanager
 def _disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Turn what the kernel says into what the caller can act on; leave alone what he asks about."""
+    """Convert each `OSError` to a `StorageError`, except `FileNotFoundError` and `but`."""
     try:
         yield
     except (FileNotFoundError, but):
@@ -130,7 +133,7 @@ def _disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -
 
 
 def disk_error(what: str, path: str, error: OSError) -> StorageError:
-    """The typed error for a failed syscall."""
+    """Return the typed error for a failed system call."""
     text = f"could not {what} {path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{text}; free some space")
@@ -143,7 +146,7 @@ class DiskLogFile:
     __slots__ = ("_fd", "_path", "size")
 
     def __init__(self, path: str, mode: int = PRIVATE_MODE) -> None:
-        self._fd = -1  # for __del__, when there is nothing to open
+        self._fd = -1  # for __del__, in case opening fails
         with _disk_errors("open", path):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, mode)
             self.size = os.fstat(self._fd).st_size
@@ -164,7 +167,7 @@ class DiskLogFile:
             if written != expected:
                 self._append_rest(buffers, written, expected)
         except BaseException as error:
-            # What was written of it must not look like a torn tail to a reader that comes by.
+            # A partial write must not look like a torn tail to a concurrent reader.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self.size)
             if isinstance(error, OSError):
@@ -195,13 +198,13 @@ class DiskLogFile:
 
     def sync(self) -> None:
         with _disk_errors("sync", self._path):
-            if self._fd < 0:  # Python answers this one with a ValueError
+            if self._fd < 0:  # Python would raise a ValueError
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             os.fdatasync(self._fd)
 
     def check_present(self) -> None:
-        # The owner's thread may append meanwhile: only the size from before the look was promised
-        # to be there, and only as far as the owner has not truncated the file itself.
+        # The owner's thread may append or truncate concurrently. So compare with the smaller of
+        # the sizes before and after fstat.
         size = self.size
         with _disk_errors("look at", self._path):
             found = os.fstat(self._fd)
@@ -223,7 +226,7 @@ class DiskLogFile:
 
 
 class DiskMap:
-    """`MappedFile` on the real disk, with the hint that it is read from front to back."""
+    """`MappedFile` on the real disk, with a hint to the kernel that reads are sequential."""
 
     __slots__ = ("_map", "view")
 
@@ -247,14 +250,14 @@ class DiskMap:
         self.view = memoryview(b"")
         mapping, self._map = self._map, None
         if mapping is not None:
-            # A reader may still hold a slice: then the mapping goes when the slice goes.
+            # A reader may still hold a slice: then the mapping is freed along with the slice.
             with contextlib.suppress(BufferError):
                 mapping.close()
 
 
 class DiskLock:
-    """Advisory locks that the kernel drops when the process dies, however it dies: one on the lock
-    file, and one on its folder, which cannot be removed while it holds files."""
+    """Two advisory locks, which the kernel releases when the process dies for any reason: one on
+    the lock file, and one on its folder, which cannot be removed while it contains files."""
 
     __slots__ = ("_fds",)
 
@@ -267,8 +270,8 @@ class DiskLock:
 
 
 class DiskFiles:
-    """`Files` on the real disk. New folders get the permissions `dir_mode`, new files the same
-    without the right to execute; the umask may take more away."""
+    """`Files` on the real disk. New folders are created with mode `dir_mode`, and new files with
+    the same mode minus the execute bits; the umask may clear further bits."""
 
     __slots__ = ("_dir_mode", "_mode")
 
@@ -283,7 +286,8 @@ class DiskFiles:
         return DiskMap(path)
 
     def read(self, path: str) -> bytes:
-        # Half the system calls of `open`: a start reads several small files of every partition.
+        # This takes half the system calls of `open`, which matters because a start reads several
+        # small files per partition.
         with _disk_errors("read", path):
             fd = os.open(path, _READING)
             try:
@@ -291,7 +295,7 @@ class DiskFiles:
                 data = os.read(fd, size + 1)
                 if len(data) == size:
                     return data
-                pieces = [data]  # it changes, or is larger than one call reads
+                pieces = [data]  # it is changing, or too large for a single read
                 while pieces[-1]:
                     pieces.append(os.read(fd, READ_BYTES))
                 return b"".join(pieces)
@@ -319,7 +323,7 @@ class DiskFiles:
             for entry in entries:
                 try:
                     found[entry.name] = DIRECTORY if entry.is_dir() else entry.stat().st_size
-                except FileNotFoundError:  # it went while we looked
+                except FileNotFoundError:  # it was removed after it was listed
                     continue
         return found
 
@@ -344,13 +348,13 @@ class DiskFiles:
             os.truncate(path, size)
 
     def allocate(self, path: str, size: int) -> None:
-        """Make a file that occupies `size` bytes of the disk, or none at all."""
+        """Create a file with `size` bytes of allocated disk space, or no file if that fails."""
         with _disk_errors("allocate", path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, self._mode)
             try:
                 os.posix_fallocate(fd, 0, size)
             except OSError:
-                os.unlink(path)  # what was allocated of it would only take up space
+                os.unlink(path)  # a partial allocation would only waste space
                 raise
             finally:
                 os.close(fd)
@@ -363,7 +367,7 @@ class DiskFiles:
                 _write_all(fd, data)
                 os.fsync(fd)
             except OSError:
-                os.unlink(temp)  # on a full disk it would only take up space
+                os.unlink(temp)  # on a full disk it would only waste space
                 raise
             finally:
                 os.close(fd)
@@ -373,8 +377,8 @@ class DiskFiles:
         self.sync_dir(os.path.dirname(path) or ".")
 
     def _new_file(self, path: str) -> int:
-        """Open a file that did not exist. What a crash left under the name goes, and so does a link
-        that someone planted there: it is not followed."""
+        """Create and open a new file. Remove an existing entry of that name first, be it a leftover
+        of a crash or a malicious link, which is not followed."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
         try:
             return os.open(path, flags, self._mode)
@@ -392,7 +396,7 @@ class DiskFiles:
 
     def make_dir(self, path: str) -> None:
         with _disk_errors("create", path):
-            missing = [path]  # makedirs gives parents the default permissions
+            missing = [path]  # os.makedirs would create parents with default permissions
             while not os.path.isdir(parent := os.path.dirname(missing[-1]) or "."):
                 missing.append(parent)
             for folder in reversed(missing):
@@ -420,10 +424,10 @@ class DiskFiles:
                 os.close(fd)
 
     def lock(self, path: str) -> Lock | None:
-        """Take the lock, or None when another owner has it (in this process or another).
+        """Acquire the lock. Return None if it is already held, in this process or another.
 
-        The folder of the lock file is locked as well: someone may remove the file, and a new one
-        of the same name is another file.
+        The folder of the lock file is locked as well, because the lock file could be removed, and
+        a new file of the same name would not carry the lock.
         """
         taken = DiskLock([])
         with _disk_errors("lock", path):
@@ -464,7 +468,7 @@ class DiskFiles:
 
 
 def _disk_usage(path: str) -> shutil._ntuple_diskusage:
-    """Callers ask about a folder that they own: a missing one is an error of the disk."""
+    """Return the disk usage. Callers own the folder, so a missing one is a `StorageError` too."""
     try:
         return shutil.disk_usage(path)
     except OSError as error:
@@ -478,7 +482,7 @@ def _write_all(fd: int, data: Buffer) -> None:
 
 
 def _write_all_at(fd: int, position: int, data: Buffer) -> None:
-    # A disk that is nearly full takes a part and says so only in the count.
+    # On a nearly full disk a write may be partial, which only the returned count shows.
     rest = memoryview(data)
     while rest:
         count = os.pwrite(fd, rest, position)
@@ -489,6 +493,6 @@ def _write_all_at(fd: int, position: int, data: Buffer) -> None:
 def _unless_missing(
     _function: object, _path: str, error: tuple[object, BaseException, object]
 ) -> None:
-    """For rmtree: what is gone already is fine, everything else is not."""
+    """Ignore missing files in `rmtree` and re-raise every other error."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]

@@ -5,13 +5,13 @@
 <data>/.kafka_cleanshutdown                present after a clean stop
 <data>/.reserve                            space that is freed when the disk is full
 <data>/topics.json                         the topics and their settings
-<data>/producer-ids.json                   the producer ids that are reserved
-<data>/log-start-offset-checkpoint         one line per partition; likewise
-<data>/cleaner-offset-checkpoint           the three others that end in -checkpoint
+<data>/producer-ids.json                   the reserved producer ids
+<data>/log-start-offset-checkpoint         each checkpoint has one line per partition
+<data>/cleaner-offset-checkpoint
 <data>/recovery-point-offset-checkpoint
 <data>/replication-offset-checkpoint
-                                           (properties, JSON and checkpoints have a copy in
-                                           a file that ends in .previous)
+                                           (properties, JSON and checkpoint files have a copy
+                                           whose name ends in .previous)
 <data>/<topic>-<partition>/                one partition
     <20 digits>.log                        record batches; the digits are the base offset
     <20 digits>.index                      offset -> position                    (rebuildable)
@@ -19,15 +19,15 @@
     <20 digits>.txnindex                   aborted transactions                  (rebuildable)
     <20 digits>.snapshot                   producer state before that offset     (rebuildable)
     partition.metadata                     the topic id
-    recovery-point                         how far the log is known to be on disk
-    segments                               the sealed segments, so that a lost one is noticed
-    <20 digits>.log.cleaned                an unfinished compaction: dropped at the next start
+    recovery-point                         the offset up to which the log is durable
+    segments                               the sealed segments, so that a lost one is detected
+    <20 digits>.log.cleaned                an unfinished compaction: discarded at the next start
     <20 digits>.log.swap                   a finished compaction: swapped in at the next start
     <20 digits>.log.deleted                deleted after file.delete.delay.ms
     <20 digits>[-<position>].log.damaged   bytes that recovery set aside
-<data>/<topic>-<partition>.<32 hex>-delete     a deleted partition, deleted after the same delay
+<data>/<topic>-<partition>.<32 hex>-delete     a deleted partition, removed after the same delay
 <data>/<topic>-<partition>.<32 hex>-stray      a partition without a topic, set aside
-                                           (both shortened to what a file system accepts)
+                                           (both shortened to the maximum file name length)
 """
 
 from __future__ import annotations
@@ -60,48 +60,49 @@ CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINT = "recovery-point"
 SEGMENT_MANIFEST = "segments"
-# Everything that belongs to one segment besides the log itself, all of it rebuildable.
+# The files of a segment other than the log itself; all of them can be rebuilt.
 SIDE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORT_INDEX_SUFFIX)
 _SEGMENT_FILE = re.compile(r"^(\d{20})(\.[a-z]+)(\.[a-z]+)?$")
 _PARTITION_DIR = re.compile(r"^([a-zA-Z0-9._-]+)-(\d{1,9})$")
 
 
 def segment_stem(base_offset: int) -> str:
-    """The 20 digits that all files of a segment share."""
+    """Return the 20 digits with which the names of all files of a segment start."""
     return f"{base_offset:020d}"
 
 
 def join(folder: str, name: str) -> str:
-    """Joins path parts; both are known to be relative and clean, so this skips os.path.join's
-    checks."""
+    """Join a folder and a file name without the checks of `os.path.join`, which are not needed
+    for names in a data folder."""
     return f"{folder}/{name}"
 
 
-@lru_cache(maxsize=4096)  # a start sees the same few names in each of many thousand partitions
+@lru_cache(maxsize=4096)  # thousands of partitions share the same few names
 def parse_segment_file(name: str) -> tuple[int, str, str] | None:
-    """(base offset, suffix, state suffix or "") of a file of a partition, or None for others."""
+    """Parse the name of a segment file into (base offset, suffix, state suffix or ""). Return
+    None for other files."""
     match = _SEGMENT_FILE.match(name)
     return (int(match[1]), match[2], match[3] or "") if match else None
 
 
 def partition_dir(tp: TopicPartition) -> str:
-    """The folder name of a partition."""
+    """Return the folder name of a partition."""
     return f"{tp.topic}-{tp.partition}"
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """The partition whose folder is called that, or None. The last dash divides: topics have
-    dashes."""
+    """Return the partition with this folder name, or None. The partition number follows the last
+    dash, because topic names may contain dashes."""
     if name.endswith((DELETE_DIR_SUFFIX, STRAY_DIR_SUFFIX)):
         return None
     match = _PARTITION_DIR.match(name)
     if match is None:
         return None
     tp = TopicPartition(match[1], int(match[2]))
-    return tp if partition_dir(tp) == name else None  # no partition is called events-007
+    return tp if partition_dir(tp) == name else None  # rejects events-007
 
 
 def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
-    """The offsets in the names of a partition's files with that suffix, ascending."""
+    """Return the base offsets of the files with this suffix in a partition, ascending."""
     parsed = map(parse_segment_file, names)
     return sorted(found[0] for found in parsed if found and found[1:] == (suffix, ""))

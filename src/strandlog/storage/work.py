@@ -1,17 +1,18 @@
-"""Work in steps: generators that yield the blocking calls another thread may execute.
+"""Generators that yield blocking calls as steps, so that another thread can execute them.
 
-A `Work` runs in the thread that owns the log. Between its yields it runs alone and may change
-state. Each yield hands out one `Step`: a function that may block, touches files only and may run in
-any thread. When the step is done the generator continues; an error of the step is raised where it
-was yielded. While a step runs, other code may change state, so a condition that was checked before
-a yield must be checked again after it.
+A `Work` runs in the thread that owns the log. Between yields it runs exclusively and may change
+state. Each yield produces one `Step`: a function that may block, accesses only files and may run in
+any thread. When the step finishes, the generator continues; an error of the step is raised at the
+yield. While a step runs, other code may change state, so a condition that was checked before a
+yield must be checked again after it.
 
 The embedded library executes steps in place (`run_inline`). The server executes them in a thread,
-one after the other, so two steps never write the same file. Work without a file in common may be
-handed out as `Parallel`: a file system makes many small files durable nearly as fast as one.
+one after the other, so two steps never write the same file at the same time. Steps that share no
+file may be yielded as `Parallel`, because a file system makes many small files durable nearly as
+fast as one.
 
-An operation that works in steps is one function: a verb that returns `Work`. Synchronous callers
-write `run_inline(verb(...))`.
+An operation that works in steps is a single function, named with a verb, that returns `Work`.
+Synchronous callers write `run_inline(verb(...))`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Work = Generator[Step, None, T]
 
 
 class Parallel:
-    """Work that may run at the same time; as a step itself, it runs them one after the other."""
+    """Steps that may run concurrently. Calling the object runs them one after the other."""
 
     __slots__ = ("steps",)
 
@@ -39,7 +40,7 @@ class Parallel:
 
 
 def run_inline(work: Work[T]) -> T:
-    """Execute work in this thread."""
+    """Execute all steps in the current thread and return the result."""
     try:
         step = next(work)
         while True:
@@ -55,4 +56,4 @@ def run_inline(work: Work[T]) -> T:
 
 
 def yield_control() -> None:
-    """A step without work: lets the thread that owns the log handle other requests."""
+    """Do nothing. As a step, this lets the thread that owns the log handle other requests."""

@@ -49,7 +49,7 @@ NOT_YET = {
     "src/strandlog/storage/partition/log.py",
     "src/strandlog/storage/partition/read.py",
     "src/strandlog/storage/readonly/dump.py",
-    "src/strandlog/storage/readonly/stable.py",
+    "src/strandlog/storage/readonly/committed.py",
     "src/strandlog/storage/readonly/verify.py",
     "src/strandlog/storage/readonly/view.py",
     "src/strandlog/storage/segment/cache.py",

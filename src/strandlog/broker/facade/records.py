@@ -17,8 +17,8 @@ from strandlog.broker.fetch import (
     FetchResult,
     Target,
 )
-from strandlog.broker.lookups import check_leader_epoch, end_of_epoch, offset_at
 from strandlog.broker.metrics import Metrics
+from strandlog.broker.offset_lookup import check_leader_epoch, end_of_epoch, offset_at
 from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult, RecordAppender
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.visibility import Visibility

@@ -61,7 +61,7 @@ from strandlog.storage.paths import (
     parse_segment_file,
     segment_stem,
 )
-from strandlog.storage.readonly.stable import CommittedView, committed_view
+from strandlog.storage.readonly.committed import CommittedView, committed_view
 from strandlog.storage.readonly.view import FolderView, PartitionView
 
 LOOKS_BEFORE_BELIEVING = 16

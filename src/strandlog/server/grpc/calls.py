@@ -27,7 +27,7 @@ from grpc import StatusCode
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.errors import MalformedMessageError, StrandlogError, shortened
-from strandlog.server.grpc.hanging_up import hang_up
+from strandlog.server.grpc.disconnect import hang_up
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 logger = logging.getLogger(__name__)

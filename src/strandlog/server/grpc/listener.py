@@ -22,9 +22,9 @@ from strandlog.config.setting import MAX_INT
 from strandlog.config.tables.server import Address
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.grpc.calls import Calls
-from strandlog.server.grpc.hanging_up import hang_up_all
+from strandlog.server.grpc.disconnect import hang_up_all
+from strandlog.server.grpc.health_and_reflection import Health, Reflection, service_names
 from strandlog.server.grpc.service import LogService
-from strandlog.server.grpc.side_services import Health, Reflection, service_names
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 MAX_METADATA_BYTES = 16 * 1024  # of one call

@@ -11,7 +11,7 @@ from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, commit
 from strandlog.errors import DataError
 from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.partition.read import aborted_in
-from strandlog.storage.readonly.stable import committed_view
+from strandlog.storage.readonly.committed import committed_view
 from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.transaction_index import ENTRY

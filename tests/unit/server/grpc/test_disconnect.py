@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from strandlog.server.grpc.hanging_up import hang_up, hang_up_all
+from strandlog.server.grpc.disconnect import hang_up, hang_up_all
 
 
 def open_files() -> int:

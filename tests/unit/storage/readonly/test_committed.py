@@ -8,7 +8,7 @@ from tests.support.log_builders import DATA, START_MS, TP, batch, new_log, reope
 
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.readonly.stable import CommittedView, committed_view
+from strandlog.storage.readonly.committed import CommittedView, committed_view
 from strandlog.storage.readonly.view import FolderView
 from strandlog.testing import SimulatedFiles
 

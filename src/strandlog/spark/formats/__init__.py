@@ -1,1 +1,1 @@
-"""Typed values: JSON and Avro bytes to Arrow columns."""
+"""Parsing of JSON and Avro values into Arrow columns."""

@@ -1,8 +1,8 @@
 """Checks how deeply an Avro value nests, without recursion.
 
-Only a recursive schema, with a record that contains itself, lets a value decide how deeply it
-nests. fastavro reads each level with a call in C, and a few thousand levels overflow the stack and
-end the process, in every task that reads the value. So values of such schemas are checked first.
+The nesting depth depends on the value only if the schema is recursive, that is, if a record can
+contain itself. fastavro recurses in C for each level, so a few thousand levels overflow the stack
+and crash every task that reads the value. Values of recursive schemas are therefore checked first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIXED_BYTES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 def holds_itself(schema: Document, named: dict[str, Any]) -> bool:
-    """Whether a record of this parsed schema can contain itself."""
+    """Return whether a record of this parsed schema can contain itself."""
     done: set[str] = set()
 
     def visit(each: Document, inside: tuple[str, ...]) -> bool:
@@ -42,7 +42,7 @@ def holds_itself(schema: Document, named: dict[str, Any]) -> bool:
 
 
 class DepthCheck:
-    """Raises ValueError for values of one schema that nest too deeply."""
+    """Checks the nesting depth of the values of one schema."""
 
     def __init__(self, schema: Document, named: dict[str, Any]) -> None:
         self._schema = schema
@@ -51,9 +51,12 @@ class DepthCheck:
         self._at = 0
 
     def check(self, value: bytes, start: int) -> None:
-        """Check a value that starts at a position; damage raises EOFError or LookupError."""
+        """Check the value at `start`; raise ValueError if it nests too deeply.
+
+        A malformed value raises EOFError, LookupError or ValueError.
+        """
         if len(value) - start <= MAX_DEPTH:
-            return  # a level takes a byte or more
+            return  # each level takes at least one byte
         self._value, self._at = value, start
         inner = self._read(self._schema)
         stack = [] if inner is None else [inner]
@@ -69,7 +72,7 @@ class DepthCheck:
                     raise ValueError(f"more than {MAX_DEPTH} levels")
 
     def _read(self, schema: Document) -> Iterator[Document] | None:
-        """Skip a plain value, or go to the first value of a container."""
+        """Skip a primitive value and return None; for a container, return its items' schemas."""
         schema = self._resolved(schema)
         kind = schema["type"]
         if kind in ("record", "error"):
@@ -89,7 +92,7 @@ class DepthCheck:
         return None
 
     def _resolved(self, schema: Document) -> dict[str, Any]:
-        """A schema as an object: the type for a name, the current branch for a union."""
+        """Return the schema as an object, after resolving names and reading union branches."""
         while True:
             if isinstance(schema, list):
                 branch = self._long()

@@ -1,10 +1,11 @@
-"""Reads values of flat Avro schemas as Arrow columns, without a Python object per value.
+"""Reads values of flat Avro schemas into Arrow columns, without creating a Python object per value.
 
-Most schemas are records of plain fields that may be null. Such a schema becomes a program, kernels
-run it over the values (avro_kernels.py), and the results become columns. Schemas with arrays, maps
-or nested records have no program.
+Most schemas are records of primitive, possibly nullable fields. Such a schema is compiled into a
+program, which kernels (avro_kernels.py) run over the values to produce the columns. Schemas with
+arrays, maps or nested records have no program.
 
-Text that is not UTF-8 leaves all values unread, because Arrow does not say which row it was.
+If any string is not valid UTF-8, all values are left unread, because Arrow does not report which
+row is invalid.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class FlatReader:
     def read(
         self, values: pa.Array, skips: tuple[Skip, ...]
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.bool_]]:
-        """(columns, whether each value was read); tries each prefix until a value is read."""
+        """Return the columns, and whether each value was read.
+
+        Each value is tried with every prefix in `skips`, in order, until one succeeds.
+        """
         given = bytes_column("value", values)
         shape = (len(self._program), len(values))
         numbers, lengths = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
@@ -66,7 +70,7 @@ class FlatReader:
                 given.content, given.starts, given.sizes, *skip,
                 self._program, numbers, lengths, is_read,
             )  # fmt: skip
-        lengths[:, is_read == 0] = -1  # discard the fields before the fault
+        lengths[:, is_read == 0] = -1  # discard fields read before the error
         found = {}
         for name in self._names:
             at = self._columns.names.index(name)
@@ -122,7 +126,7 @@ def _from_buffers(kind: pa.DataType, nulls: npt.NDArray[np.bool_], *buffers: Any
 
 
 def flat_reader(columns: AvroColumns, names: tuple[str, ...]) -> FlatReader | None:
-    """A reader of these columns; None if the schema is not flat."""
+    """Return a reader of these columns, or None if the schema is not flat."""
     program = []
     for name in columns.names:
         row = _field(columns, columns.schema_of(name))

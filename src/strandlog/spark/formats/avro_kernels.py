@@ -1,19 +1,20 @@
 """Compiled loops of the flat Avro reader.
 
-A *flat* schema is a record of plain fields, each of which may be null. Its program has a row for
-each field, in the order of the schema:
+A *flat* schema is a record of primitive fields, each of which may be null. Its program has one row
+per field, in schema order:
 
     KIND          how the field is read
     LIMIT         SYMBOL: number of symbols; decimals: number of digits
     NULL_BRANCH   the branch of its union that is null; -1 without a union
     SIZE          FIXED, DECIMAL_FIXED: number of bytes
 
-`parse_flat` reads each value once and stores, by field and row, a number (a float as its bits) or
-the position of the bytes, and a length: that of the bytes, 0 for numbers, -1 for null. Then sizes
-are known, and `gather` copies the bytes of one column.
+`parse_flat` reads each value once and stores two integers per field and row: a number (the bit
+pattern, for floats) or the position of the bytes; and a length, which is 0 for numbers and -1 for
+null. The column sizes are then known, and `gather` copies the bytes of one column.
 
-A value that is not exactly as long as its fields, or that the program cannot read, stays unread,
-and avro_values.py decides about it. No read goes beyond the value, whatever its lengths say.
+A value that the program cannot read, or that has bytes left after its last field, stays unread and
+is handled by avro_values.py. Reads never go past the end of the value, even if a length field is
+invalid.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FLOAT: Final = 4
 DOUBLE: Final = 5
 TEXT: Final = 6  # bytes and strings
 FIXED: Final = 7
-DECIMAL: Final = 8  # of up to eight bytes
+DECIMAL: Final = 8  # up to eight bytes
 DECIMAL_FIXED: Final = 9
 
 KIND: Final = 0
@@ -64,7 +65,7 @@ PROGRAM_WIDTH: Final = 4
 _NOT_SO: Final = -1
 _INT_32_END: Final = 1 << 31
 _NUMBER_BYTES: Final = 8
-_SURE_DIGITS: Final = 18  # eight bytes hold all numbers of 18 digits, and some of 19
+_SURE_DIGITS: Final = 18  # eight bytes hold every 18-digit number, but not every 19-digit one
 
 
 @inner
@@ -87,7 +88,7 @@ def _signed_big_endian(data: Bytes, position: int, size: int) -> int:
 
 @inner
 def _parse_number(data: Bytes, position: int, end: int, kind: int, limit: int) -> tuple[int, int]:
-    """(a number, the position after it or -1)."""
+    """Return a number and the position after it, or position -1 if it cannot be read."""
     if kind == BOOLEAN:
         if position >= end or load_byte(data, position) > 1:
             return 0, _NOT_SO
@@ -107,7 +108,7 @@ def _parse_number(data: Bytes, position: int, end: int, kind: int, limit: int) -
 
 @inner
 def _fits(value: int, digits: int) -> bool:
-    """Whether an unscaled decimal has at most that many digits."""
+    """Return whether an unscaled decimal has at most `digits` digits."""
     if digits > _SURE_DIGITS:
         return True
     end = 1
@@ -120,7 +121,10 @@ def _fits(value: int, digits: int) -> bool:
 def _parse_bytes(
     data: Bytes, position: int, end: int, kind: int, limit: int, size: int
 ) -> tuple[int, int, int]:
-    """(a position or a number, its length, the position after it or -1)."""
+    """Return a position or a number, its length, and the position after it.
+
+    The last position is -1 if the field cannot be read.
+    """
     if kind in (TEXT, DECIMAL):
         size, position = read_varint(data, position, end)
     if position < 0 or size < 0 or size > end - position:
@@ -143,7 +147,7 @@ def _parse_value(
     numbers: Ints64,
     lengths: Ints64,
 ) -> int:
-    """The end of the value; -1 if the program cannot read it."""
+    """Return the end of the value, or -1 if the program cannot read it."""
     for field in range(program.shape[0]):
         kind, limit = program[field, KIND], program[field, LIMIT]
         null_branch = program[field, NULL_BRANCH]
@@ -178,8 +182,8 @@ def parse_flat(
     lengths: Ints64,
     is_read: Bytes,
 ) -> None:
-    """Read the values that are not read yet, without their first `skip` bytes, of which the first
-    ones must be zero."""
+    """Read the values that are still unread, starting after a prefix of `skip` bytes, the first
+    `zeros` of which must be zero."""
     for row in range(len(starts)):
         if is_read[row] or sizes[row] < skip:
             continue
@@ -197,7 +201,7 @@ def parse_flat(
 
 @compiled(NOTHING, BYTES, INTS_64, INTS_32, BYTES_OUT)
 def gather(content: Bytes, positions: Ints64, offsets: Ints32, out: Bytes) -> None:
-    """Copy the bytes of a column; `offsets` say where each ends in `out`."""
+    """Copy the bytes of a column to `out`, where `offsets` delimit the rows."""
     for row in range(len(positions)):
         size = offsets[row + 1] - offsets[row]
         if size > 0:

@@ -1,6 +1,6 @@
 """Maps an Avro schema to column types.
 
-    null in a union         the column may be null, as all columns may
+    null in a union         no effect: every column is nullable
     boolean … string        the same                      enum       string
     record                  struct                        fixed      binary
     array, map              array, map<string, …>         decimal    decimal, of up to 38 digits
@@ -9,13 +9,13 @@
     [int, long]             bigint                        [float, double]     double
 
 Other logical types (time-*, uuid, duration) become their underlying type. The fields of a record
-are columns; any other schema has one column, `value`. A union of several types and a record that
-contains itself have no column: the error names the field, and a user's own .schema() may leave it
-out.
+become columns; any other schema has one column, `value`. Other unions of several types and
+recursive records cannot be mapped to a column: the error names the field, which the user can leave
+out with .schema().
 
-Times are read as numbers and converted in Arrow, a column at once: so the decoder gets a schema
-without these logical types (`without_times`). Decimals keep one, under another name: fastavro would
-turn a megabyte of digits into a decimal, which takes minutes, before Arrow rejects it.
+Times are read as numbers and converted by Arrow, a column at a time, so the decoder gets a schema
+without these logical types (`without_times`). Decimals keep a logical type, but under another name:
+with its own, fastavro would spend minutes converting a megabyte of digits that Arrow then rejects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from strandlog.errors import InvalidSettingError, MissingExtraError
 Document = Any  # JSON: a name, a list (a union), or an object
 
 OPTION = "avroSchema"
-MAX_DIGITS = 38  # of Spark's decimals
+MAX_DIGITS = 38  # the limit of Spark's decimals
 WHOLE_VALUE = "value"  # the column of a schema that is not a record
 
 PLAIN = {
@@ -61,7 +61,7 @@ WIDER = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}):
 
 
 class AvroColumns:
-    """The columns of one schema, and their types as they come out of the decoder."""
+    """The columns of one schema, with the types that the decoder produces."""
 
     def __init__(self, document: Document) -> None:
         self._named: dict[str, Any] = {}
@@ -72,14 +72,14 @@ class AvroColumns:
         return tuple(self._fields())
 
     def type_of(self, name: str) -> pa.DataType:
-        """Raises `InvalidSettingError` if the type has no column."""
+        """Return the type of a column; raise `InvalidSettingError` if it cannot be mapped."""
         return self._type(self._fields()[name], name, ())
 
     def schema_of(self, name: str) -> Document:
         return self._fields()[name]
 
     def symbols(self, name: str) -> list[str]:
-        """The symbols of a field that is an enum or null."""
+        """Return the symbols of an enum field, which may be nullable."""
         schema = self.schema_of(name)
         for branch in schema if isinstance(schema, list) else [schema]:
             found = self.resolved(branch).get("symbols")
@@ -88,7 +88,7 @@ class AvroColumns:
         return []
 
     def resolved(self, schema: Document) -> dict[str, Any]:
-        """A schema that is not a union, as an object; the type for a name."""
+        """Return a schema that is not a union as an object, after resolving names."""
         if isinstance(schema, str):
             schema = self._named.get(schema, {"type": schema})
         kind = schema["type"]
@@ -106,7 +106,7 @@ class AvroColumns:
         return {WHOLE_VALUE: self._schema}
 
     def _type(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
-        """`inside` has the names of the enclosing records."""
+        """Return the column type of a schema; `inside` has the names of the enclosing records."""
         if isinstance(schema, list):
             return self._union(schema, path, inside)
         if isinstance(schema, str):
@@ -178,7 +178,7 @@ def _without_column(path: str, reason: str) -> InvalidSettingError:
 
 
 def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
-    """Parse a schema for the decoder; named types go to `named`."""
+    """Parse a schema for the decoder, adding its named types to `named`."""
     try:
         import fastavro  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -197,7 +197,7 @@ def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
 
 
 def without_times(schema: Document) -> Document:
-    """The schema with the underlying types of its logical types, and our decimals."""
+    """Return the schema without logical types, except for decimals, which are renamed."""
     if isinstance(schema, list):
         return [without_times(each) for each in schema]
     if not isinstance(schema, dict):
@@ -216,7 +216,7 @@ def without_times(schema: Document) -> Document:
 
 
 def register_decimals() -> None:
-    """Let fastavro read the decimals of `without_times`."""
+    """Register readers in fastavro for the decimals of `without_times`."""
     from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - in the task
 
     for kind in ("bytes", "fixed"):
@@ -231,9 +231,11 @@ def _read_decimal(data: Any, writer: Document = None, _: Document = None) -> Dec
 
 
 def check_costs(document: Document) -> None:
-    """Reject schemas with which a few bytes can cost any amount of work, even if the field is left
-    out: an array whose items take no bytes, because its count alone makes billions of them, and a
-    record that always contains itself."""
+    """Reject schemas that allow a few bytes to cause unbounded work, even if the field is not read.
+
+    These are arrays whose items take no bytes, since a count alone can produce billions of items,
+    and records that always contain themselves.
+    """
     named: dict[str, Any] = {}
     whole = parsed(document, named)
     for schema in (whole, *named.values()):
@@ -245,7 +247,7 @@ def _check_ends(schema: Document, named: dict[str, Any], inside: tuple[str, ...]
     if isinstance(schema, str):
         schema = named.get(schema)
     if not isinstance(schema, dict):
-        return  # a union has other branches, or those are checked by name
+        return  # a primitive, or a union, which may have a branch that ends the recursion
     if isinstance(schema["type"], dict):
         _check_ends(schema["type"], named, inside)
     elif "fields" in schema:
@@ -276,7 +278,7 @@ def _takes_no_bytes(schema: Document, named: dict[str, Any], inside: tuple[str, 
             return schema == "null"
         schema = named[schema]
     if isinstance(schema, list):
-        return False  # the number of its branch
+        return False  # the branch index takes a byte
     kind = schema["type"]
     if kind == "fixed":
         return bool(schema["size"] == 0)

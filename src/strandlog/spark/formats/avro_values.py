@@ -1,20 +1,21 @@
 """Parses Avro values into columns.
 
-A value does not say where it ends, so it parses if its schema consumes exactly its bytes. Values of
-flat schemas are read in compiled loops (avro_flat.py). Values that these leave unread, and values
-of other schemas, go through fastavro one by one, at microseconds each; fastavro decides what does
-not parse.
+Avro values have no end marker, so a value parses only if its schema consumes exactly all of its
+bytes. Values of flat schemas are read in compiled loops (avro_flat.py). Values that these leave
+unread, and values of other schemas, go through fastavro one by one, which takes microseconds each;
+a value that fastavro rejects is corrupt.
 
-Values of schema registries start with a zero byte and the id of the writer's schema, four bytes:
+Values written with a schema registry start with a zero byte and the four-byte id of the writer's
+schema:
 
-    avroPrefix=confluent    all have the prefix, which is removed
-    avroPrefix=none         none have it
-    avroPrefix=auto         a value is read with and without: first without a prefix, unless all
-                            values of a batch look as if they had one (two zero bytes: ids are below
-                            16 million); what parses counts
+    avroPrefix=confluent    all values have the prefix, which is removed
+    avroPrefix=none         no value has the prefix
+    avroPrefix=auto         each value is tried without a prefix and then with one; with one first
+                            if every value of a batch starts with two zero bytes (ids are assumed
+                            to be below 16 million). The first attempt that parses is used
 
-`avroSchemas` has the writer's schema of each id. Then a value is read with the schema of its id and
-converted to `avroSchema` by Avro's rules; a value with an unknown id does not parse.
+`avroSchemas` maps ids to writers' schemas. If it is set, a value is read with the schema of its id
+and converted to `avroSchema` by Avro's schema resolution; a value with an unknown id is corrupt.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ PIECE_ROWS = 64
 
 Read = Callable[[bytes], Any]  # raises one of DAMAGE
 
-# Raised by the decoder and Arrow if a value does not match its schema.
+# Raised by the decoder or Arrow if a value does not match its schema.
 DAMAGE = (
     ArithmeticError,
     EOFError,
@@ -62,7 +63,7 @@ DAMAGE = (
 
 
 class Parsed(NamedTuple):
-    """Columns with a row for each value, and the numbers of the rows that do not parse."""
+    """Columns with a row for each value, and the indices of the rows that do not parse."""
 
     columns: dict[str, pa.Array]
     bad: list[int]
@@ -73,7 +74,7 @@ class Parsed(NamedTuple):
 
 
 def columns_of(options: Options) -> AvroColumns:
-    """The columns of avroSchema, else of the newest of avroSchemas."""
+    """Return the columns of avroSchema, or of the schema in avroSchemas with the highest id."""
     return AvroColumns(_reader(options))
 
 
@@ -84,7 +85,7 @@ def _reader(options: Options) -> Document:
 
 
 class AvroValues:
-    """Parses the values of a topic as the options describe. Pickles."""
+    """Parses the values of a topic according to the options. Can be pickled."""
 
     def __init__(self, options: Options, names: tuple[str, ...]) -> None:
         self._prefix: str = options["avroPrefix"]
@@ -118,7 +119,7 @@ class AvroValues:
         return None if self._writers else flat_reader(self._columns, self._names)
 
     def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:
-        """Parse values, some of which may be null, into the columns of a schema."""
+        """Parse values, which may include nulls, into the columns of a schema."""
         prefixes = self._prefixes(values)
         rest = values.is_valid()
         columns: dict[str, pa.Array] = {}
@@ -152,7 +153,7 @@ class AvroValues:
         return dict(zip(self._names, arrays, strict=False))
 
     def _prefixes(self, values: pa.Array) -> tuple[Skip, ...]:
-        """The possible prefixes of a value, in the order in which they are tried."""
+        """Return the possible prefixes of a value, in the order in which they are tried."""
         if self._prefix == CONFLUENT:
             return (SURE,)
         if self._prefix == NONE:
@@ -175,14 +176,18 @@ class AvroValues:
         return self._by_id[number](value)
 
     def _as_array(self, rows: list[Any], start: int, bad: list[int]) -> pa.Array:
-        """Rows as Arrow; rows that Arrow cannot hold (a decimal with too many digits) are bad."""
+        """Convert rows to Arrow.
+
+        Rows that Arrow cannot represent, such as a decimal with too many digits, are added to
+        `bad`.
+        """
         try:
             return pa.array(rows, self._type)
         except DAMAGE:
             if len(rows) == 1:
                 bad.append(start)
                 return pa.nulls(1, self._type)
-        # Many small pieces at once: with halves, a bad row would cost as much as dozens of others.
+        # Retry in many small chunks. Bisecting would convert good rows again at every level.
         step = _piece(len(rows))
         return pa.concat_arrays(
             [
@@ -193,12 +198,12 @@ class AvroValues:
 
 
 def _piece(count: int) -> int:
-    """How many rows to try together after this many failed: in the end, each alone."""
+    """Return the chunk size for retrying `count` rows that failed together."""
     return PIECE_ROWS if count > PIECE_ROWS else 1
 
 
 def _converted(columns: dict[str, pa.Array], schema: pa.Schema, bad: list[int]) -> Parsed:
-    """Columns in Spark's types. A time that these cannot hold makes its row bad."""
+    """Cast columns to Spark's types; a row with a time out of their range is bad."""
     beyond: set[int] = set()
     found = {field.name: _cast(columns[field.name], field.type, 0, beyond) for field in schema}
     if beyond:
@@ -219,7 +224,7 @@ def _cast(array: pa.Array, kind: pa.DataType, start: int, beyond: set[int]) -> p
             beyond.add(start)
             return pa.nulls(1, kind)
     step = _piece(len(array))
-    # Taken, not sliced: of a slice of lists Arrow converts the items of all.
+    # Use take, not slice: casting a slice of a list array converts the items of the whole array.
     return pa.concat_arrays(
         [
             _cast(
@@ -234,7 +239,7 @@ def _cast(array: pa.Array, kind: pa.DataType, start: int, beyond: set[int]) -> p
 
 
 def _placed(known: pa.Array | None, more: pa.Array, rows: pa.Array, count: int) -> pa.Array:
-    """A column of `count` rows: `more` at these rows, else `known`, else null."""
+    """Return a column of `count` rows, with `more` at `rows` and `known`, or nulls, elsewhere."""
     if known is None:
         known = pa.nulls(count, more.type)
     take = np.arange(count)
@@ -243,7 +248,7 @@ def _placed(known: pa.Array | None, more: pa.Array, rows: pa.Array, count: int) 
 
 
 def _first(attempts: Sequence[Read], value: bytes) -> Any:
-    """The result of the first attempt that does not fail."""
+    """Return the result of the first attempt that succeeds."""
     for read in attempts[:-1]:
         try:
             return read(value)
@@ -262,7 +267,7 @@ def _checked(read: Read, beginning: bytes) -> Read:
 
 
 def _whole(writer: Document, reader: Document, start: int) -> Read:
-    """Reads values that start at a position and fill the rest of the bytes."""
+    """Return a function that reads a value from position `start` to the end of the bytes."""
     from fastavro import schemaless_reader  # noqa: PLC0415 - in the task
 
     named: dict[str, Any] = {}

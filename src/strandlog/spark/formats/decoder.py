@@ -1,10 +1,10 @@
-"""Raw batches to Arrow batches of the requested schema: bytes, text, or columns from JSON or Avro.
+"""Decodes raw batches into Arrow batches: bytes, strings, or columns parsed from JSON or Avro.
 
-A null value gives nulls and is not corrupt. A JSON value with a fault (json_values.py) gives every
-field that parses, and its text in `_corrupt` if the schema has that column. An Avro value with a
-fault (avro_values.py) gives only nulls, because the fields after the fault cannot be found, and the
-whole value in hexadecimal in `_corrupt`, for `unhex`. If `_corrupt` is a STRUCT, it has the whole
-record and the reason, for a dead-letter topic.
+A null value yields nulls and is not corrupt. A corrupt JSON value (json_values.py) yields every
+field that parses, and its text in `_corrupt` if the schema has that column. A corrupt Avro value
+(avro_values.py) yields only nulls, because the fields after the error cannot be located, and the
+complete value in hexadecimal in `_corrupt`, to be read with `unhex`. If `_corrupt` is a STRUCT, it
+holds the record and the reason, for a dead-letter topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Parsed(Protocol):
-    """Columns with a row for each value, and the rows that do not parse."""
+    """Columns with a row for each value, and the indices of the rows that do not parse."""
 
     @property
     def columns(self) -> dict[str, Any]: ...
@@ -40,7 +40,7 @@ Parse = Callable[["pa.Array", "pa.Schema"], Parsed]
 
 
 def _first_behind(data: memoryview, offset: int) -> BatchView | None:
-    """The first batch that ends after an offset; None if there is none."""
+    """Return the first batch that ends after an offset, or None if there is none."""
     try:
         return next((each for each in iter_batches(data) if each.header.next_offset > offset), None)
     except DataError:
@@ -48,7 +48,7 @@ def _first_behind(data: memoryview, offset: int) -> BatchView | None:
 
 
 class Decoder:
-    """Decodes raw batches into Arrow batches that match a schema exactly. Pickles."""
+    """Decodes raw batches into Arrow batches that match a schema exactly. Can be pickled."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._format: str = options["valueFormat"]
@@ -59,7 +59,7 @@ class Decoder:
             self._parse = self._json_parser()
         elif self._format == "avro":
             self._parse = self._avro_parser(options)
-        self._read = self._columns  # plus the columns that values and `_corrupt` need
+        self._read = self._columns  # and those needed to parse values and fill `_corrupt`
         if self._parse is not None:
             wanted = {"value", *_fields_of_corrupt(schema)} - {*self._columns, "reason"}
             self._read += tuple(sorted(wanted))
@@ -82,10 +82,10 @@ class Decoder:
         wanted: OffsetRange,
         leave_out: Callable[[UndecodableBatchError], None],
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a piece that are in the range.
+        """Return the records of a chunk that are in the range.
 
-        `leave_out` is called for an intact batch that cannot be decoded; unless it raises, decoding
-        continues after that batch.
+        `leave_out` is called for an intact batch that cannot be decoded; if it does not raise,
+        decoding continues after that batch.
         """
         batches: Iterable[pa.RecordBatch] = self._raw_columns(piece, wanted, leave_out)
         if "headers" in self._read:
@@ -168,7 +168,7 @@ class Decoder:
 
 
 def _null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Null for records without headers, as in Spark's Kafka source."""
+    """Replace empty headers with null, as Spark's Kafka source does."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
     import pyarrow.compute as pc  # noqa: PLC0415 - in the task
 
@@ -182,7 +182,7 @@ def _null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def as_text(array: pa.Array) -> pa.Array:
-    """Bytes as text; bytes that are not UTF-8 become replacement characters."""
+    """Decode bytes as UTF-8, with replacement characters for invalid sequences."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
 
     try:
@@ -208,7 +208,7 @@ def _corrupt(values: pa.Array, bad: list[int], as_text: Callable[[bytes], str]) 
 
 
 def _corrupt_records(batch: pa.RecordBatch, parsed: Parsed, kind: pa.StructType) -> pa.Array:
-    """The records with a fault, unchanged; null for the others."""
+    """Return the corrupt records, unchanged, and null for the other rows."""
     import pyarrow as pa  # noqa: PLC0415 - in the task
 
     if not parsed.bad:

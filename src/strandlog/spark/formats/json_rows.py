@@ -1,11 +1,10 @@
-"""JSON values one by one: each field becomes what Spark's `from_json` makes of it.
+"""Parses JSON values one by one, with the same results as Spark's `from_json`.
 
-This is the careful way, for values that Arrow's reader (json_values.py) does not take or reads
-differently. A converter per column, built once from its Arrow type, gets a value of `read_json`
-that is not null and returns what `pyarrow.array` takes, or raises `MisfitError`. As in `from_json`
-(mode PERMISSIVE), a field that does not fit becomes null and its row is reported; in an array or a
-map, an item that does not fit makes the whole of it null, unless the item is an object, of which
-the other fields are kept.
+This is the slow path, for values that Arrow's reader (json_values.py) rejects or reads differently.
+Each column has a converter, built once from its Arrow type. It takes a non-null value from
+`read_json` and returns one that `pyarrow.array` accepts, or raises `MisfitError`. As in `from_json`
+(mode PERMISSIVE), a field that does not fit becomes null and its row is reported. An item that does
+not fit makes its array or map null, unless the item is an object, whose other fields are kept.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class MisfitError(ValueError):
 
 
 class Rows(NamedTuple):
-    """Columns with a row for each value, and which rows have a fault, in order."""
+    """Columns with a row for each value, and the sorted indices of the corrupt rows."""
 
     columns: dict[str, pa.Array]
     bad: list[int]
@@ -58,16 +57,16 @@ class RowParser:
     """Parses values into the columns of a schema."""
 
     def __init__(self, schema: pa.Schema, zone: tzinfo) -> None:
-        """`zone` is for timestamps that name none."""
+        """`zone` applies to timestamps without a time zone."""
         self._schema = schema
-        self._faults: list[str] = []  # those of the current value
+        self._faults: list[str] = []  # of the current value
         converters = _Converters(zone, self._faults)
         self._fields = {
             field.name: (index, converters.of(field.type)) for index, field in enumerate(schema)
         }
 
     def parse(self, values: Sequence[bytes]) -> Rows:
-        """A row for each value."""
+        """Return a row for each value."""
         nothing = (None,) * len(self._schema)
         rows: list[Sequence[Any]] = []
         bad: list[int] = []
@@ -87,7 +86,7 @@ class RowParser:
         return Rows(arrays, bad, reasons, len(rows))
 
     def _row(self, value: bytes) -> list[Any] | None:
-        """The fields of a value; None when it is not a JSON object."""
+        """Return the fields of a value, or None if it is not a JSON object."""
         try:
             text = value.decode()
         except UnicodeDecodeError:
@@ -125,7 +124,7 @@ def _fill(
 
 
 class _Converters:
-    """Converters of Arrow types, those to which Spark's types correspond."""
+    """Creates converters for the Arrow types that correspond to Spark's types."""
 
     def __init__(self, zone: tzinfo, faults: list[str]) -> None:
         self._zone = zone
@@ -182,7 +181,7 @@ def _float(value: Any) -> float:
     if type(value) is Number:
         return float(value)
     if type(value) is int:
-        return float(str(value))  # beyond the range of doubles that is infinity, not an error
+        return float(str(value))  # infinity if out of range, where float(value) would raise
     if type(value) is str and value in _FLOATS_AS_TEXT:
         return _FLOATS_AS_TEXT[value]
     raise MisfitError
@@ -212,7 +211,7 @@ def _text(value: Any) -> str:
 
 
 def base64_bytes(value: Any) -> bytes:
-    """Base64 with padding; there may be whitespace between groups of four."""
+    """Decode padded base64, which may have whitespace between groups of four characters."""
     if type(value) is not str or _QUADS.fullmatch(value) is None:
         raise MisfitError
     return b"".join(binascii.a2b_base64(quad) for quad in _QUAD.findall(value))

@@ -1,17 +1,17 @@
-"""JSON text in and out, as Spark's JSON parser (Jackson) reads and writes it.
+"""Reads and writes JSON text in the same way as Jackson, Spark's JSON parser.
 
-`read_json` reads the first JSON value of a text:
+`read_json` reads the first JSON value of a string:
 
     object  tuple of (name, value) pairs, in order, duplicates included
     array   list
     number  int, or Number: the text of a number with a fraction or an exponent
     others  str, bool, None
 
-The standard library's decoder, which is written in C, reads almost everything. Jackson as Spark
-configures it also accepts strings in single quotes, an escaped single quote, and the bare words
--INF, +INF and +Infinity; Arrow's reader accepts Inf, -Inf and -NaN. Texts with these go through
-`_LenientReader`, as do texts that nest too deeply for the decoder's recursion. It limits nesting to
-1,000 levels, as Jackson does.
+The standard library's decoder, which is written in C, handles almost all input. Jackson, as
+configured by Spark, also accepts single-quoted strings, escaped single quotes, and the bare words
+-INF, +INF and +Infinity; Arrow's reader accepts Inf, -Inf and -NaN. Input with any of these is read
+by `_LenientReader`, as is input that nests too deeply for the decoder's recursion. It limits
+nesting to 1,000 levels, as Jackson does.
 """
 
 from __future__ import annotations
@@ -37,17 +37,20 @@ _DEPTH_STEPS[[ord("]"), ord("}")]] = -1
 
 
 class BrokenJsonError(ValueError):
-    """The text does not begin with a JSON value."""
+    """The string does not start with a JSON value."""
 
 
 class Number(str):
-    """The text of a number that is not an int."""
+    """A number that is not an int, as it was written."""
 
     __slots__ = ()
 
 
 def _integer(text: str) -> int | Number:
-    """Python refuses to convert thousands of digits; no column can hold them either."""
+    """Convert an integer, or return a `Number` if it has more digits than any column can hold.
+
+    `int` rejects strings of several thousand digits.
+    """
     return int(text) if len(text) <= MAX_DEPTH else Number(text)
 
 
@@ -61,7 +64,7 @@ _decode_long_integers: Final = JSONDecoder(**_HOOKS, parse_int=_integer).raw_dec
 
 
 def read_json(text: str) -> tuple[Any, bool]:
-    """(the first JSON value of the text, whether anything but whitespace follows it)."""
+    """Return the first JSON value, and whether anything but whitespace follows it."""
     if "\\u" in text:
         text = _LONE_SURROGATE.sub(lambda match: match[1] or "?", text)
     start = _skip_whitespace(text, 0)
@@ -89,9 +92,9 @@ def _may_be_lenient(text: str) -> bool:
 
 
 def may_nest_too_deeply(value: bytes) -> bool:
-    """Whether a value should go through `read_json`, which counts levels exactly.
+    """Return whether a value must go through `read_json`, which counts levels exactly.
 
-    Brackets inside strings count, which only matters for values that are near the limit.
+    The result is an estimate, because brackets inside strings are counted too.
     """
     if len(value) <= 2 * MAX_DEPTH or value.count(b"[") + value.count(b"{") <= MAX_DEPTH:
         return False
@@ -133,7 +136,7 @@ class _LenientReader:
         self._at = 0
 
     def read(self, start: int) -> tuple[Any, int]:
-        """(the value that begins at `start`, the position after it)."""
+        """Return the value that starts at `start` and the position after it."""
         self._at = start
         token = self._token()
         if token["mark"] is None:
@@ -160,7 +163,7 @@ class _LenientReader:
         raise BrokenJsonError
 
     def _step(self, stack: list[tuple[str, list[Any]]]) -> Any:
-        """Read one item of the innermost container, or its end: then the container."""
+        """Read one item of the innermost container; return the container if it ends instead."""
         closing, items = stack[-1]
         token = self._token()
         if token["mark"] == closing:
@@ -177,7 +180,7 @@ class _LenientReader:
             return None
         if len(stack) == MAX_DEPTH:
             raise BrokenJsonError
-        items.append(name)  # its place, which _closed fills
+        items.append(name)  # a placeholder, which _closed replaces
         stack.append(self._opened(token))
         return None
 
@@ -230,7 +233,7 @@ _WRITTEN_ESCAPES: Final = {
 
 
 def json_text(value: Any) -> str:
-    """A value of `read_json` as compact JSON text: what Spark puts into a STRING column."""
+    """Format a value from `read_json` as compact JSON, as Spark does for a STRING column."""
     parts: list[str] = []
     open_containers: list[tuple[Iterator[Any], str]] = []
     _write(value, parts, open_containers)
@@ -276,7 +279,7 @@ def _quoted(text: str) -> str:
 
 
 def _double_text(number: float) -> str:
-    """A double as Java writes it, in the fewest digits that identify it (Java 19 and later)."""
+    """Format a double as Java 19 and later do, with the fewest digits that identify it."""
     if number != number or number in (float("inf"), float("-inf")):
         name = "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
         return f'"{name}"'
@@ -284,7 +287,7 @@ def _double_text(number: float) -> str:
         plain = repr(number)
         return plain if "e" not in plain else f"{number:.20f}".rstrip("0")
     mantissa, _, exponent = f"{number!r}".partition("e")
-    if not exponent:  # Python writes up to 1e16 without an exponent
+    if not exponent:  # Python uses no exponent below 1e16
         sign, digits = ("-", mantissa[1:]) if number < 0 else ("", mantissa)
         whole, _, fraction = digits.partition(".")
         exponent = str(len(whole) - 1) if whole != "0" else str(-_leading_zeros(fraction) - 1)

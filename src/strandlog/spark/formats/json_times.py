@@ -1,11 +1,12 @@
-"""Dates and timestamps in JSON strings, as Spark's `from_json` reads them by default.
+"""Parses dates and timestamps in JSON strings as Spark's `from_json` does by default.
 
-    date        [+-]y…[-m[-d[T…]]], or days since 1970 where that does not match
+    date        [+-]y…[-m[-d[T…]]], or else a number of days since 1970
     timestamp   [+-]y…[-m[-d[(T or space)h[:m[:s[.f…][zone]]]]]]
-    zone        Z, UTC, GMT, UT, [UTC|GMT|UT]±h[:m[:s]] or ±hhmm[ss], a region, a short id of Java's
+    zone        Z, UTC, GMT, UT, [UTC|GMT|UT]±h[:m[:s]] or ±hhmm[ss], a region, or one of Java's
+                short ids
 
 Months to seconds have one or two digits, years at least four. A timestamp without a zone is in the
-session's time zone. Years go beyond those of Python's `datetime`, so days are computed here.
+session's time zone. Years may exceed the range of Python's `datetime`, so days are computed here.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from zoneinfo import ZoneInfo
 
 _MICROS: Final = 1_000_000
 _DAY_SECONDS: Final = 86_400
-_CYCLE_YEARS: Final = 400  # the calendar repeats, weekdays included
-_LAST_YEAR: Final = 9999  # of Python's datetime
+_CYCLE_YEARS: Final = 400  # the period of the calendar, weekdays included
+_LAST_YEAR: Final = 9999  # the last year of Python's datetime
 _EPOCH_DAY: Final = 719_468  # days from 0000-03-01 to 1970-01-01
 _TRIMMED: Final = "".join(map(chr, range(0x21))) + "\x7f"
 _MAX_OFFSET_SECONDS: Final = 18 * 3600
@@ -71,7 +72,7 @@ _SHORT_IDS: Final = {
 
 
 def date_days(text: str) -> int:
-    """Days since 1970; ValueError when the text is not a date."""
+    """Return the days since 1970; raise ValueError if the string is not a date."""
     match = _DATE.fullmatch(text.strip(_TRIMMED))
     if match is not None:
         try:
@@ -87,7 +88,7 @@ def date_days(text: str) -> int:
 
 
 def timestamp_micros(text: str, session_zone: tzinfo) -> int:
-    """Microseconds since 1970 in UTC; ValueError when the text is not a timestamp."""
+    """Return the microseconds since 1970 in UTC; raise ValueError if it is not a timestamp."""
     seconds, micros, zone = _local(text)
     if zone is None:
         shift = _offset_seconds(session_zone, seconds)
@@ -97,7 +98,7 @@ def timestamp_micros(text: str, session_zone: tzinfo) -> int:
 
 
 def local_micros(text: str) -> int:
-    """The same for a timestamp without a time zone, which must not name one."""
+    """Return the microseconds since 1970 in local time; raise ValueError if there is a zone."""
     seconds, micros, zone = _local(text)
     if zone is not None:
         raise ValueError("has a time zone")
@@ -124,10 +125,10 @@ def _local(text: str) -> tuple[int, int, str | None]:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date in the proleptic Gregorian calendar."""
+    """Return the days since 1970 of a date in the proleptic Gregorian calendar."""
     if not 1 <= month <= 12 or not 1 <= day <= _month_days(year, month):
         raise ValueError("no such day")
-    # Years that begin in March have the leap day at their end.
+    # Count years from March, so that the leap day is the last day of a year.
     shifted = year - (month <= 2)
     cycle, of_cycle = divmod(shifted, _CYCLE_YEARS)
     day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
@@ -148,9 +149,9 @@ _CYCLE_SECONDS: Final = 146_097 * _DAY_SECONDS
 
 
 def _offset_seconds(zone: tzinfo, local_seconds: int) -> int:
-    """What a zone is ahead of UTC at a local time: in a gap or an overlap, what it was before."""
+    """Return a zone's UTC offset at a local time; in a gap or overlap, the earlier offset."""
     if local_seconds < _FIRST_SECOND:
-        local_seconds = _FIRST_SECOND  # local mean time, since ever
+        local_seconds = _FIRST_SECOND  # local mean time applies to all earlier dates
     elif local_seconds >= _END_SECOND:
         cycles = (local_seconds - _END_SECOND) // _CYCLE_SECONDS + 1
         local_seconds -= cycles * _CYCLE_SECONDS
@@ -162,7 +163,7 @@ def _offset_seconds(zone: tzinfo, local_seconds: int) -> int:
 
 @lru_cache(maxsize=64)
 def named_zone(name: str) -> tzinfo:
-    """A time zone by a name that Java knows; ValueError for others."""
+    """Return the time zone with a name that Java accepts; raise ValueError for other names."""
     name = _SHORT_IDS.get(name, name)
     if name in _UTC_NAMES:
         return UTC

@@ -1,14 +1,14 @@
-"""JSON values as columns, equal to what Spark's `from_json` makes of them.
+"""Parses JSON values into columns, with the same results as Spark's `from_json`.
 
-Values go through Arrow's JSON reader, many at a time, as long as it agrees with `from_json`: the
-types that it would read differently (dates, timestamps, bytes) it reads as strings, which are
-converted afterwards if all of them have the usual form. What it rejects, or what may come out
-differently, is parsed value by value (json_rows.py). A piece of `JSON_ROWS` values with a bad one
-in it is tried again in pieces of `RETRY_ROWS`, so one bad value makes few others slow, and a value
-costs at most two attempts in vain.
+Values go through Arrow's JSON reader in bulk wherever its results match those of `from_json`.
+Types that it would read differently (dates, timestamps, bytes) are read as strings and converted
+afterwards, if all of them have the usual form. Values that Arrow rejects or may read differently
+are parsed one by one (json_rows.py). If a chunk of `JSON_ROWS` values fails, it is retried in
+chunks of `RETRY_ROWS`, so one bad value slows down few others, and no value is tried in bulk more
+than twice.
 
-A row is bad, and so reported in `_corrupt`, when its value is not exactly one JSON object in UTF-8,
-or when a field does not fit the type of its column. The other fields are there all the same.
+A row is corrupt, and reported in `_corrupt`, if its value is not exactly one JSON object in UTF-8,
+or if a field does not fit the type of its column. Its other fields are kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ZONED: Final = rf"{_LOCAL}(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])$"
 _DECIMAL_DIGITS: Final = 38
 # Arrow's reader crashes the process on a decimal with an exponent of -9,999,999.
 _LONG_EXPONENT: Final = "[eE][+-]?[0-9]{4}"
-# Outside of these years Arrow does not know when summer time begins and ends.
+# Arrow has no daylight saving transitions outside these years.
 _ZONE_YEARS: Final = tuple(
     pa.scalar(f"{year}-01-01").cast(pa.timestamp("us")) for year in (1970, 2037)
 )
@@ -45,11 +45,11 @@ _UNZONED: Final = rf"{_LOCAL}$"
 
 
 class UnusualError(Exception):
-    """Arrow would not read these values as `from_json` does."""
+    """Arrow would read these values differently from `from_json`."""
 
 
 class JsonValues:
-    """Parses the values of a topic. Pickles."""
+    """Parses the values of a topic. Can be pickled."""
 
     def __init__(self) -> None:
         self._parsers: dict[tuple[pa.Schema, str | None], JsonParser] = {}
@@ -58,7 +58,7 @@ class JsonValues:
         return {"_parsers": {}}
 
     def parse(self, values: pa.Array, schema: pa.Schema) -> Rows:
-        """A row for each value, some of which may be null."""
+        """Return a row for each value; values may be null."""
         key = schema, session_time_zone()
         parser = self._parsers.get(key)
         if parser is None:
@@ -67,7 +67,7 @@ class JsonValues:
 
 
 def session_time_zone() -> str | None:
-    """`spark.sql.session.timeZone`, which Spark hands to the tasks of a query if it is set."""
+    """Return `spark.sql.session.timeZone`, which Spark passes to a query's tasks if it is set."""
     from pyspark import TaskContext  # noqa: PLC0415 - in the task
 
     context = TaskContext.get()
@@ -75,7 +75,7 @@ def session_time_zone() -> str | None:
 
 
 def zone_of(name: str | None) -> tzinfo:
-    """A session's time zone; Java's default, that of the machine, if it has no name."""
+    """Return the named time zone, or the machine's, Java's default, if the name is None."""
     if name is None:
         return SystemZone()
     return named_zone(name)
@@ -124,20 +124,20 @@ class JsonParser:
 
     @cached_property
     def _read_schema(self) -> pa.Schema | None:
-        """What to ask Arrow's reader for; None when it cannot read one of the columns."""
+        """The schema for Arrow's reader; None if it cannot read one of the columns."""
         try:
             return pa.schema([(field.name, _read_type(field.type)) for field in self._schema])
         except UnusualError:
             return None
 
     def _read(self, texts: pa.Array) -> dict[str, pa.Array] | None:
-        """The columns of many values; None unless Arrow reads all of them as `from_json` does."""
+        """Return the columns of the values, or None unless Arrow's result matches `from_json`."""
         if self._read_schema is None:
             return None
         try:
             table = _read_json(texts, self._read_schema)
             if len(table) != len(texts):
-                return None  # a value holds several objects
+                return None  # a value contains several objects
             return {
                 field.name: _finished(_whole(table.column(field.name)), field.type, self._zone)
                 for field in self._schema
@@ -147,13 +147,13 @@ class JsonParser:
 
 
 def _usual(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """(which values look like one JSON object, the texts without whitespace around them)."""
+    """Return which values look like one JSON object, and the values as trimmed strings."""
     try:
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:
         texts = pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
     trimmed = pc.utf8_trim(texts, _WHITESPACE)
-    # One object a value: text around or between objects would shift all rows behind it.
+    # Each value must be one object: anything before or after it would shift the following rows.
     is_usual = pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}")).fill_null(False)
     is_long = pc.greater(pc.binary_length(values), 2 * MAX_DEPTH)
     if pc.any(is_long).as_py():
@@ -198,7 +198,7 @@ def _read_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_binary(kind):
         return pa.string()
     if pa.types.is_decimal(kind):
-        # In the type itself, Arrow's reader lets values overflow and does not check the precision.
+        # With the target type, Arrow's reader would ignore overflow and precision.
         return pa.decimal256(_DECIMAL_DIGITS, kind.scale)
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_read_type(kind.value_type)))
@@ -208,7 +208,7 @@ def _read_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _finished(array: pa.Array, kind: pa.DataType, zone: tzinfo) -> pa.Array:
-    """A column of Arrow's reader in the type of its column."""
+    """Convert a column from Arrow's reader to its final type."""
     if array.type == kind:
         return array
     if pa.types.is_decimal(kind):
@@ -294,7 +294,7 @@ def _joined(found: list[Rows], schema: pa.Schema) -> Rows:
 
 
 def _placed(rows: Rows, numbers: pa.Array, count: int) -> Rows:
-    """`count` rows, with these at the given numbers and nulls elsewhere."""
+    """Return `count` rows, with `rows` at the indices `numbers` and nulls elsewhere."""
     at = numbers.to_numpy()
     take = np.full(count, -1, np.int64)
     take[at] = np.arange(len(at))

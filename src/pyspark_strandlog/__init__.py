@@ -1,11 +1,12 @@
-"""The name under which Spark finds strandlog by itself: it imports modules that begin with
-`pyspark_` and takes their `DefaultSource`. Kept light: Spark imports all of them to find one."""
+"""Makes strandlog discoverable by Spark, which imports every module whose name starts with
+`pyspark_` and registers its `DefaultSource`. Keep this module cheap to import, because Spark
+imports it even when a query uses another format."""
 
 from strandlog.spark.data_source import StrandlogDataSource
 
 
 class DefaultSource(StrandlogDataSource):
-    """`format("strandlog")`."""
+    """The data source behind `format("strandlog")`."""
 
 
 __all__ = ["DefaultSource"]

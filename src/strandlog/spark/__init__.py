@@ -1,5 +1,5 @@
-"""PySpark over strandlog: `session()` returns a configured SparkSession, `register(spark)` adds the
-format "strandlog" to an existing one.
+"""PySpark integration: `session()` returns a configured SparkSession, and `register(spark)` adds
+the format "strandlog" to an existing one.
 """
 
 from strandlog.spark.session import register, session

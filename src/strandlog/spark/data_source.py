@@ -1,9 +1,9 @@
 """`format("strandlog")`, the entry point that Spark calls.
 
-Spark creates a `StrandlogDataSource` for each DataFrame, in a driver-side process of its own, asks
-it for a schema and a reader or writer, and pickles those. Invalid options raise here, with the name
-of the option; those of a stream raise at the first call of its reader, because Spark reports an
-error while creating a stream reader as one of its own.
+Spark creates a `StrandlogDataSource` for each DataFrame in a separate driver-side process, asks it
+for a schema and a reader or writer, and pickles these. Invalid options raise an error here that
+names the option. For streams, the error is deferred to the first call of the reader, because Spark
+reports an error raised while creating a stream reader as an internal error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StrandlogDataSource(DataSource):
-    """Topics of a cluster or a folder as DataFrames."""
+    """Exposes the topics of a cluster or a folder as DataFrames."""
 
     @classmethod
     def name(cls) -> str:
@@ -96,7 +96,10 @@ class StrandlogDataSource(DataSource):
 
 
 def _use_for_schema(given: object) -> str:
-    """Spark asks for a schema before it says what for: take the use that knows the options."""
+    """Return the first use that accepts the options.
+
+    Spark asks for a schema without saying whether it is for a batch or a stream.
+    """
     for use in (BATCH, STREAM):
         try:
             parse_options(use, given)  # type: ignore[arg-type]

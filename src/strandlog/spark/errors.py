@@ -1,8 +1,8 @@
 """Extracts the relevant line from a Spark error.
 
-Spark reports an error of a Python source as the story of several processes: the query, a Python
-traceback, a Java stack trace. The relevant line is the last error of a Python traceback; without
-one, the first line.
+Spark wraps an error from a Python source in the output of several processes: the query, a Python
+traceback and a Java stack trace. The relevant line is the last error of a Python traceback, or the
+first line if there is no traceback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from strandlog import errors
 
-# Messages of these errors need no class name in front.
+# The messages of these errors are shown without the class name.
 _OURS = frozenset(name for name in vars(errors) if name.endswith("Error"))
 _PYTHON_ERROR = re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception)): (.+)$")
 _PREFACE = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ")
@@ -20,7 +20,7 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
 
 
 def one_line(error: BaseException) -> str:
-    """The most relevant line of an error."""
+    """Return the most relevant line of an error."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     useful = [line for line in lines if not _JAVA.match(line)] or [type(error).__name__]
     for line in reversed(useful):

@@ -1,26 +1,26 @@
-"""Kafka's partition assignors: range, roundrobin, sticky, cooperative-sticky. Pure functions.
+"""Kafka's partition assignors as pure functions: range, roundrobin, sticky, cooperative-sticky.
 
-    name                what it does
-    range               each topic on its own: its sorted subscribers get neighbouring partitions,
-                        the first ones one more; so topics with equal counts are co-partitioned
-    roundrobin          all partitions, sorted, assigned in turn to the sorted members
-    sticky              balanced, and each member keeps what it has as far as balance allows
-    cooperative-sticky  sticky, but a partition that moves has no owner in this round: its old owner
-                        gives it up first, and the next round assigns it
+    name                behaviour
+    range               handles each topic separately: its sorted subscribers get contiguous ranges,
+                        and the first ones get one extra partition if the division has a remainder,
+                        so topics with equal partition counts are co-partitioned
+    roundrobin          deals all partitions, sorted, to the sorted members in rotation
+    sticky              balances the members; each keeps as many of its partitions as balance allows
+    cooperative-sticky  like sticky, but leaves a partition that moves unassigned in this round: its
+                        old owner revokes it first, and the next round assigns it
 
-`range` and `roundrobin` assign exactly as Kafka's Java assignors without racks do, so that
-clients of both kinds agree. Members are sorted as Kafka sorts them: static ones first by their
-instance id, then the others by their member id, both in UTF-16 order.
+`range` and `roundrobin` assign exactly as Kafka's Java assignors do without rack awareness, so
+Java and strandlog clients agree. Members are sorted as in Kafka: static members first, by instance
+id, then dynamic members by member id, both in UTF-16 order.
 
-Invariants for every input: every member has an entry; a member gets partitions of topics it
-subscribed to and no others; no partition has two owners; with the exception of
-cooperative-sticky, every partition of a subscribed topic has an owner. With equal subscriptions
-sticky counts differ by at most one; with unequal ones no single move would level two members
-further.
+The following invariants hold for every input. Every member has an entry. A member only gets
+partitions of topics it subscribes to. No partition has two owners. Except with cooperative-sticky,
+every partition of a subscribed topic has an owner. If all subscriptions are equal, sticky partition
+counts differ by at most one; otherwise, no single move would make two members more balanced.
 
-A claim to an owned partition counts if it is of the newest generation among its claimants and no
-other member of that generation claims it; older and contested claims come from members that missed
-a rebalance.
+A member's claim to own a partition is valid if it has the newest generation among all claims to
+that partition and no other member claims the partition with the same generation. Older and
+contested claims come from members that missed a rebalance.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Assignments = dict[str, list[TopicPartition]]
 
 
 class MemberSubscription(NamedTuple):
-    """What an assignor knows of a member."""
+    """The properties of a member that assignors use."""
 
     topics: tuple[str, ...]
     owned_partitions: tuple[TopicPartition, ...] = ()
@@ -54,7 +54,7 @@ Assignor = Callable[[Members, Mapping[str, int]], Assignments]
 
 
 def assign(name: str, members: Members, partitions: Mapping[str, int]) -> Assignments:
-    """The partitions of each member; `partitions` is the number of them by topic."""
+    """Return the partitions of each member; `partitions` maps each topic to its partition count."""
     assignor = ASSIGNORS.get(name)
     if assignor is None:
         known = ", ".join(ASSIGNORS)
@@ -65,10 +65,11 @@ def assign(name: str, members: Members, partitions: Mapping[str, int]) -> Assign
 def member_subscription(
     subscription: Subscription, group_instance_id: str | None = None
 ) -> MemberSubscription:
-    """The assignor's view of a decoded subscription.
+    """Convert a decoded subscription to the form that assignors use.
 
-    Eager Java clients give up their partitions before they join, so their "sticky" assignor
-    puts what they had into the user data; it stands in when nothing is owned openly.
+    Eager Java clients revoke their partitions before they join, so their "sticky" assignor puts
+    the previously owned partitions into the user data. These are used if the subscription itself
+    lists no owned partitions.
     """
     owned, generation = subscription.owned_partitions, subscription.generation
     if not owned and subscription.user_data:
@@ -106,7 +107,7 @@ def assign_round_robin(members: Members, partitions: Mapping[str, int]) -> Assig
 
 
 def assign_sticky(members: Members, partitions: Mapping[str, int]) -> Assignments:
-    """Keeps valid claims, assigns the rest, then balances."""
+    """Keep the partitions with valid claims, assign the rest, then balance the members."""
     result: Assignments = {member_id: [] for member_id in _sorted_members(members)}
     every = _all_partitions(members, partitions)
     owners = _owners(members, set(every))
@@ -117,7 +118,7 @@ def assign_sticky(members: Members, partitions: Mapping[str, int]) -> Assignment
             result[member_id].append(partition)
     kept = {partition for held in result.values() for partition in held}
     subscribers = _subscribers(members)
-    # Partitions with few candidates first: the others can go anywhere later.
+    # Assign partitions with few subscribers first: the others are easier to place later.
     unassigned = sorted(
         (partition for partition in every if partition not in kept),
         key=lambda partition: len(subscribers[partition.topic]),
@@ -139,7 +140,7 @@ def assign_cooperative_sticky(members: Members, partitions: Mapping[str, int]) -
         for partition in member.owned_partitions:
             claimants[partition].add(member_id)
     for member_id, held in result.items():
-        # A claim that does not count in the balance still means that a member may be reading.
+        # Even a claim that is not valid means that the member may still be reading the partition.
         result[member_id] = [
             partition
             for partition in held
@@ -159,7 +160,7 @@ ASSIGNORS: dict[str, Assignor] = {
 def _keep_within_quota(
     result: Assignments, owners: Mapping[TopicPartition, str], total: int
 ) -> None:
-    """Each member keeps up to its part of `total`; the remainder lets some keep one more."""
+    """Let each member keep its share of `total`; the remainder allows some to keep one more."""
     share, extra = divmod(total, len(result))
     claimed: Assignments = defaultdict(list)
     for partition, member_id in owners.items():
@@ -174,10 +175,10 @@ def _keep_within_quota(
 def _level(
     result: Assignments, subscribers: Mapping[str, list[str]], loose: set[TopicPartition]
 ) -> None:
-    """Moves partitions from long lists to short ones while a move makes the two more equal.
+    """Move partitions from longer lists to shorter ones until no move improves the balance.
 
-    Every move lowers the sum of the squares of the counts, so this ends. Partitions that had no
-    owner (`loose`) move before those that a member owns.
+    Every move reduces the sum of the squared counts, so the loop terminates. Partitions that had
+    no owner (`loose`) are moved before those that a member already owned.
     """
 
     def count(member_id: str) -> int:
@@ -201,7 +202,7 @@ def _level(
 
 
 def _owners(members: Members, existing: set[TopicPartition]) -> dict[TopicPartition, str]:
-    """The valid owner of each partition that has one, in the order of partitions."""
+    """Return the valid owner of each partition that has one, in partition order."""
     claims: dict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
     for member_id, member in members.items():
         topics = set(member.topics)
@@ -218,7 +219,7 @@ def _owners(members: Members, existing: set[TopicPartition]) -> dict[TopicPartit
 
 
 def _topics(members: Members, partitions: Mapping[str, int]) -> list[str]:
-    """Subscribed topics that have partitions, in Kafka's order."""
+    """Return the subscribed topics that have partitions, in Kafka's order."""
     wanted = {topic for member in members.values() for topic in member.topics}
     return sorted((topic for topic in wanted if partitions.get(topic, 0) > 0), key=_java_order)
 
@@ -232,7 +233,7 @@ def _all_partitions(members: Members, partitions: Mapping[str, int]) -> list[Top
 
 
 def _subscribers(members: Members) -> dict[str, list[str]]:
-    """The sorted members by topic."""
+    """Return the sorted subscribers of each topic."""
     result: dict[str, list[str]] = defaultdict(list)
     for member_id in _sorted_members(members):
         for topic in dict.fromkeys(members[member_id].topics):
@@ -249,7 +250,11 @@ def _sorted_members(members: Members) -> list[str]:
 
 
 def _java_order(text: str) -> bytes:
-    """Java compares UTF-16 units, Python code points; they differ beyond the basic plane."""
+    """Return a sort key for Java's string order.
+
+    Java compares UTF-16 code units and Python compares code points, which gives a different order
+    outside the Basic Multilingual Plane.
+    """
     return text.encode("utf-16-be", "surrogatepass")
 
 

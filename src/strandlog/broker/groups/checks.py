@@ -1,11 +1,12 @@
 """Validates group names, join requests and offset commits.
 
-- Group names have 1 to 255 printable characters ("|" and "/" too). Control characters and lone
-  surrogates are invalid: no console can show them, and the log cannot store the latter.
-- Session time-outs are between group.min.session.timeout.ms and group.max.session.timeout.ms.
-- Every text of a join fits Kafka's string type: one that cannot be stored would make every later
-  rebalance of the group fail.
-- Only the member that owns a partition of a "consumer" group commits its offset.
+- A group name must have 1 to 255 printable characters, which may include "|" and "/". Control
+  characters and lone surrogates are invalid: neither can be displayed, and lone surrogates cannot
+  be stored in the log.
+- A session time-out must be between group.min.session.timeout.ms and group.max.session.timeout.ms.
+- Every string in a join request must fit Kafka's string type: a string that cannot be stored would
+  make every later rebalance of the group fail.
+- In a "consumer" group, only the member that owns a partition may commit an offset for it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from strandlog.protocol.primitives import encoded_text
 
 MAX_GROUP_ID_CHARACTERS = 255
 MAX_TIMEOUT_MS = 2**31 - 1
-MAX_PROTOCOLS = 100  # assignors of one member; clients name one to three
+MAX_PROTOCOLS = 100  # assignors per member; clients usually list one to three
 
 
 def check_group_name(group_id: str) -> None:
@@ -75,7 +76,7 @@ def check_join(request: JoinRequest, settings: BrokerSettings) -> None:
 
 
 def _ownership_error(group: Group, member: Member, partition: TopicPartition) -> StrandlogError:
-    """Why a member may not commit an offset of a partition that it does not own."""
+    """Return the error for a commit to a partition that the member does not own."""
     if not group.has_assignment:
         return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join it again")
     return NotOwnerError(
@@ -87,7 +88,7 @@ def _ownership_error(group: Group, member: Member, partition: TopicPartition) ->
 def offset_errors(
     group: Group | None, request: CommitRequest, metadata_max_bytes: int
 ) -> dict[TopicPartition, StrandlogError]:
-    """Raises if the committer may not commit at all; else returns the error of each partition."""
+    """Return the errors by partition; raise if the client may not commit to the group at all."""
     member: Member | None = None
     if group is not None:
         member = group.check_commit(

@@ -1,28 +1,29 @@
 """Finds, creates, stores and expires consumer groups and their offsets.
 
     join ─▶ Group ─▶ Deferred          one `Group` per name, created by the first join or commit
-    commit ─▶ checks ─▶ log ─▶ memory  the log first, so memory never has more than the log
-    load ◀─ log                        groups and offsets of the last completed write
+    commit ─▶ checks ─▶ log ─▶ memory  the log is written first, so memory is never ahead of it
+    load ◀─ log                        groups and offsets as of the last completed write
     tick ─▶ timers                     sessions, rebalances, and the expiry of offsets every
                                        offsets.retention.check.interval.ms
 
-Errors are raised at once; a `Deferred` fails only with errors that happen while it is open.
+Errors in a request are raised immediately; a `Deferred` only fails with errors that occur while it
+is pending.
 
-Names in requests are checked (checks.py); names in the log are accepted as they are.
+Names in requests are validated (checks.py); names in the log are accepted unchanged.
 
-Who may commit:
+The following clients may commit offsets:
 
 - A simple consumer (no member id, generation -1) while the group is empty.
-- A member of the current generation, except while that generation has no assignment yet
-  (RebalanceInProgressError). In a "consumer" group only the partitions it owns (NotOwnerError), so
-  a member with a stale position never moves the group back. This is stricter than Kafka;
-  `MemberList.commit_rule` says what a cooperative member may do.
+- A member of the current generation, unless that generation has no assignment yet
+  (RebalanceInProgressError). In a "consumer" group, a member may only commit offsets for partitions
+  that it owns (NotOwnerError), so a member with a stale position cannot move the group back. This
+  is stricter than Kafka; see `MemberList.commit_rule` for the rule for cooperative members.
 
 `commit_offsets` commits all offsets or raises; `try_commit_offsets` commits the valid ones and
-returns the errors of the others, as Kafka's protocol has it.
+returns the errors for the others, as in Kafka's protocol.
 
-A failed write is counted in `failed_writes`, and the caller gets the error. A write that a timer
-started (an emptied group, expired offsets) is repeated at the next check.
+A failed write is counted in `failed_writes`, and the error is raised to the caller. A write started
+by a timer (for an emptied group or expired offsets) is retried at the next check.
 
 Before `load()`, every request raises CoordinatorLoadingError.
 """
@@ -93,12 +94,12 @@ from strandlog.protocol.group_records import (
 )
 from strandlog.storage.work import Work, yield_control
 
-OFFSETS_DELETED_AT_ONCE = 2_000  # before other requests get their turn
-GROUPS_AT_ONCE = 50  # checked for expired offsets before other requests get their turn
+OFFSETS_DELETED_AT_ONCE = 2_000  # before yielding to other requests
+GROUPS_AT_ONCE = 50  # checked for expired offsets before yielding to other requests
 
 
 class LoadReport(NamedTuple):
-    """What `load` found; `skipped` records are of another kind or cannot be decoded."""
+    """The result of `load`; `skipped` counts records of other kinds and undecodable ones."""
 
     groups: int
     offsets: int
@@ -130,7 +131,7 @@ class GroupCoordinator:
         self._is_loaded = False
 
     def load(self) -> LoadReport:
-        """Restores groups and offsets from the log and restarts the sessions."""
+        """Restore groups and offsets from the log and restart the members' sessions."""
         assert not self._is_loaded, "a coordinator loads once"
         values: dict[str, GroupValue] = {}
         skipped = 0
@@ -153,11 +154,11 @@ class GroupCoordinator:
         return LoadReport(len(self._groups), offsets, skipped)
 
     def tick(self, now_ms: int) -> None:
-        """Runs the timers that are due at `now_ms` on the monotonic clock."""
+        """Run the timers that are due at `now_ms`, a time of the monotonic clock."""
         self._timers.run_due(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """The next deadline for `tick`."""
+        """Return the time at which `tick` must be called next; None if no timer is scheduled."""
         return self._timers.next_deadline_ms()
 
     # Members.
@@ -196,14 +197,14 @@ class GroupCoordinator:
     # Offsets.
 
     def commit_offsets(self, request: CommitRequest) -> None:
-        """Commits every offset of the request, or raises and commits none."""
+        """Commit all offsets in the request, or raise an error and commit none."""
         group, errors = self._check_commit(request)
         for error in errors.values():
             raise error
         self._commit(group, request, errors)
 
     def try_commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, StrandlogError]:
-        """Commits the valid offsets and returns the errors of the others."""
+        """Commit the valid offsets and return the errors for the others."""
         group, errors = self._check_commit(request)
         self._commit(group, request, errors)
         return errors
@@ -211,7 +212,10 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Committed offsets, None for partitions without one; without `partitions` all offsets."""
+        """Return the committed offset of each partition, or None if it has none.
+
+        Without `partitions`, return all committed offsets of the group.
+        """
         self._check_name(group_id)
         wanted = self._offsets.of_group(group_id) if partitions is None else partitions
         return self._offsets.fetch(group_id, wanted)
@@ -219,7 +223,7 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, StrandlogError]:
-        """Deletes offsets; returns the errors of topics that a member subscribes to."""
+        """Delete offsets; return the errors for partitions of topics that are still subscribed."""
         group = self._existing(group_id)
         topics = group.subscribed_topics() if group.state is not EMPTY else frozenset()
         if topics is None:
@@ -235,8 +239,10 @@ class GroupCoordinator:
         return errors
 
     def delete_topic_offsets(self, topic: str) -> Work[None]:
-        """Deletes all groups' offsets of a deleted topic, some groups at a time. May be repeated
-        after an error."""
+        """Delete the offsets of a deleted topic from all groups, in batches.
+
+        It can be called again after an error.
+        """
         self._check_loaded()
         gathered: dict[str, set[TopicPartition]] = {}
         for name in self._transaction_offsets.groups().union(self._offsets.groups()):
@@ -249,13 +255,16 @@ class GroupCoordinator:
                 yield yield_control
         self._delete_offsets(gathered)
 
-    # Offsets inside transactions.
+    # Offsets in transactions.
 
     def try_commit_in_transaction(
         self, request: CommitRequest, producer: tuple[int, int]
     ) -> dict[TopicPartition, StrandlogError]:
-        """Commits inside the open transaction of a producer (id, epoch): the offsets count once it
-        commits. A request without a member is accepted, because the transaction fences it."""
+        """Commit offsets in the open transaction of a producer (id, epoch).
+
+        They take effect when the transaction commits. A request without a member id is accepted,
+        because the producer epoch already fences zombies.
+        """
         self._check_name(request.group_id)
         is_member = request.member_id != NO_MEMBER_ID or request.generation >= 0
         group = self._groups.get(request.group_id) if is_member else None
@@ -270,7 +279,7 @@ class GroupCoordinator:
         return errors
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Ends the transaction of a producer: its offsets count from now on, or are dropped."""
+        """End the transaction of a producer, and apply or discard its offsets."""
         if not commit:
             self._transaction_offsets.abort(producer_id)
             return
@@ -280,7 +289,7 @@ class GroupCoordinator:
             self._offsets.put(group_id, offsets)
 
     def has_pending_commit(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction has committed an offset of this partition."""
+        """Return whether an open transaction has an offset for this partition."""
         return self._transaction_offsets.has_pending_commit(group_id, partition)
 
     # Groups.
@@ -296,7 +305,7 @@ class GroupCoordinator:
         return [listing(self._groups[name]) for name in sorted(self._groups)]
 
     def groups_subscribed_to(self, topic: str) -> list[str]:
-        """The groups with a member that subscribes to this topic."""
+        """Return the groups that have a member subscribed to this topic."""
         self._check_loaded()
         return sorted(
             group.group_id
@@ -305,7 +314,7 @@ class GroupCoordinator:
         )
 
     def delete(self, group_id: str) -> None:
-        """Deletes an empty group and its offsets."""
+        """Delete an empty group and its offsets."""
         group = self._existing(group_id)
         if group.state is not EMPTY:
             raise GroupNotEmptyError(group_id, len(group.members))
@@ -339,7 +348,7 @@ class GroupCoordinator:
     def _check_commit(
         self, request: CommitRequest
     ) -> tuple[Group | None, dict[TopicPartition, StrandlogError]]:
-        """Raises if the committer may not commit at all; else returns the errors by partition."""
+        """Return the group and the errors by partition; raise if no commit is allowed at all."""
         self._check_name(request.group_id)
         group = self._groups.get(request.group_id)
         limit_bytes = self._settings.offset_metadata_max_bytes
@@ -361,7 +370,7 @@ class GroupCoordinator:
             )
 
     def _drop_if_unused(self, group: Group) -> None:
-        """Removes a group that never had a generation or an offset."""
+        """Remove a group that never had a generation or an offset."""
         is_unused = group.is_idle and group.generation == 0
         if is_unused and not self._offsets.has_offsets(group.group_id):
             group.mark_dead()
@@ -387,7 +396,7 @@ class GroupCoordinator:
     def _stamped(
         self, request: CommitRequest, errors: Mapping[TopicPartition, StrandlogError]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The valid offsets of a request, with the time of the commit."""
+        """Return the valid offsets of a request, with their commit timestamps set."""
         now_ms = self._clock.now_ms()
         return {
             partition: value._replace(commit_timestamp=now_ms)
@@ -409,13 +418,13 @@ class GroupCoordinator:
         group.is_saved = True
 
     def _held(self, group_id: str) -> set[TopicPartition]:
-        """The partitions with an offset of a group, also in open transactions."""
+        """Return the partitions for which the group has offsets, including in open transactions."""
         return self._transaction_offsets.of_group(group_id).union(self._offsets.of_group(group_id))
 
     def _delete_offsets(
         self, offsets: Mapping[str, set[TopicPartition]], *others: TableRecord
     ) -> None:
-        """Deletes offsets, by group, together with other records: the log first."""
+        """Delete offsets by group: write tombstones and `others` to the log, then update memory."""
         records = [
             entry for name, held in offsets.items() for entry in tombstones(name, sorted(held))
         ]
@@ -425,7 +434,7 @@ class GroupCoordinator:
             self._transaction_offsets.supersede(name, held)
 
     def _delete(self, group: Group) -> None:
-        """Deletes a group and its offsets."""
+        """Delete a group and its offsets."""
         key = encode_key(GroupKey(group.group_id))
         record: list[TableRecord] = [(key, None)] if group.generation > 0 else []
         self._delete_offsets({group.group_id: self._held(group.group_id)}, *record)
@@ -433,7 +442,7 @@ class GroupCoordinator:
         del self._groups[group.group_id]
 
     def _load_record(self, key: bytes, value: bytes, values: dict[str, GroupValue]) -> int:
-        """Loads one record; 1 if it is of a kind that is skipped."""
+        """Load one record; return 1 if it was skipped because of its kind, otherwise 0."""
         match decode_key(key):
             case None:
                 return 1
@@ -445,7 +454,7 @@ class GroupCoordinator:
         return 0
 
     def _load_open_transactions(self) -> int:
-        """Loads the offsets of open transactions; returns how many cannot be decoded."""
+        """Load the offsets of open transactions; return how many could not be decoded."""
         skipped = 0
         for producer_id, key, value in self._table.replay_open():
             try:
@@ -469,12 +478,12 @@ class GroupCoordinator:
         self._expire_some(iter(list(self._groups.values())))
 
     def _expire_some(self, groups: Iterator[Group]) -> None:
-        """Checks some groups, and the others after other work had its turn."""
+        """Check a batch of groups, and schedule the rest to run after other pending work."""
         checked = 0
         for group in islice(groups, GROUPS_AT_ONCE):
             checked += 1
             if self._groups.get(group.group_id) is not group:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
             with contextlib.suppress(StrandlogError):  # counted; retried at the next check
                 self._expire(group)
         if checked == GROUPS_AT_ONCE:

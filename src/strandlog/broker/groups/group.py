@@ -2,7 +2,7 @@
 
     Empty                no members; there may be committed offsets
     PreparingRebalance   members join; ends when all have joined, or at the rebalance time-out
-    CompletingRebalance  a generation has begun; members wait for the leader's assignment
+    CompletingRebalance  a new generation has started; members wait for the leader's assignment
     Stable               every member has an assignment
     Dead                 deleted or expired; final
 
@@ -10,11 +10,11 @@
     Empty                          first join                       deleted, expired
     PreparingRebalance   all left              time-out, or all joined
     CompletingRebalance            a member joins, leaves,  the leader
-                                   changes or is late       assigns
+                                   changes or times out     assigns
     Stable                         the same, or the leader
-                                   joins again
+                                   rejoins
 
-Answers to requests, by state:
+Responses to requests, by state:
 
     state       join of a known member       sync            heartbeat       commit by a member
     Empty       UnknownMember                UnknownMember   UnknownMember   UnknownMember
@@ -24,30 +24,31 @@ Answers to requests, by state:
     Stable      unchanged follower: its      its assignment  ok              its partitions
                 generation; else rebalance
 
-Rebalance… is RebalanceInProgressError. A request of another generation is an IllegalGenerationError
-in every state.
+Rebalance… stands for RebalanceInProgressError. A request with another generation fails with
+IllegalGenerationError in every state.
 
-Rules, as in Kafka:
+The following rules are the same as in Kafka, except where noted:
 
-- The generation grows by one each time a rebalance ends, and never shrinks.
-- An empty group waits group.initial.rebalance.delay.ms for members before its first rebalance ends,
-  longer while more members join, at most for the rebalance time-out.
-- A rebalance ends without the dynamic members that did not rejoin. Static members stay until their
-  session ends; if no member has rejoined, the rebalance continues.
+- The generation increases by one each time a rebalance ends, and never decreases.
+- The first rebalance of an empty group waits group.initial.rebalance.delay.ms for members. The wait
+  is extended while more members join, up to the rebalance time-out.
+- A rebalance that ends removes the dynamic members that did not rejoin. Static members stay until
+  their session expires; if no member has rejoined, the rebalance continues.
 - A new member may first get an id and an error (MEMBER_ID_REQUIRED). It is then pending for one
   session time-out, and a rebalance waits for it.
-- A member that has not asked for its assignment at the rebalance time-out is removed.
-- A request with a static member's instance id but another member id is fenced.
-- A static member that joins without its id keeps its position under a new one; requests that still
-  wait under the old id are fenced. In Stable this needs no rebalance if the protocol and (stricter
-  than Kafka, which would assign partitions that the member gave up) its topics are unchanged.
+- A member that has not requested its assignment by the rebalance time-out is removed.
+- A request with a static member's instance id but a different member id is fenced.
+- A static member that joins without its member id gets a new one and keeps its position; requests
+  still pending under the old id are fenced. In Stable, this needs no rebalance if the protocol and
+  the member's topics are unchanged. Kafka does not compare the topics, and so would assign
+  partitions of topics that the member no longer subscribes to.
 - While the group has members, only they may commit.
 
-Every open `Deferred` has a timer behind it: for a join the end of the rebalance, for a sync the end
-of the sync phase. Results complete after the step (`CompletionQueue`), those of a large group some
-at a time, so that a rebalance of thousands does not delay other clients. The group is stored,
-through `GroupServices.save`, before the first member gets an assignment; if that fails, all members
-get the error and a new rebalance begins.
+Every pending `Deferred` is bounded by a timer: a join by the end of the rebalance, a sync by the
+end of the sync phase. Results complete after the state change (`CompletionQueue`), in batches if
+the group is large, so that a rebalance of thousands of members does not delay other clients. The
+group is stored with `GroupServices.save` before the first member gets an assignment; if that fails,
+all members get the error and a new rebalance starts.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ from strandlog.errors import (
 )
 
 MIN_RETRY_MS = 1000
-# A client that gives up during its first join cannot say so; Kafka removes it after five minutes.
+# A client that gives up during its first join cannot leave; Kafka removes it after five minutes.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 
@@ -114,7 +115,7 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 
 @dataclass(frozen=True, slots=True)
 class GroupServices:
-    """What the coordinator supplies to its groups."""
+    """The dependencies that the coordinator passes to its groups."""
 
     settings: BrokerSettings
     clock: Clock
@@ -140,14 +141,14 @@ class Group:
         self._services = services
         self._completions = CompletionQueue(self._complete_later)
         self._pending_members: dict[str, Timer] = {}
-        self._unsynced: dict[Member, None] = {}  # have not asked for their assignment
-        self._syncing: dict[Member, None] = {}  # wait for their assignment
+        self._unsynced: dict[Member, None] = {}  # have not requested their assignment
+        self._syncing: dict[Member, None] = {}  # are waiting for their assignment
         self._phase_timer: Timer | None = None
         self._initial_delay_left_ms: int | None = None
         self._has_new_member = False
 
     def restore(self, generation: int, state_since_ms: int, protocol_name: str | None) -> None:
-        """Resumes after a restart with the members that were added to `members`."""
+        """Resume after a restart with the members already added to `members`."""
         assert self.state is EMPTY and self.generation == 0, "only a new group is restored"
         self.generation = generation
         self.state_since_ms = state_since_ms
@@ -160,17 +161,17 @@ class Group:
             self._restart_session(member)
 
     def mark_dead(self) -> None:
-        """Ends an empty group."""
+        """Move an empty group to Dead."""
         self._enter(DEAD)
         for timer in self._pending_members.values():
             timer.cancel()
         self.members.count_bytes(-PENDING_MEMBER_BYTES * len(self._pending_members))
         self._pending_members.clear()
 
-    # Requests of members.
+    # Member requests.
 
     def join(self, request: JoinRequest) -> Deferred[JoinResult]:
-        """Completes with the next generation, or with this one if nothing changed."""
+        """Return a result for the next generation, or for the current one if nothing changed."""
         with self._completions:
             self._check_joiner(request)
             if request.member_id == NO_MEMBER_ID:
@@ -181,7 +182,7 @@ class Group:
             return pending
 
     def sync(self, request: SyncRequest) -> Deferred[SyncResult]:
-        """Completes with the member's assignment, once the leader has sent it."""
+        """Return a result that completes when the leader has sent the member's assignment."""
         with self._completions:
             member = self._member_of_generation(
                 request.member_id, request.group_instance_id, request.generation
@@ -206,14 +207,14 @@ class Group:
             return pending
 
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None) -> None:
-        """Extends the member's session; the error tells it to join again."""
+        """Extend the member's session; raise RebalanceInProgressError if it must rejoin."""
         member = self._member_of_generation(member_id, instance_id, generation)
         self._restart_session(member)
         if self.state is PREPARING:
             raise self._rebalance_error()
 
     def leave(self, member_id: str, instance_id: str | None = None) -> None:
-        """Removes the member. The instance id alone is enough for a static member."""
+        """Remove the member. A static member can be identified by its instance id alone."""
         with self._completions:
             if member_id in self._pending_members and instance_id is None:
                 self._remove_pending_member(member_id)
@@ -226,8 +227,10 @@ class Group:
     def check_commit(
         self, member_id: str, generation: int, instance_id: str | None
     ) -> Member | None:
-        """Returns the member that commits, or raises; None for a simple consumer of an empty
-        group."""
+        """Return the committing member, or None for a simple consumer of an empty group.
+
+        Raise if the client may not commit.
+        """
         if generation < 0 and self.state is EMPTY:
             return None
         if generation < 0 and member_id == NO_MEMBER_ID and instance_id is None:
@@ -241,7 +244,7 @@ class Group:
         self._restart_session(member)
         return member
 
-    # Queries of the coordinator.
+    # Queries by the coordinator.
 
     @property
     def is_idle(self) -> bool:
@@ -249,7 +252,7 @@ class Group:
         return self.state is EMPTY and not self._pending_members
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Topics of the members' subscriptions; None if they are not known."""
+        """Return the topics that the members subscribe to; None if they cannot be determined."""
         return self.members.subscribed_topics(self.protocol_name)
 
     # Joining.
@@ -258,7 +261,7 @@ class Group:
         known = self.members.get(request.member_id)
         known = known or self.members.static_member(request.group_instance_id)
         if self.state is PREPARING:
-            # If group.max.size was lowered, the members that rejoin first stay.
+            # If group.max.size was lowered, the first members to rejoin keep their place.
             has_place = known is not None and known.join is not None
             member_count = self.members.joined_count
         else:
@@ -274,7 +277,7 @@ class Group:
         self._check_room(protocols_bytes(request.protocols) - old_bytes)
 
     def _check_room(self, more_bytes: int) -> None:
-        """Raises if the group, or all groups, would exceed their memory limit."""
+        """Raise if this group, or all groups together, would exceed the memory limit."""
         settings = self._services.settings
         for name, size, limit in (
             ("group.metadata", self.members.size_bytes, settings.group_metadata_max_bytes),
@@ -307,7 +310,7 @@ class Group:
         member = self._member(request.member_id, request.group_instance_id)
         is_leader = member.member_id == self.members.leader_id
         is_changed = member.protocols != request.protocols
-        # A leader that rejoins in Stable asks for a rebalance: the partitions have changed.
+        # A leader that rejoins in Stable requests a rebalance, because the partitions have changed.
         if is_changed or self.state is PREPARING or (is_leader and self.state is STABLE):
             self.members.update(member, request)
             return self._wait_for_join(member)
@@ -324,7 +327,7 @@ class Group:
         return self._wait_for_join(member)
 
     def _take_over(self, member: Member, new_id: str, request: JoinRequest) -> Deferred[JoinResult]:
-        """A static member joins without its id: replaces its id and fences the old one."""
+        """Give a static member that joins without its id a new one, and fence the old id."""
         old_leader = self.members.leader_id
         old_topics = member.topics_for(self.protocol_name)
         self._reject(member, fenced(member.group_instance_id))
@@ -342,7 +345,7 @@ class Group:
         result = self._join_result(member)
         if request.supports_skip_assignment:
             return Deferred.done(result._replace(skip_assignment=result.is_leader))
-        # An older client that leads would assign, so it gets the old id as the leader.
+        # An older client would assign again if it were the leader, so return the old leader id.
         return Deferred.done(result._replace(leader=old_leader or "", members=()))
 
     def _on_pending_member_expired(self, member_id: str) -> None:
@@ -403,7 +406,7 @@ class Group:
             self._end_join_if_all_joined()
 
     def _on_initial_delay(self) -> None:
-        """Waits again if a member joined during the initial delay; else ends the join phase."""
+        """Wait again if a member joined during the initial delay; otherwise end the join phase."""
         assert self._initial_delay_left_ms is not None
         delay_ms = self._services.settings.group_initial_rebalance_delay_ms
         if self._has_new_member and self._initial_delay_left_ms > 0:
@@ -422,7 +425,7 @@ class Group:
             self._end_join()
 
     def _end_join(self) -> None:
-        """Begins a generation with the members that have joined."""
+        """Start a generation with the members that have joined."""
         with self._completions:
             self._initial_delay_left_ms = None
             for member in self.members.absent_dynamic:
@@ -458,7 +461,7 @@ class Group:
                 self._completions.complete(pending, self._join_result(member))
 
     def _accept_assignments(self, request: SyncRequest) -> None:
-        """Stores the leader's assignment, then completes the waiting syncs."""
+        """Store the leader's assignments, then complete the pending syncs."""
         for member in self.members:
             self.members.assign(member, request.assignments.get(member.member_id, b""))
         try:
@@ -504,7 +507,7 @@ class Group:
         return self._services.clock.monotonic_ms()
 
     def _complete_later(self) -> None:
-        """Completes further results after other work had its turn."""
+        """Schedule the delivery of the remaining results after other pending work."""
         self._services.timers.schedule(self._now(), self._completions.deliver)
 
     def _rebalance_error(self) -> RebalanceInProgressError:
@@ -536,7 +539,7 @@ class Group:
             self._stop_phase_timer()
 
     def _reject(self, member: Member, error: StrandlogError) -> None:
-        """Fails the requests that the member waits for."""
+        """Fail the pending requests of a member."""
         joining, syncing = self.members.stop_waiting(member), member.sync
         if joining is not None:
             self._completions.fail(joining, error)
@@ -546,7 +549,7 @@ class Group:
             del self._syncing[member]
 
     def _stop_syncing(self) -> list[tuple[Member, Deferred[SyncResult]]]:
-        """Takes the members that wait for a sync, with their results."""
+        """Clear and return the members that wait for a sync, with their pending results."""
         waiting = [(member, member.sync) for member in self._syncing if member.sync is not None]
         for member, _ in waiting:
             member.sync = None
@@ -568,7 +571,7 @@ class Group:
             self._prepare_rebalance()
 
     def _try_save(self) -> bool:
-        """False if the write failed; the coordinator retries later."""
+        """Save the group; return False if the write failed, in which case it is retried later."""
         try:
             self._services.save(self)
         except StrandlogError:

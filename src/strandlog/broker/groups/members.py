@@ -1,17 +1,18 @@
-"""One member, and the ordered member list: leader, common protocol, static members.
+"""A group member, and the ordered member list: leader, common protocol, static members.
 
-Decisions only; `Group` owns the timers and completes the results.
+This module only makes decisions; `Group` owns the timers and completes the results.
 
-- A member waits for at most one result: `join` while the others rejoin, `sync` while the leader
-  assigns. A repeated request gets the same `Deferred`. While a member waits its session does not
-  end, because it cannot send heartbeats. `is_new` members are the exception: a client that gave up
-  during its first join has no id to rejoin with.
-- Leader: the first member, until it leaves or misses a rebalance; then the first that rejoined.
-- Protocol: the candidates are supported by every member; each member votes for its first candidate;
-  the most votes win, and a tie goes to the leader's preference.
-- A static member is found by its instance id. After a restart it gets a new member id and keeps its
-  position in the list, its leadership and its assignment.
-- Members commit offsets of the partitions they own; see `MemberList.commit_rule`.
+- A member waits for at most one result: `join` while the others rejoin, or `sync` while the leader
+  computes the assignment. A repeated request gets the same `Deferred`. The session of a waiting
+  member does not expire, because the member cannot send heartbeats. `is_new` members are the
+  exception: a client that gave up during its first join has no id to rejoin with.
+- The leader is the first member until it leaves or misses a rebalance, and then the first member
+  in the list that has rejoined.
+- The candidate protocols are those that every member supports. Each member votes for its most
+  preferred candidate; the most votes win, and the leader's preference breaks ties.
+- A static member is identified by its instance id. After a restart, it gets a new member id and
+  keeps its position in the list, its leadership and its assignment.
+- Members may commit offsets for the partitions they own; see `MemberList.commit_rule`.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ from strandlog.protocol.consumer_protocol import (
 )
 
 MIN_REBALANCE_TIMEOUT_MS = 1
-# Approximate memory of the objects, without the bytes that clients sent.
+# Approximate memory of the objects, excluding the strings and bytes sent by clients.
 MEMBER_BYTES = 2000
 PROTOCOL_BYTES = 200
 PENDING_MEMBER_BYTES = 500
 
 
 def protocols_bytes(protocols: Iterable[MemberProtocol]) -> int:
-    """Approximate memory of a member's protocols."""
+    """Return the approximate memory used by a member's protocols."""
     return sum(PROTOCOL_BYTES + len(item.name) + len(item.metadata) for item in protocols)
 
 
@@ -90,7 +91,7 @@ class Member:
         )
 
     def update(self, request: JoinRequest) -> None:
-        """Applies the request of a member that joins again."""
+        """Apply the join request of a member that rejoins."""
         self.protocols = request.protocols
         self.client_id = request.client_id
         self.client_host = request.client_host
@@ -109,7 +110,7 @@ class Member:
         return next((item.metadata for item in self.protocols if item.name == protocol_name), b"")
 
     def subscription_for(self, protocol_name: str | None) -> Subscription | None:
-        """The member's subscription; None if it does not use the consumer protocol."""
+        """Return the member's subscription; None if it does not use the consumer protocol."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
         try:
@@ -118,13 +119,13 @@ class Member:
             return None
 
     def owned_before(self, protocol_name: str | None) -> frozenset[TopicPartition]:
-        """The partitions that the member owned when it joined."""
+        """Return the partitions that the member owned when it joined."""
         subscription = self.subscription_for(protocol_name)
         return frozenset() if subscription is None else frozenset(subscription.owned_partitions)
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory of the member, with its metadata and assignment."""
+        """Approximate memory used by the member, including its metadata and assignment."""
         texts = len(self.member_id) + len(self.client_id) + len(self.client_host)
         texts += MEMBER_BYTES + len(self.group_instance_id or "")
         return texts + protocols_bytes(self.protocols) + len(self.assignment)
@@ -139,8 +140,8 @@ class Member:
 
     @property
     def assigned(self) -> PartitionSet | None:
-        """The partitions in `assignment`, decoded on first use; None if only the leader's assignor
-        can decode it."""
+        """The partitions in `assignment`, decoded on first use; None if it is not in the format of
+        the consumer protocol."""
         if not self._is_assignment_read:
             self._is_assignment_read = True
             self._assigned = None
@@ -151,7 +152,7 @@ class Member:
 
 
 class MemoryMeter:
-    """Approximate memory of the members of all groups."""
+    """The approximate memory used by the members of all groups."""
 
     __slots__ = ("total_bytes",)
 
@@ -162,8 +163,9 @@ class MemoryMeter:
 class MemberList:
     """The members of one group.
 
-    Answers that each request needs (who waits, which protocols all support, the longest time-out)
-    are updated as members join and leave, so their cost does not grow with the group.
+    Values that every request needs (the waiting members, the common protocols, the longest
+    time-out) are updated as members join and leave, so reading them does not take longer in a
+    larger group.
     """
 
     __slots__ = (
@@ -186,20 +188,20 @@ class MemberList:
 
     def __init__(self, meter: MemoryMeter | None = None) -> None:
         self._meter = meter or MemoryMeter()
-        self._members: dict[int, Member] = {}  # by position, in the order of their first join
+        self._members: dict[int, Member] = {}  # by position, in order of first join
         self._positions: dict[Member, int] = {}
         self._next_position = 0
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, Member] = {}  # by group.instance.id
-        self._joined: dict[Member, None] = {}  # wait for the rebalance to end
-        self._absent: dict[Member, None] = {}  # dynamic members that do not wait for it
+        self._joined: dict[Member, None] = {}  # are waiting for the rebalance to end
+        self._absent: dict[Member, None] = {}  # dynamic members that have not rejoined yet
         self._offers: Counter[str] = Counter()  # number of members that support each protocol
         self._timeouts: Counter[int] = Counter()  # number of members with each rebalance time-out
         self._changes = 0
         self._topics: tuple[int, str | None, frozenset[str] | None] = (-1, None, None)
         self._all_assigned: tuple[int, PartitionSet] = (-1, PartitionSet())
         self.leader_id: str | None = None
-        self.size_bytes = 0  # approximate memory of the members
+        self.size_bytes = 0  # approximate memory used by the members
 
     def __len__(self) -> int:
         return len(self._members)
@@ -217,7 +219,7 @@ class MemberList:
         return None if group_instance_id is None else self._static.get(group_instance_id)
 
     def find(self, member_id: str, group_instance_id: str | None, group_id: str) -> Member:
-        """Returns the member; raises if its instance id belongs to another member."""
+        """Return the member; raise if it is unknown or another member has its instance id."""
         if group_instance_id is not None:
             holder = self._static.get(group_instance_id)
             if holder is not None and holder.member_id != member_id:
@@ -233,7 +235,7 @@ class MemberList:
 
     @property
     def joined(self) -> list[Member]:
-        """Members that wait for the rebalance to end, in the order of their joins."""
+        """The members that are waiting for the rebalance to end, in the order they joined."""
         return list(self._joined)
 
     @property
@@ -242,11 +244,11 @@ class MemberList:
 
     @property
     def absent_dynamic(self) -> list[Member]:
-        """Members to remove if the rebalance ends without them; static members stay."""
+        """The dynamic members that have not rejoined, to be removed when the rebalance ends."""
         return list(self._absent)
 
     def wait_for_join(self, member: Member) -> Deferred[JoinResult]:
-        """Lets the member wait for the rebalance to end."""
+        """Mark the member as waiting for the rebalance to end, and return its pending result."""
         if member.join is None:
             member.join = Deferred()
             self._joined[member] = None
@@ -254,7 +256,7 @@ class MemberList:
         return member.join
 
     def stop_waiting(self, member: Member) -> Deferred[JoinResult] | None:
-        """Ends the wait and returns the result to complete."""
+        """Mark the member as no longer waiting, and return its pending result if there is one."""
         pending, member.join = member.join, None
         if pending is not None:
             self._joined.pop(member, None)
@@ -297,19 +299,19 @@ class MemberList:
         self._count(member, -1)
 
     def update(self, member: Member, request: JoinRequest) -> None:
-        """Applies the request of a member that joins again."""
+        """Apply the join request of a member that rejoins."""
         self._count(member, -1)
         member.update(request)
         self._count(member, 1)
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """Sets the assignment of a member."""
+        """Set the assignment of a member."""
         self.count_bytes(len(assignment) - len(member.assignment))
         member.assign(assignment)
         self._changes += 1
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Gives a static member a new id; it keeps its position."""
+        """Give a static member a new id without changing its position."""
         assert member.group_instance_id is not None, "only a static member changes its id"
         if self.leader_id == member.member_id:
             self.leader_id = member_id
@@ -320,13 +322,13 @@ class MemberList:
         self._count(member, 1)
 
     def count_bytes(self, change_bytes: int) -> None:
-        """Counts memory that the group allocated or released."""
+        """Update the memory counters; `change_bytes` is negative if memory was released."""
         self.size_bytes += change_bytes
         self._meter.total_bytes += change_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Approximate memory of the members of all groups."""
+        """Approximate memory used by the members of all groups."""
         return self._meter.total_bytes
 
     def _count(self, member: Member, sign: int) -> None:
@@ -341,7 +343,7 @@ class MemberList:
             del self._timeouts[member.rebalance_timeout_ms]
 
     def elect_joined_leader(self) -> bool:
-        """Makes sure that the leader has joined; False if no member has."""
+        """Make sure that the leader has joined; return False if no member has."""
         if not self._joined:
             return False
         leader = self._by_id.get(self.leader_id or "")
@@ -353,8 +355,8 @@ class MemberList:
     def check_protocols(
         self, request: JoinRequest, known: Member | None, protocol_type: str | None
     ) -> None:
-        """Raises unless the member uses the group's protocol type and shares an assignor with all
-        others."""
+        """Raise unless the member uses the group's protocol type and shares an assignor with all
+        other members."""
         group = request.group_id
         is_other_type = len(self) > 0 and request.protocol_type != protocol_type
         if not request.protocol_type or is_other_type:
@@ -388,7 +390,7 @@ class MemberList:
         return max(preferences, key=lambda name: votes[name])
 
     def as_joining(self, protocol_name: str) -> tuple[JoiningMember, ...]:
-        """All members, for the leader's join result."""
+        """Return all members in the form used in the leader's join result."""
         return tuple(
             JoiningMember(
                 member.member_id, member.group_instance_id, member.metadata_for(protocol_name)
@@ -397,7 +399,7 @@ class MemberList:
         )
 
     def subscribed_topics(self, protocol_name: str | None) -> frozenset[str] | None:
-        """Topics that any member subscribed to; None if a subscription cannot be decoded."""
+        """Return the topics that any member subscribes to; None if one cannot be decoded."""
         if self._topics[:2] != (self._changes, protocol_name):
             self._topics = (self._changes, protocol_name, self._all_topics(protocol_name))
         return self._topics[2]
@@ -414,10 +416,10 @@ class MemberList:
     def commit_rule(
         self, member: Member, protocol_name: str | None
     ) -> Callable[[TopicPartition], bool]:
-        """Returns a function: may `member` commit an offset of this partition?
+        """Return a function that checks whether `member` may commit an offset for a partition.
 
-        The owner may. So may the member that owned the partition when it joined, while no member
-        owns it: a cooperative member commits for a partition that it is giving up.
+        The owner may commit. If no member owns the partition, the member that owned it when it
+        joined may commit too, because a cooperative member commits while revoking a partition.
         """
         assigned = member.assigned
         owned: frozenset[TopicPartition] | None = None

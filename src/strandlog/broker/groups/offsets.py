@@ -1,29 +1,29 @@
-"""Committed offsets of all groups, including those of open transactions, and when they expire.
+"""Committed offsets of all groups, including those in open transactions, and their expiry.
 
     committed      group ─▶ topic-partition ─▶ offset, leader epoch, metadata, commit timestamp
     transactional  producer id ─▶ group ─▶ topic-partition ─▶ offset, and its number in commit order
 
-`CommittedOffsets` never writes. It encodes the records (`commit_records`, `tombstones`), the
-coordinator appends them, and only then changes the table (`put`, `delete`), so memory never has
-more than the log.
+This module never writes to the log. The coordinator appends the encoded records (`commit_records`,
+`tombstones`) and only then updates `CommittedOffsets` (`put`, `delete`), so memory is never ahead
+of the log.
 
-`TransactionOffsets` holds offsets committed inside open transactions. They count when the
-transaction commits, unless a later record counts already: of all records for a partition that
-count, the last one in the log wins, whenever it came to count. So a plain commit removes all
-transactional offsets of its partitions; a transaction that commits removes those older than its
-own; one that aborts removes only its own.
+`TransactionOffsets` holds the offsets committed in open transactions. They take effect when the
+transaction commits, unless a later record for the partition is already in effect: the last
+effective record in log order wins, regardless of when it took effect. A plain commit therefore
+removes all transactional offsets of its partitions; a transaction that commits removes those older
+than its own; one that aborts removes only its own.
 
-Offsets expire `retention_ms` after:
+Offsets expire `retention_ms` after the start of their retention period:
 
-    the group is           the retention starts at                   except
+    group                  retention starts at                       exceptions
     simple (no protocol)   the commit                                -
-    Empty                  the commit or the moment it became        -
+    Empty                  the commit, or when the group became      -
                            empty, whichever is later
     Stable, "consumer"     the commit                                topics still subscribed
-    anything else          never
+    any other              never expires
 
-Kafka expires the offsets of a group that has been empty for long at once, even if they were just
-reset by hand; here the retention starts again at the commit.
+In Kafka, the offsets of a group that has been empty for a long time expire immediately, even if
+they were just reset manually; here a new commit restarts the retention period.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from strandlog.protocol.group_records import OffsetKey, encode_key, encode_offse
 MAX_OFFSET = 2**63 - 1
 MAX_INT32 = 2**31 - 1
 MAX_TOPIC_CHARACTERS = 249
-ENTRY_BYTES = 400  # approximate memory of one offset without its metadata
+ENTRY_BYTES = 400  # approximate memory used by one offset, excluding its metadata
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -66,13 +66,13 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
-        self.size_bytes = 0  # approximate memory of all offsets
+        self.size_bytes = 0  # approximate memory used by all offsets
 
     def groups(self) -> list[str]:
         return list(self._groups)
 
     def of_group(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All offsets of a group; an unknown group has none."""
+        """Return all offsets of a group; empty if the group is unknown."""
         return dict(self._groups.get(group, {}))
 
     def has_offsets(self, group: str) -> bool:
@@ -81,7 +81,7 @@ class CommittedOffsets:
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offset of each partition; None if none was committed."""
+        """Return the offset of each partition; None if none was committed."""
         held = self._groups.get(group, {})
         return {partition: held.get(partition) for partition in partitions}
 
@@ -92,7 +92,7 @@ class CommittedOffsets:
         self._groups.setdefault(group, {}).update(offsets)
 
     def check_room(self, group: str, offsets: Offsets, limit_bytes: int) -> None:
-        """Raises if these offsets would exceed the memory limit."""
+        """Raise if storing these offsets would exceed the memory limit."""
         growth = self._growth(group, offsets)
         if growth > 0 and self.size_bytes + growth > limit_bytes:
             raise TooManyOffsetsError(
@@ -126,7 +126,7 @@ class _Numbered(NamedTuple):
 
 
 class TransactionOffsets:
-    """The offsets committed inside all open transactions."""
+    """The offsets committed in all open transactions."""
 
     __slots__ = ("_numbers", "_producers")
 
@@ -135,19 +135,19 @@ class TransactionOffsets:
         self._numbers = count()
 
     def add(self, producer_id: int, group: str, offsets: Offsets) -> None:
-        """Adds offsets committed inside the open transaction of a producer."""
+        """Add offsets committed in the open transaction of a producer."""
         number = next(self._numbers)
         held = self._producers.setdefault(producer_id, {}).setdefault(group, {})
         held.update((partition, _Numbered(number, value)) for partition, value in offsets.items())
 
     def supersede(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Removes offsets of partitions that were committed or deleted outside transactions."""
+        """Remove the offsets of partitions that were committed or deleted outside transactions."""
         newest = next(self._numbers)
         for partition in partitions if self._producers else ():
             self._drop_older(group, partition, newest)
 
     def commit(self, producer_id: int) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """Ends the transaction and returns its offsets, which now count, by group."""
+        """End the transaction and return its offsets by group, which are now in effect."""
         groups = self._producers.pop(producer_id, {})
         for group, held in groups.items():
             for partition, (number, _) in held.items():
@@ -159,7 +159,7 @@ class TransactionOffsets:
         }
 
     def abort(self, producer_id: int) -> None:
-        """Ends the transaction and drops its offsets."""
+        """End the transaction and discard its offsets."""
         self._producers.pop(producer_id, None)
 
     def _drop_older(self, group: str, partition: TopicPartition, number: int) -> None:
@@ -169,11 +169,11 @@ class TransactionOffsets:
                 del held[partition]
 
     def has_pending_commit(self, group: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction has committed an offset of this partition."""
+        """Return whether an open transaction has an offset for this partition."""
         return any(partition in groups.get(group, ()) for groups in self._producers.values())
 
     def of_group(self, group: str) -> set[TopicPartition]:
-        """The partitions with offsets in open transactions."""
+        """Return the partitions for which the group has offsets in open transactions."""
         return {tp for groups in self._producers.values() for tp in groups.get(group, ())}
 
     def groups(self) -> set[str]:
@@ -192,7 +192,7 @@ def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[TableRe
 def offset_error(
     partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int
 ) -> StrandlogError | None:
-    """Why this offset is invalid for any committer; None if it is valid."""
+    """Return the error if this offset is invalid regardless of the committer; None if valid."""
     if not 0 <= value.offset <= MAX_OFFSET:
         return DataError(f"{value.offset} is not an offset of {partition}; offsets start at 0")
     if _is_plain(partition, value, metadata_max_bytes):
@@ -212,7 +212,7 @@ def offset_error(
 
 
 def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
-    """Whether an offset is valid without trying to encode it, as nearly all are."""
+    """Return whether an offset is valid without having to encode it, as almost all are."""
     return (
         value.metadata.isascii()
         and len(value.metadata) <= metadata_max_bytes
@@ -224,7 +224,7 @@ def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_
 
 
 def expiry_rule(group: Group) -> ExpiryRule | None:
-    """How the group's offsets expire, by the table above; None if they do not."""
+    """Return the expiry rule of the group (see the table above); None if nothing expires."""
     if group.protocol_type is None:
         return ExpiryRule()
     if group.state is EMPTY:
@@ -238,7 +238,7 @@ def expiry_rule(group: Group) -> ExpiryRule | None:
 def expired_partitions(
     offsets: Offsets, rule: ExpiryRule | None, now_ms: int, retention_ms: int
 ) -> list[TopicPartition]:
-    """The partitions whose offsets have expired; none without a rule."""
+    """Return the partitions whose offsets have expired; empty if there is no rule."""
     if rule is None:
         return []
     return [

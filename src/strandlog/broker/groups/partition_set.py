@@ -1,7 +1,7 @@
-"""A set of topic partitions with four bytes per partition, for the assignments of large groups.
+"""A set of topic partitions that uses four bytes per partition, for assignments in large groups.
 
-A `frozenset[TopicPartition]` takes forty times the memory of the encoded assignment, which may have
-a million partitions. Here each topic has a sorted array of partition numbers.
+A `frozenset[TopicPartition]` takes forty times the memory of the encoded assignment, which may
+contain a million partitions. This set keeps a sorted array of partition numbers for each topic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PartitionSet:
     __slots__ = ("_topics",)
 
     def __init__(self, topics: dict[str, array[int]] | None = None) -> None:
-        """`topics` has the sorted partition numbers of each topic."""
+        """Create a set from `topics`, which maps each topic to its sorted partition numbers."""
         self._topics = topics or {}
 
     def __contains__(self, partition: TopicPartition) -> bool:
@@ -38,7 +38,7 @@ class PartitionSet:
 
     @classmethod
     def read(cls, reader: Reader) -> PartitionSet:
-        """Decodes the array of topics in a subscription or an assignment."""
+        """Decode the array of topics in a subscription or an assignment."""
         topics: dict[str, list[array[int]]] = {}
 
         def read_topic() -> None:
@@ -50,7 +50,7 @@ class PartitionSet:
 
     @classmethod
     def of_assignment(cls, data: bytes) -> PartitionSet:
-        """Decodes an assignment; `DataError` if it is not of the consumer protocol."""
+        """Decode an assignment; raise `DataError` if it does not use the consumer protocol."""
         if not data:
             return cls()
         reader = Reader(data)

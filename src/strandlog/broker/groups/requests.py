@@ -2,8 +2,8 @@
 
 The requests carry every field of Kafka's JoinGroup, SyncGroup and OffsetCommit that affects the
 result, so that the same code serves members in this process and members on a connection.
-`member_id` is "" on the first join; the group then makes an id from the client id (or the instance
-id of a static member) and a random part.
+`member_id` is "" on the first join; the group then generates an id from the client id (or the
+instance id of a static member) and a random suffix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_GENERATION = -1
 
 
 class MemberProtocol(NamedTuple):
-    """One assignor that a member supports, with its metadata for the leader."""
+    """An assignor that a member supports, with the metadata that the leader's assignor reads."""
 
     name: str
     metadata: bytes
@@ -28,7 +28,7 @@ class MemberProtocol(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A client joins a group, or joins it again."""
+    """A request to join or rejoin a group."""
 
     group_id: str
     protocols: tuple[MemberProtocol, ...]
@@ -55,7 +55,7 @@ class JoiningMember(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """Membership in a generation; only the leader, which assigns, gets `members`."""
+    """Membership in a generation. Only the leader, which assigns partitions, gets `members`."""
 
     generation: int
     protocol_type: str
@@ -72,7 +72,7 @@ class JoinResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A member asks for its assignment; the leader sends the assignments of all members."""
+    """A member's request for its assignment; the leader's also carries all assignments."""
 
     group_id: str
     generation: int
@@ -91,7 +91,7 @@ class SyncResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """Offsets to commit, by a member or by a simple consumer (no member id, generation -1)."""
+    """Offsets to commit for a member or a simple consumer (no member id, generation -1)."""
 
     group_id: str
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -119,7 +119,7 @@ class GroupDescription(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the members' metadata and assignments."""
+        """Total size of the members' metadata and assignments."""
         return sum(len(each.metadata) + len(each.assignment) for each in self.members)
 
 

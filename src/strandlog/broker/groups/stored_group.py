@@ -1,9 +1,9 @@
-"""Converts a group to and from its stored record, and to the description that clients see.
+"""Converts a group to and from its stored record, and to the description returned to clients.
 
-A stored member has only the metadata of the chosen protocol; after a restart it supports only that
-one until it joins again, as in Kafka. A rebalance in progress and pending members are not stored:
-the group returns to its last completed rebalance, and members of a later one get
-IllegalGenerationError or UnknownMemberError and join again.
+A stored member only has the metadata of the selected protocol. As in Kafka, after a restart it only
+supports that protocol until it rejoins. A rebalance in progress and pending members are not stored:
+the group returns to the state after its last completed rebalance, and members of a later generation
+get IllegalGenerationError or UnknownMemberError and rejoin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strandlog.protocol.group_records import GroupValue, MemberValue
 
 
 def group_value(group: Group) -> GroupValue:
-    """The group's stored record."""
+    """Return the record that stores the group."""
     members = tuple(
         MemberValue(
             member.member_id,
@@ -46,7 +46,10 @@ def group_value(group: Group) -> GroupValue:
 
 
 def restore_group(group: Group, value: GroupValue) -> None:
-    """Restores a group from its record; `DataError`, with the group unchanged, if it is invalid."""
+    """Restore a group from its record.
+
+    Raise `DataError` if the record is invalid; the group is then unchanged.
+    """
     ids = [member.member_id for member in value.members]
     instances = [m.group_instance_id for m in value.members if m.group_instance_id is not None]
     if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
@@ -75,7 +78,10 @@ def listing(group: Group) -> GroupListing:
 
 
 def description(group: Group) -> GroupDescription:
-    """As in Kafka, assignor, metadata and assignments are present in Stable only."""
+    """Return the description of a group.
+
+    As in Kafka, the assignor, metadata and assignments are only present in the Stable state.
+    """
     is_stable = group.state is STABLE
     members = tuple(
         MemberDescription(

@@ -1,16 +1,16 @@
-"""Runs one broker with its listeners: start, crash handling, drain and stop.
+"""Runs one broker with its listeners: startup, crash handling, draining and shutdown.
 
     start    open the data folder, listen, return the ready line
     run      serve requests; flush, maintain and change topics in threads; run timers
-    stop     accept and read nothing more, answer requests in flight for at most `drain_ms`, wait
+    stop     stop accepting and reading, answer requests in flight for at most `drain_ms`, wait
              for the threads, close the folder cleanly
 
 One event loop owns the broker: handlers, timers and all decisions run in it, one at a time. Only
 blocking calls run elsewhere: flush plans in flush threads, the blocking steps of maintenance and
 topic changes in the threads of `ServerRuntime`. `loop_monitor` measures how late the loop is.
 
-When one of these tasks fails with a bug, the server stops and reports it (`crash`): a broker that
-accepts requests but no longer flushes or cleans would be worse than none.
+If one of these tasks fails because of a bug, the server reports it and shuts down (`crash`): a
+broker that accepts requests but no longer flushes or cleans would be worse than no broker.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ MAX_PROBLEMS_LOGGED = 100
 IDLE_CHECKS = 10  # per connections.max.idle.ms
 DRAIN_CHECK_SECONDS = 0.01
 FLUSH_THREADS = 8
-FEW_FLUSHES = 4  # are quicker one after the other than spread over threads
+FEW_FLUSHES = 4  # up to this many are faster in sequence than spread over threads
 KILLED_EXIT_CODE = 130
-# How long another thread may hold the GIL while the loop waits for it. Compaction computes; with
-# Python's default of 5 ms the loop waited that long for it each time.
+# How long another thread may hold the GIL while the loop waits for it. Compaction is CPU-bound:
+# with Python's default of 5 ms, the loop would wait that long each time.
 THREAD_SWITCH_SECONDS = 0.0005
 
 
@@ -61,7 +61,7 @@ class ServerOptions:
     """The data folder, the listeners and the settings of a server."""
 
     data: str
-    listeners: tuple[ListenerConfig, ...] = (ListenerConfig("kafka", PLAINTEXT),)  # Kafka's first
+    listeners: tuple[ListenerConfig, ...] = (ListenerConfig("kafka", PLAINTEXT),)  # Kafka first
     settings: BrokerSettings = field(default_factory=broker_settings)
     drain_ms: int = 5_000
     http_hosts: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class ServerOptions:
 
 
 def execute_jobs(jobs: list[FlushJob]) -> list[StorageError | None]:
-    """Execute flush plans one after the other; returns the error of each, or None."""
+    """Execute flush plans sequentially and return the error of each, or None."""
     outcomes: list[StorageError | None] = []
     for job in jobs:
         try:
@@ -83,10 +83,10 @@ def execute_jobs(jobs: list[FlushJob]) -> list[StorageError | None]:
 
 
 def _load() -> None:
-    """Load what requests need, then exclude all objects that exist from garbage collection.
+    """Load the codecs that requests use, then exempt all existing objects from garbage collection.
 
-    The collector visits every object that it tracks, in the event loop: with the partitions of a
-    large broker and the schemas of the protocol that takes tenths of a second each time.
+    The collector visits every tracked object and blocks the event loop while it does. With the
+    partitions of a large broker and the protocol schemas, each pass takes tenths of a second.
     """
     warm_up()
     gc.freeze()
@@ -124,7 +124,7 @@ class Server:
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 
     async def start(self) -> str:
-        """Start listening; returns the ready line."""
+        """Start listening and return the ready line."""
         kafka, *others = self._options.listeners
         await self._listeners.open(kafka, lambda _: self.kafka)
         self.runtime.start()
@@ -144,7 +144,7 @@ class Server:
         return f"ready {self._listeners.ready_words()} data={self._options.data}"
 
     def _make_listener(self, config: ListenerConfig) -> Listener:
-        """Load a listener other than Kafka's and make it."""
+        """Import and create a listener other than Kafka's."""
         if config.name == "grpc":
             from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - an extra
 
@@ -164,12 +164,12 @@ class Server:
         return HttpListener(self.broker, self.runtime, http, self.crash)
 
     def warm_up(self) -> None:
-        """Load what the first requests need, before they come."""
+        """Load the codecs before the first requests arrive, then let the listeners serve."""
         self.runtime.in_thread("loading", _load)
         self._listeners.serve()
 
     def _log_problems(self) -> None:
-        """Log what the start found wrong, up to a limit."""
+        """Log the problems found at startup, up to a limit."""
         problems = self.broker.problems
         for problem in problems[:MAX_PROBLEMS_LOGGED]:
             logger.warning("%s", problem)
@@ -180,7 +180,7 @@ class Server:
     # -- crashes ---------------------------------------------------------------------------------
 
     def crash(self, what: str, error: BaseException) -> None:
-        """A task failed that the broker needs: stop, and report why."""
+        """Shut the server down because an essential task failed, and report why."""
         logger.error("%s failed with %r; stopping", what, error, exc_info=error)
         if not self.crashed.done():
             self.crashed.set_exception(
@@ -192,10 +192,10 @@ class Server:
             self.crash("flushing", error)
 
     def _on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception that no code caught. One in a callback or a task is a bug of the server; one
-        in the protocol of a connection ends that connection only."""
+        """Handle an uncaught exception. In a callback or a task it is a bug in the server; in the
+        protocol of a connection, it only closes that connection."""
         error = context.get("exception")
-        # asyncio reports the exception of a task that was lost under "future".
+        # For an exception that was never retrieved, asyncio passes the task as "future".
         is_ours = "handle" in context or isinstance(context.get("future"), asyncio.Task)
         if error is not None and is_ours:
             self.crash(str(context.get("message")), error)
@@ -232,14 +232,15 @@ class Server:
             self._schedule()
 
     async def _execute_parallel(self, jobs: list[FlushJob]) -> list[StorageError | None]:
-        """A file system flushes many small files at once nearly as quickly as one."""
+        """Execute flush plans in parallel: a file system flushes many small files concurrently in
+        little more time than one."""
         running = [self._loop.run_in_executor(self._pool, execute_jobs, [job]) for job in jobs]
         return [outcome for [outcome] in await asyncio.gather(*running)]
 
     # -- time ------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        """Wake up for the next deadline, unless the timer is set for that time or earlier."""
+        """Set the timer to the next deadline, unless it already fires by then."""
         due_ms = self.broker.next_deadline_ms(with_flushes=not self._flush_due.is_set())
         if self._timer is not None:
             if self._timer_ms <= due_ms:
@@ -263,7 +264,7 @@ class Server:
     # -- metrics ---------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, Any]:
-        """All metrics (`broker/metrics.py`), as they are now."""
+        """Return the current values of all metrics (`broker/metrics.py`)."""
         return self.runtime.refresh_metrics(self.broker).snapshot()
 
     def _summary(self) -> str:
@@ -281,7 +282,7 @@ class Server:
     # -- stopping --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Answer requests in flight, finish flushes, close the folder."""
+        """Answer requests in flight, finish flushes and close the folder."""
         self.broker.stop_maintenance()
         self.kafka.stop_accepting()
         for timer in (self._idle_timer, self._timer):
@@ -302,12 +303,12 @@ class Server:
         self._loop_monitor.stop()
         if self._timer is not None:
             self._timer.cancel()
-        if self._was_ready:  # else there is nothing to sum up
+        if self._was_ready:  # otherwise there is nothing to summarize
             logger.info("stopped: %s", self._summary())
         self.broker.close()
 
     async def _drain(self) -> None:
-        """Wait until requests that wait for the disk are answered, and responses are read."""
+        """Wait until pending requests are answered and clients have read their responses."""
         stopping = asyncio.ensure_future(self._listeners.stop())
         self.kafka.drain()
         self.broker.complete_delayed_fetches()
@@ -326,10 +327,10 @@ class Server:
 
 
 async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) -> None:
-    """Run a server until SIGTERM or SIGINT; `say` gets the ready line.
+    """Run a server until SIGTERM or SIGINT; `say` is called with the ready line.
 
-    Raises `ServerCrashError` if the server stopped by itself. A second signal ends the process at
-    once, as a crash would.
+    Raises `ServerCrashError` if the server stopped because of an internal failure. A second signal
+    terminates the process immediately, like a crash.
     """
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     stop = asyncio.Event()
@@ -359,7 +360,7 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
 
 @contextlib.contextmanager
 def _first_crash(server: Server) -> Iterator[None]:
-    """If stopping fails as well, report the crash that made the server stop."""
+    """Raise the crash that stopped the server, even if stopping fails as well."""
     try:
         yield
     except Exception:

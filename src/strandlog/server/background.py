@@ -1,21 +1,20 @@
-"""Runs flush plans, maintenance and topic changes in worker threads, and their results in the loop.
+"""Runs the blocking steps of maintenance, topic changes and decoding in worker threads.
 
-`ServerRuntime` is the broker's `Runtime`. Work in steps executes its blocking calls in threads and
-everything between them in the event loop:
+`ServerRuntime` is the broker's `Runtime`. `Work` is executed in steps: its blocking calls run in
+threads, everything between them in the event loop:
 
-    disk       one thread for short blocking calls: two of them never write the same file at once
+    disk       one thread for short blocking calls, so that no two write the same file concurrently
     cleaner    one thread for compaction, which may take minutes
-    parallel   a few threads for calls that may run at the same time (`Parallel`)
-    decoder    one thread that decodes large batches, one after the other: so what is decompressed
-               at the same time is bounded by one batch, and requests take turns batch by batch
+    parallel   a few threads for calls that may run concurrently (`Parallel`)
+    decoder    one thread that decodes large batches sequentially, so that at most one decompressed
+               batch is in memory, and requests alternate batch by batch
 
-Topic changes run one after the other, in the order of the requests (`run_in_order`). Work that ends
-with an exception it did not handle is a bug (`on_crash`): its state is unknown, and the server
-stops.
+Topic changes run sequentially, in the order of the requests (`run_in_order`). An exception that
+work does not handle is a bug (`on_crash`): the state is unknown, so the server shuts down.
 
-The broker calls `wake` when a flush or an earlier deadline becomes due. That schedules one
-callback; a listener handles a pending wake before it returns to the loop (`handle_wake`), so that a
-flush starts as early as possible.
+The broker calls `wake` when a flush is due or an earlier deadline was set. That schedules
+one callback; a listener handles a pending wake before it returns to the loop (`handle_wake`), so
+that a flush starts as early as possible.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ T = TypeVar("T")
 
 
 class ServerRuntime:
-    """The threads of one server, apart from those that flush, and its share of the event loop."""
+    """The worker threads of one server, except the flush threads, and its event loop scheduling."""
 
     executes_flushes = True
 
@@ -75,17 +74,17 @@ class ServerRuntime:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_abandoned = False
         self._queued: set[Future[object]] = set()  # blocking calls that requests wait for
-        self.requested = 0  # how many of the tasks a request waits for
+        self.requested = 0  # the number of tasks that requests wait for
 
     def start(self) -> None:
-        """The broker is open: handle its wakes from now on."""
+        """Start handling wakes, now that the broker is open."""
         self._is_started = True
         self.handle_wake()
 
     # -- the broker's runtime --------------------------------------------------------------------
 
     def wake(self) -> None:
-        """A flush or an earlier deadline became due."""
+        """Schedule `on_wake` because a flush is due or an earlier deadline was set."""
         self._is_wake_pending = True
         if self._is_started and not self._is_wake_scheduled:
             self._is_wake_scheduled = True
@@ -96,7 +95,7 @@ class ServerRuntime:
         self.handle_wake()
 
     def handle_wake(self) -> None:
-        """Look now at what became due, rather than in the next round of the event loop."""
+        """Handle a pending wake now instead of in the next iteration of the event loop."""
         if self._is_wake_pending:
             self._is_wake_pending = False
             self._on_wake()
@@ -107,7 +106,7 @@ class ServerRuntime:
         self._spawn(name, self._drive(name, work, pool))
 
     def run_in_order(self, name: str, work: Work[None]) -> None:
-        """Execute work that a request waits for, after all that was asked for before it."""
+        """Execute work that a request waits for, after all work that was submitted earlier."""
         self.requested += 1
         self._spawn(name, self._finish_in_order(name, work))
 
@@ -119,11 +118,11 @@ class ServerRuntime:
             self.requested -= 1
 
     def run_soon(self, callback: Callable[[], None]) -> None:
-        """Call back after other work had its turn."""
+        """Queue the callback behind the work that is already waiting."""
         self.turns.add(callback)
 
     def response_room(self) -> int:
-        """How many bytes a response may have now."""
+        """Return how many bytes a response may currently have."""
         return self.response_bytes.room()
 
     def report(self, problem: str) -> None:
@@ -138,13 +137,13 @@ class ServerRuntime:
         self._spawn(name, self._finish_decoding(name, work))
 
     async def decode(self, name: str, work: Work[T]) -> T:
-        """The result of work whose blocking steps decode large batches."""
+        """Execute work whose blocking steps decode large batches, and return its result."""
         result: Deferred[T] = Deferred()
 
         def run() -> Work[None]:
             try:
                 value = yield from work
-            except Exception as error:  # noqa: BLE001 - the coroutine that waits gets it
+            except Exception as error:  # noqa: BLE001 - re-raised in the waiting coroutine
                 result.fail(error)
             else:
                 result.complete(value)
@@ -153,7 +152,7 @@ class ServerRuntime:
         return await as_future(result)
 
     def refresh_metrics(self, broker: Broker) -> Metrics:
-        """The broker's metrics, with those that are not counted on the way computed now."""
+        """Return the broker's metrics, after computing those that are not updated incrementally."""
         metrics = broker.refresh_metrics()
         requests, responses = self.request_bytes, self.response_bytes
         metrics.queued_request_bytes = requests.total
@@ -168,10 +167,10 @@ class ServerRuntime:
             self.requested -= 1
 
     def abandon(self) -> None:
-        """The server stops and waited long enough: end the work of requests at its next step.
+        """Abort the work of requests at its next step, when the drain time is over.
 
-        What that leaves behind is what a crash at this step would, or less: work undoes what it
-        has begun. Calls that no thread has started yet are dropped.
+        The state left behind is at worst that of a crash at this step, because work rolls back what
+        it has started. Calls that no thread has started yet are dropped.
         """
         self._is_abandoned = True
         for part in list(self._queued):
@@ -239,16 +238,16 @@ class ServerRuntime:
             await asyncio.wait(self._tasks)
 
     async def finish(self) -> None:
-        """Wait until all work is done, then end the threads."""
+        """Wait until all work is done, then shut down the threads."""
         await self.settle()
         for pool in (self._disk, self._cleaner, self._decoder, self._parallel):
             pool.shutdown()
 
 
 async def as_future(result: Deferred[T]) -> T:
-    """The value of a deferred result, or its error raised.
+    """Wait for a deferred result and return its value, or raise its error.
 
-    A coroutine that is cancelled while it waits misses the result and nothing else.
+    Cancelling the waiting coroutine does not affect the operation itself.
     """
     if not result.is_done:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -3,14 +3,14 @@
 A server has a Kafka listener and, unless disabled, one for gRPC and one for HTTP. Each binds to its
 own address: HTTP and gRPC to loopback unless the settings name another host.
 
-    is_required    The user named this listener (Kafka's always is). If its port is taken or its
-                   extra is not installed, the server does not start.
-    otherwise      A taken port is a warning and a missing extra is ignored, so a second broker on
-                   the machine still starts.
+    is_required    The user configured this listener explicitly (Kafka's is always required). If
+                   its port is in use or its extra is not installed, the server does not start.
+    otherwise      A port that is in use causes a warning and a missing extra is ignored, so that a
+                   second broker on the machine still starts.
 
-`start` binds the socket. `serve` follows after the `ready` line: it loads what a listener needs
-besides (the web framework takes as long to load as the broker to start), while clients wait in the
-backlog of the socket.
+`start` binds the socket. `serve` is called after the `ready` line is printed: it loads the rest of
+the listener's dependencies (the web framework takes as long to load as the broker to start), while
+clients wait in the socket's backlog.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 ListenerName = Literal["kafka", "grpc", "http"]
 
-GRACE_SECONDS = 1.0  # for calls in progress; some streams never end by themselves
+GRACE_SECONDS = 1.0  # for calls in progress; some streams only end when they are closed
 NOT_OPEN = -1  # the port of a listener that is not open
 EXTRAS: dict[ListenerName, str] = {"kafka": "server", "grpc": "grpc", "http": "server"}
 
@@ -53,7 +53,7 @@ class ListenerConfig:
 def listener_configs(
     server: ServerSettings, named: Collection[str] = ()
 ) -> tuple[ListenerConfig, ...]:
-    """The listeners of a server; `named` are the settings that the user has given."""
+    """Return the listeners of a server; `named` are the settings that the user has set."""
     kafka = ListenerConfig("kafka", PLAINTEXT, *server.listen, server.advertised)
     found = [kafka]
     others: tuple[tuple[ListenerName, Address | None], ...] = (
@@ -71,16 +71,16 @@ class Listener(Protocol):
     """One running listener."""
 
     async def start(self) -> Address:
-        """Bind; returns the bound address. OSError, with a message for people, if it cannot."""
+        """Bind the socket and return its address; raises OSError with a user-facing message."""
 
     def serve(self) -> None:
-        """The server is ready: load what was left for later, then serve."""
+        """Finish the deferred loading and start serving, once the server is ready."""
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept nothing more, give requests in progress some time, close the connections."""
+        """Stop accepting, wait briefly for requests in progress, then close the connections."""
 
 
-# Makes a listener; ImportError if its extra is not installed.
+# Creates a listener; raises ImportError if its extra is not installed.
 ListenerFactory = Callable[[ListenerConfig], Listener]
 
 
@@ -92,7 +92,7 @@ class ListenerSet:
         self.addresses: dict[ListenerName, tuple[ListenerConfig, Address]] = {}
 
     async def open(self, config: ListenerConfig, make: ListenerFactory) -> None:
-        """Start one listener; one that is not required may be left out."""
+        """Start one listener; if it is not required, a failure to start is tolerated."""
         try:
             listener = make(config)
             address = await listener.start()
@@ -110,11 +110,11 @@ class ListenerSet:
         self.addresses[config.name] = (config, address)
 
     def ready_words(self) -> str:
-        """The listeners as the ready line has them: `kafka=HOST:PORT http=HOST:PORT`."""
+        """Format the listeners for the ready line: `kafka=HOST:PORT http=HOST:PORT`."""
         return " ".join(f"{name}={address}" for name, (_, address) in self.addresses.items())
 
     def settings(self) -> Mapping[str, Value]:
-        """The listener settings with the values in effect: port 0 becomes the port that is open."""
+        """Return the listener settings in effect: port 0 is replaced by the port that is open."""
         found: dict[str, Value] = {}
         for name, (config, address) in self.addresses.items():
             text = f"{config.protocol}://{address}"

@@ -1,11 +1,11 @@
-"""Limits how often the log says the same thing.
+"""Limits how often similar messages are logged.
 
-A client can cause a log line with every request, and a thousand lines a second fill a disk and hide
-what matters. `RepeatFilter` lets `MAX_LINES` lines of one kind pass per `INTERVAL_SECONDS`. A kind
-is the template of a message ("%s: %s; hanging up"), whatever its arguments are. How many lines were
-left out is logged with the first line, of any kind, after the interval.
+A client can cause a log line with every request, and a thousand lines per second fill a disk and
+hide important messages. `RepeatFilter` passes `MAX_LINES` lines of one kind per `INTERVAL_SECONDS`.
+A kind is the template of a message ("%s: %s; hanging up"), whatever its arguments are. The number
+of suppressed lines is logged when the first line of any kind arrives after the interval.
 
-It belongs on a handler: filters of a logger do not see the records of loggers below it.
+Attach the filter to a handler: the filters of a logger do not see the records of child loggers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandlog.clock import stopwatch
 
 MAX_LINES = 10
 INTERVAL_SECONDS = 10.0
-MAX_KINDS = 1000  # some libraries format messages themselves, so kinds have a limit, too
+MAX_KINDS = 1000  # limited because some libraries log preformatted messages
 SHOWN_CHARACTERS = 100
 
 
@@ -31,7 +31,7 @@ class _Kind:
 
 
 class RepeatFilter(logging.Filter):
-    """Drops records of a kind that was logged often enough."""
+    """Drops records of a kind that has reached its limit for the interval."""
 
     def __init__(self, handler: logging.Handler, now: Callable[[], float] = stopwatch) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class RepeatFilter(logging.Filter):
         kind = self._kinds.get(template)
         if kind is None:
             if len(self._kinds) >= MAX_KINDS:
-                template = ""  # all others together
+                template = ""  # all further kinds share one entry
             kind = self._kinds.setdefault(template, _Kind(now))
         if kind.passed < MAX_LINES:
             kind.passed += 1
@@ -56,8 +56,8 @@ class RepeatFilter(logging.Filter):
         return False
 
     def _end_intervals(self, now: float) -> None:
-        """Forget kinds whose interval is over, and log how many lines of them were left out."""
-        # Kinds are in the order in which their intervals began.
+        """Remove kinds whose interval is over, and log how many of their lines were suppressed."""
+        # Kinds are ordered by the start of their intervals.
         while self._kinds:
             template, kind = next(iter(self._kinds.items()))
             if now - kind.began < INTERVAL_SECONDS:
@@ -75,6 +75,6 @@ def _summary(template: str, kind: _Kind) -> logging.LogRecord:
 
 
 def limit_repeats() -> None:
-    """Limit what all handlers of the process write."""
+    """Install a `RepeatFilter` on every handler of the root logger."""
     for handler in logging.getLogger().handlers:
         handler.addFilter(RepeatFilter(handler))

@@ -1,8 +1,8 @@
 """Measures how late the event loop runs its callbacks.
 
-A timer fires every `INTERVAL_SECONDS`. Its delay is how long everything else had to wait: for a
-handler, a maintenance task, another thread that holds the GIL, or a busy machine. The delays go
-into the metrics; long ones are logged, at most once per second.
+A timer fires every `INTERVAL_SECONDS`. Its delay shows how long other callbacks were delayed, too:
+by a handler, a maintenance task, another thread that holds the GIL, or a busy machine. All delays
+are recorded in the metrics; long ones are logged, at most once per second.
 """
 
 from __future__ import annotations

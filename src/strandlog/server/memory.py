@@ -1,19 +1,20 @@
-"""Limits the bytes of requests and responses that all connections hold together.
+"""Limits the total bytes of requests and responses that all connections hold.
 
-    requests    unfinished frames, frames that wait for their turn, records that are being appended
+    requests    incomplete frames, frames that wait to be handled, records that are being appended
     replies     responses that the client has not read; views of mapped log files do not count
 
-Each is a `ByteBudget` with a limit for the whole server. Below the limit nothing happens. Above it:
+Each is a `ByteBudget` with a server-wide limit. Below the limit it has no effect. Above it:
 
-    requests    connections in the middle of a large frame are no longer read, except the one whose
-                frame lacks the fewest bytes (`favoured`): so there is always one that can finish
-    replies     a Fetch returns no more than what is left of the budget, or one batch (`room`)
-    both        a connection that could send or read and did not for `stall_ms` is closed
-    both        at `hard_limit` the connection that holds the most bytes for the longest time is
-                closed at once, until the total is below it
+    requests    the server stops reading from connections in the middle of a large frame, except
+                the one whose frame lacks the fewest bytes (`favoured`), so that one can always
+                finish
+    replies     a Fetch returns no more than the remaining budget, or one batch (`room`)
+    both        a connection whose client could send or read but has not for `stall_ms` is closed
+    both        above `hard_limit`, the connections with the most bytes, weighted by how long they
+                have stalled, are closed immediately until the total is below it
 
-So memory is bounded whatever the clients do, and every connection that keeps sending and reading
-makes progress. The check runs every `CHECK_SECONDS`, only while a budget is over its limit.
+Memory is therefore bounded whatever the clients do, and every connection that keeps sending and
+reading makes progress. The check runs every `CHECK_SECONDS`, only while a budget is over its limit.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ class Holder(Protocol):
     peer_host: str
 
     def stalled_ms(self, now_ms: int) -> int:
-        """How long the client has sent and read nothing although it could; 0 while it cannot."""
+        """Return how long the client has neither sent nor read although it could, or 0."""
 
     def missing_bytes(self) -> int:
-        """How many bytes are missing in its unfinished frame."""
+        """Return the number of bytes that the incomplete frame lacks."""
 
     def regulate(self) -> None:
-        """Decide again whether to read."""
+        """Pause or resume reading, according to the budgets."""
 
     def abort(self) -> None:
-        """Close at once, and release its bytes."""
+        """Close the connection immediately and release its bytes."""
 
 
 class DecodingGate:
-    """Limits the bytes of large requests that are decoded, handled and answered at a time.
+    """Limits the bytes of large requests that are in progress concurrently.
 
-    Decoded, a request takes up to a hundred times as much memory as its bytes. One request may
-    always enter; others wait until those before them are answered (`wait`).
+    A decoded request takes up to a hundred times the memory of its encoded bytes. One request may
+    always enter; others wait until earlier ones are answered (`wait`).
     """
 
     def __init__(self, limit: int) -> None:
@@ -69,7 +70,7 @@ class DecodingGate:
         self.total += size
 
     def leave(self, size: int) -> None:
-        """A request is answered, or no longer needs what was decoded."""
+        """Release the bytes of a request that is answered or no longer needs its decoded body."""
         self.total -= size
         waiting, self._waiting = self._waiting, {}
         for run in waiting:
@@ -93,7 +94,7 @@ class ByteBudget:
         self._check_handle: asyncio.TimerHandle | None = None
         self._quiet_until = 0.0
         self.total = 0
-        self.closed = 0  # connections that were closed for the bytes they held
+        self.closed = 0  # connections that were closed because of the bytes they held
         self.favoured: Holder | None = None
 
     @property
@@ -101,15 +102,15 @@ class ByteBudget:
         return self.total > self.limit
 
     def room(self) -> int:
-        """What is left below the limit."""
+        """Return the number of bytes left below the limit."""
         return max(0, self.limit - self.total)
 
     def must_wait(self, holder: Holder) -> bool:
-        """Whether a connection in the middle of a frame has to wait."""
+        """Return whether a connection in the middle of a frame has to wait."""
         return self.total > self.limit and holder is not self.favoured
 
     def hold(self, holder: Holder, count: int) -> None:
-        """Note how many bytes a connection holds now."""
+        """Record how many bytes a connection currently holds."""
         before = self._held.get(holder, 0)
         if count:
             self._held[holder] = count
@@ -143,14 +144,14 @@ class ByteBudget:
             self._relax()
 
     def _favour(self) -> None:
-        """Let the connection read whose frame is nearest to its end."""
+        """Resume reading from the connection whose frame lacks the fewest bytes."""
         unfinished = [each for each in self._held if each.missing_bytes() > 0]
         self.favoured = min(unfinished, key=lambda each: each.missing_bytes(), default=None)
         if self.favoured is not None:
             self.favoured.regulate()
 
     def _relax(self) -> None:
-        """Below the limit again: all may read."""
+        """Let all connections read again, now that the total is below the limit."""
         if self._check_handle is not None:
             self._check_handle.cancel()
             self._check_handle = None
@@ -159,8 +160,7 @@ class ByteBudget:
             holder.regulate()
 
     def _shed(self) -> None:
-        """Close the connections with the most bytes until the total, new bytes included, is below
-        the hard limit."""
+        """Close the connections with the largest weight until the total is below the hard limit."""
         now_ms = self._clock.monotonic_ms()
         while self.total > self._hard_limit and self._held:
             self._close(max(self._held, key=lambda each: self._weight(each, now_ms)))
@@ -190,14 +190,14 @@ class ByteBudget:
 
 
 def request_budget(settings: BrokerSettings, clock: Clock) -> ByteBudget:
-    """The budget of all requests."""
+    """Create the budget for all requests."""
     queued = settings.queued_max_request_bytes
-    # Over the limit one connection may still finish its frame, however large.
+    # Above the limit, one connection may still finish its frame, however large.
     most = queued + settings.socket_request_max_bytes
     return ByteBudget("requests", queued, most, settings.queued_stall_timeout_ms, clock)
 
 
 def response_budget(settings: BrokerSettings, clock: Clock) -> ByteBudget:
-    """The budget of all responses."""
+    """Create the budget for all responses."""
     queued = settings.queued_max_response_bytes
     return ByteBudget("replies", queued, 2 * queued, settings.queued_stall_timeout_ms, clock)

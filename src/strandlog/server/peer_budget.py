@@ -1,21 +1,21 @@
-"""A number of bytes that calls share while they wait for their peers.
+"""A byte budget that calls share while they wait for their peers.
 
-A call acquires what it may hold before it reads from its peer or sends to it; calls for which there
-is no room wait in the order in which they came. A peer that stops reading or sending holds its
-share for as long as no other call needs it. Once another call has waited for half of
-`patience_seconds`, the call whose peer has been silent for longest, and for at least that long, is
-suspected. If it is still silent as long again later, it is cancelled (`PeerTooSlowError` in that
-call) and its share is free again. What a peer has sent may wait for a busy event loop, so time in
-which the loop was late does not count.
+A call acquires its share before it reads from its peer or sends to it; calls that do not fit wait
+in FIFO order. A peer that stops reading or sending keeps its share until another call needs it.
+Once another call has waited for half of `patience_seconds`, the call whose peer has been silent the
+longest, and for at least that long, is suspected. If its peer is still silent after the same time
+again, the call is cancelled (it raises `PeerTooSlowError`) and its share is released. Data from a
+peer may be waiting for a busy event loop, so a check that runs late does not cancel calls.
 
     hold = await budget.acquire(size)      waits for room
     try:
-        with hold.waiting_for_peer():      from here on the call may be cancelled
+        with hold.waiting_for_peer():      the call may be cancelled inside this block
             await ...
     finally:
         hold.release()
 
-A call that needs more than the whole budget runs alone. Everything belongs to the event loop.
+A call that needs more than the entire budget runs alone. All methods must be called in the event
+loop.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from strandlog.clock import stopwatch
 
 
 class PeerTooSlowError(Exception):
-    """The peer neither read nor sent, and others needed the memory."""
+    """The peer neither read nor sent while other calls needed the memory."""
 
 
 class Hold:
-    """The share of one call."""
+    """The share of the budget that one call holds."""
 
     __slots__ = ("_budget", "_is_evicted", "_task", "silent_since", "size", "suspected_at")
 
@@ -60,29 +60,29 @@ class Hold:
             self.silent_since = self.suspected_at = None
 
     def evict(self) -> None:
-        """End the wait for the peer with `PeerTooSlowError`."""
+        """Cancel the wait for the peer, which then raises `PeerTooSlowError`."""
         assert self._task is not None, "it waits for its peer"
         self._is_evicted = True
         self.silent_since = None
         self._task.cancel()
 
     def resize(self, size: int) -> None:
-        """Hold another number of bytes from now on; this does not wait for room."""
+        """Change the number of bytes held, without waiting for room."""
         self._budget.change(size - self.size)
         self.size = size
 
     def release(self) -> None:
-        """Hold nothing any more; idempotent."""
+        """Release the share; idempotent."""
         self.resize(0)
         self._budget.forget(self)
 
 
 class PeerBudget:
-    """The bytes that all calls of one kind share."""
+    """The byte budget that all calls of one kind share."""
 
     def __init__(self, total_bytes: int, patience_seconds: float) -> None:
         self._total = total_bytes
-        self._patience = patience_seconds / 2  # of each of the two looks
+        self._patience = patience_seconds / 2  # for each of the two checks
         self._waiters: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._holds: dict[Hold, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -91,7 +91,7 @@ class PeerBudget:
         self.evicted = 0
 
     async def acquire(self, size: int) -> Hold:
-        """Wait for room, then hold that much."""
+        """Wait for room, then hold `size` bytes."""
         if self._waiters or not self._has_room(size):
             await self._turn(size)
         else:
@@ -104,7 +104,7 @@ class PeerBudget:
         return self.held_bytes + size <= self._total or not self.held_bytes
 
     async def _turn(self, size: int) -> None:
-        """Wait behind all others; the room is taken when this returns."""
+        """Wait in FIFO order until `size` bytes are reserved for this call."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = (size, stopwatch(), future)
         self._waiters.append(waiter)
@@ -113,14 +113,14 @@ class PeerBudget:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.change(-size)  # it was given room in the same moment
+                self.change(-size)  # the bytes were reserved just before the cancellation
             else:
-                with contextlib.suppress(ValueError):  # it may have been passed over already
+                with contextlib.suppress(ValueError):  # it may have been removed already
                     self._waiters.remove(waiter)
             raise
 
     def change(self, by: int) -> None:
-        """Account for a hold that grew or shrank, and let those in for whom there is room now."""
+        """Adjust the total by the given number of bytes and admit waiting calls that now fit."""
         self.held_bytes += by
         while self._waiters and self._has_room(self._waiters[0][0]):
             size, _, future = self._waiters.popleft()
@@ -141,7 +141,7 @@ class PeerBudget:
             self._alarm = loop.call_later(self._alarm_due - now, self._look)
 
     def _look(self) -> None:
-        """Cancel as many silent calls as those in line need."""
+        """Suspect or cancel as many silent calls as the waiting calls need."""
         self._alarm = None
         if not self._waiters:
             return
@@ -161,7 +161,7 @@ class PeerBudget:
         self._set_alarm()
 
     def _silent(self, now: float) -> list[Hold]:
-        """Calls whose peers have been silent for too long, the longest silent first."""
+        """Return the calls whose peers have been silent for too long, longest first."""
         found = [
             (hold.silent_since, number, hold)
             for number, hold in enumerate(self._holds)

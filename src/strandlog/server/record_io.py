@@ -1,11 +1,10 @@
 """Produces and reads single records for gRPC and HTTP, which do not carry record batches.
 
-A record without a partition goes where a Kafka producer would send it: by the hash of its key, or
-round-robin if it has none.
+A record without a partition is routed as a Kafka producer would: by the hash of its key, or
+round-robin if it has no key.
 
-Batches of many records are built in a thread, because the event loop also serves Kafka's clients;
-concurrent calls have no order. `broker.fetched_records` decodes what `fetch`
-returns.
+Large batches are built in a thread, because the event loop also serves Kafka clients; the order of
+concurrent calls is not defined. `broker.fetched_records` decodes the result of `fetch`.
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ from strandlog.server.background import as_future
 
 DEFAULT_READ_BYTES = 1024 * 1024
 MAX_READ_BYTES = 8 * 1024 * 1024
-IN_LOOP_RECORDS = 100  # so few, and
-IN_LOOP_BYTES = 16 * 1024  # so little, is put together quicker than a thread is told to
+# Up to these limits, building a batch is faster than handing it to a thread.
+IN_LOOP_RECORDS = 100
+IN_LOOP_BYTES = 16 * 1024
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class NewRecord(NamedTuple):
-    """A record on its way in."""
+    """A record to produce."""
 
     key: bytes | None
     value: bytes | None
@@ -45,7 +45,7 @@ class NewRecord(NamedTuple):
 
 
 class RecordPosition(NamedTuple):
-    """Partition and offset of a produced record."""
+    """The partition and offset of a produced record."""
 
     partition: int
     offset: int
@@ -67,9 +67,9 @@ class RecordProducer:
         records: Sequence[NewRecord],
         acks: int,
     ) -> list[RecordPosition]:
-        """Produces records to an existing topic and returns their positions.
+        """Produce records to an existing topic and return their positions.
 
-        Everything is checked before anything is written.
+        All records are checked before any is written.
         """
         if not records:
             raise InvalidRecordError("the request has no records")
@@ -100,7 +100,7 @@ class RecordProducer:
     async def _batches(
         self, count: int, partition: int | None, records: Sequence[NewRecord]
     ) -> tuple[dict[int, list[int]], list[bytearray]]:
-        """The rows of each partition, and a batch of them."""
+        """Return the row numbers of each partition, and the batch built from them."""
         turn = next(self._turns)
         now_ms = self._broker.clock.now_ms()
 
@@ -117,7 +117,7 @@ class RecordProducer:
     def _routed(
         self, count: int, partition: int | None, turn: int, records: Sequence[NewRecord]
     ) -> dict[int, list[int]]:
-        """The rows of each partition; those without a key stay together, so one batch is enough."""
+        """Return the row numbers of each partition; all records without a key share one."""
         if partition is not None:
             return {partition: list(range(len(records)))}
         found: dict[int, list[int]] = {}
@@ -134,7 +134,7 @@ def _size(records: Sequence[NewRecord]) -> int:
 
 
 def build_records(now_ms: int, records: Sequence[NewRecord]) -> bytearray:
-    """One batch of some records."""
+    """Build one batch from the given records."""
     has_times = any(record.timestamp_ms is not None for record in records)
     return build_batch(
         now_ms,
@@ -159,7 +159,7 @@ async def fetch(
     wait_ms: int = 0,
     committed: bool = False,
 ) -> FetchPartitionData:
-    """Raw batches from an offset on; with `wait_ms` there is a wait for the first of them."""
+    """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one."""
     limit = min(max(1, max_bytes), MAX_READ_BYTES)
     deadline_ms = broker.clock.monotonic_ms() + wait_ms
     isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED

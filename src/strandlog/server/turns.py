@@ -1,16 +1,16 @@
-"""Shares the event loop: work that takes long gets a few milliseconds of it per round.
+"""Schedules long-running work in the event loop, a few milliseconds per round.
 
-Between two rounds the loop serves its sockets and all quick work. So a request that takes a second
-delays a quick one by at most one round, whatever the number of long requests.
+Between two rounds the loop serves its sockets and all short work. A request that takes a second
+therefore delays a short one by at most one round, however many long requests there are.
 
     add(run)         call `run` once, after everything that was added before
-    may_begin()      whether there is time left in this pass of the event loop; hundreds of
+    may_begin()      whether there is time left in this iteration of the event loop; hundreds of
                      connections with a little work each would delay the others as much as one long
-                     request, so the rest of them wait for their turn
+                     request, so the remaining ones are queued
     slices(work)     run a generator that yields wherever it may be interrupted (`yield_control`):
-                     immediately for one slice, the rest in turns
+                     the first slice immediately, the rest in later rounds
 
-Such a generator has no blocking steps: those belong into `ServerRuntime`.
+Such a generator must not block: blocking steps belong in `ServerRuntime`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLICE_SECONDS = 0.004
 
 
 class Turns:
-    """The long work of one server."""
+    """The queue of long-running work of one server."""
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], object]] = deque()
@@ -36,7 +36,7 @@ class Turns:
         self._pass_began = 0.0
 
     def may_begin(self) -> bool:
-        """Whether quick work may begin now instead of in its turn."""
+        """Return whether short work may start now instead of being queued."""
         if self._is_in_pass:
             return stopwatch() - self._pass_began < ROUND_SECONDS
         self._is_in_pass = True
@@ -67,7 +67,7 @@ class Turns:
                 asyncio.get_running_loop().call_soon(self._round)
 
     def slices(self, steps: Generator[object, None, None]) -> bool:
-        """Run a generator; True if it is done already."""
+        """Run one slice of a generator and queue the rest; return True if it has finished."""
         began = stopwatch()
         for _ in steps:
             if stopwatch() - began > SLICE_SECONDS:

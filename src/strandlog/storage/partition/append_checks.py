@@ -1,11 +1,18 @@
-"""Validates batches before they are appended, by bytes, settings and the time.
+"""Validates batches before they are appended, without decoding their records.
 
-The rules are Kafka's: one format (magic 2; a producer of an older one need not try again, so it is
-no damage), whole and intact (CRC-32C), as many records as offsets, no control batches and no append
-times from clients, a sequence number where there is a producer id, timestamps inside the topic's
-window, size within max.message.bytes, no more records than batch.max.records or than the bytes of
-an uncompressed batch can hold. All of that is read from the header, at a cost per batch. What needs
-the records themselves is in record_checks.py.
+The rules are Kafka's:
+
+- The format is magic 2. Older formats are reported as invalid rather than corrupt, because a retry
+  cannot succeed.
+- The batch is complete and intact (CRC-32C), and has as many records as offsets.
+- Clients send no control batches and no append times.
+- A batch with a producer id has a sequence number.
+- Timestamps are within the topic's window, and the size is within max.message.bytes.
+- There are no more records than batch.max.records, or than an uncompressed batch of that size can
+  hold.
+
+These checks use only the header and the checksum, so their cost does not depend on the number of
+records. Checks that need the records themselves are in record_checks.py.
 """
 
 from __future__ import annotations
@@ -47,7 +54,8 @@ LARGEST_CODEC = int(max(Codec))
 
 
 def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    """The batches of one append, each with its bytes. Their sizes must fill the data exactly."""
+    """Return the batches of one append, each with its bytes. Together they must span all of the
+    data."""
     view = memoryview(data)
     if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] < MAGIC and _is_old_message(view):
         raise InvalidRecordError(
@@ -56,13 +64,14 @@ def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
         )
     header = read_header(view)
     if header.batch_length + LOG_OVERHEAD == len(view) >= HEADER_SIZE:
-        return [(header, view)]  # nearly always
+        return [(header, view)]  # the common case
     return list(_split(view))
 
 
 def _is_old_message(view: memoryview) -> bool:
-    """Whether it is whole as a message of the format before batches: i64 offset, i32 length, u32
-    CRC-32 of what follows, i8 magic, and the rest. Else it is a batch that was damaged."""
+    """Return whether the data is an intact message in the format that preceded record batches: i64
+    offset, i32 length, u32 CRC-32 of what follows, i8 magic, rest. If not, it is a damaged batch.
+    """
     length, crc = _OLD_LENGTH_AND_CRC.unpack_from(view, BATCH_LENGTH_POSITION)
     return bool(crc == zlib.crc32(view[MAGIC_POSITION : LOG_OVERHEAD + max(0, length)]))
 
@@ -80,7 +89,7 @@ def _split(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def check_crc(header: BatchHeader, data: memoryview) -> None:
-    """Raise when the bytes of a batch were damaged on their way."""
+    """Raise `CorruptRecordError` if the batch was damaged in transit."""
     if crc32c(data[CRC_START:]) != header.crc:
         raise CorruptRecordError("the batch fails its checksum; send it again")
 
@@ -95,11 +104,12 @@ def check_batch(
     is_control: bool,
     from_coordinator: bool = False,
 ) -> None:
-    """Raise what is wrong with a batch that is about to be appended.
+    """Raise an error if a batch must not be appended.
 
-    Limits of size and time are for clients. A coordinator writes what it has accepted, however
-    large one record of it became (a group with thousands of members, a transaction over thousands
-    of partitions); and what it writes for a producer uses none of its sequence numbers.
+    Size and timestamp limits apply to clients only. A coordinator must be able to write any state
+    that it has accepted, even if a single record is very large (a group with thousands of members,
+    a transaction over thousands of partitions). Batches that it writes on behalf of a producer do
+    not use that producer's sequence numbers.
     """
     if header.magic != MAGIC:
         raise CorruptRecordError(f"record batches have magic {MAGIC}, this one has {header.magic}")
@@ -131,7 +141,7 @@ def check_batch(
 
 
 def _bad_count(header: BatchHeader, size_bytes: int, max_records: int) -> StrandlogError:
-    """What is wrong with the record count of a batch."""
+    """Return the error for a batch with an invalid record count."""
     count = header.record_count
     if count <= 0 or count != header.last_offset_delta + 1:
         return InvalidRecordError(
@@ -146,7 +156,7 @@ def _bad_count(header: BatchHeader, size_bytes: int, max_records: int) -> Strand
 
 
 def out_of_window(timestamp: int, ahead_ms: int, settings: LogSettings) -> InvalidTimestampError:
-    """The error for a timestamp that is too far from the time of the append."""
+    """Return the error for a timestamp that is too far from the time of the append."""
     if ahead_ms > 0:
         return InvalidTimestampError(
             f"timestamp {timestamp} is {ahead_ms} ms ahead of the clock; "

@@ -1,26 +1,25 @@
-"""Tracks what is not on disk yet, makes flush plans and applies their outcome.
+"""Tracks what is not on disk yet, creates flush plans and applies their results.
 
-    append, roll         add what is new
-    plan                 what to fsync so that all of it is durable
-    completed, failed    the outcome of a plan
-    persist_recovery_point
-                         makes the recovery point durable, before gaps are made below it
-    rewrite_tail         writes an unsynced tail again, so that the next fsync covers it
-    close                nothing is accepted from here on
+    note_append, note_roll   record new data that must be synced
+    plan                     lists what to fsync to make everything durable
+    completed, failed        apply the result of a plan
+    persist_recovery_point   makes the recovery point durable before gaps are created below it
+    rewrite_tail             rewrites the unsynced tail so that the next fsync covers it
+    close                    stops accepting records
 
-Any thread may execute a plan, together with the plans of other partitions: that is group commit.
-The outcome is applied in the owner's thread. A plan keeps its files open until it is dropped;
-executing it twice is harmless. Files are fsynced from old to new, because a later segment must not
-become durable before an earlier one, and the directory before the recovery point may pass new
-files.
+Any thread may execute a plan, together with the plans of other partitions (group commit). The
+result is applied in the owner's thread. A plan keeps its files open until it is dropped, and it is
+safe to execute it twice. Files are fsynced from oldest to newest, because a later segment must not
+become durable before an earlier one. The directory is fsynced before the recovery point moves past
+new files.
 
-Plans may be executed late, overtake each other or be dropped: a file stays due until a plan that
-was made after its last change is completed. After one plan failed, no other counts: when fsync
-fails, the kernel marks the pages clean, and a later fsync proves nothing about them. That remains
-true across a restart, so the recovery point records it (`fsync_failed`).
+Plans may be executed late, out of order or not at all: a file needs a sync until a plan created
+after its last change has completed. Once a plan has failed, the results of all other plans are
+ignored: when fsync fails, the kernel marks the pages clean, so a later fsync proves nothing about
+them. This still holds after a restart, so the recovery point records it (`fsync_failed`).
 
-Two producer snapshots are kept. The recovery point is fsynced with each snapshot, one snapshot
-late, so the snapshot that a surviving recovery point names always exists.
+Two producer snapshots are kept. Each snapshot is fsynced together with the recovery point that
+names the previous one, so the snapshot named by a surviving recovery point always exists.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from strandlog.storage.files import Files
 
 
 class FlushPlan:
-    """What to sync, and what is durable after it."""
+    """The files to sync, and the offsets that are durable afterwards."""
 
     __slots__ = (
         "_files",
@@ -78,26 +77,26 @@ class FlushPlan:
         epoch: int,
     ) -> None:
         self._files = files
-        self.side_paths = side_paths  # indexes and snapshots that are due
+        self.side_paths = side_paths  # indexes and snapshots to sync
         self.log_files = log_files
-        self.sealed = sealed  # the segments that the plan makes durable as a whole
-        self.folder = folder  # synced when names in it are new
+        self.sealed = sealed  # the segments that the plan makes fully durable
+        self.folder = folder  # set if it contains new names and must be synced
         self.end_offset = end_offset
-        self.snapshot_offset = snapshot_offset  # indexes and producer state are good up to here
-        self.older_snapshot_offset = older_snapshot_offset  # what the synced recovery point names
-        self.end_position = end_position  # of end_offset
+        self.snapshot_offset = snapshot_offset  # indexes and producer state are valid up to here
+        self.older_snapshot_offset = older_snapshot_offset  # named by the synced recovery point
+        self.end_position = end_position  # the position of end_offset
         self.directory_version = directory_version
         self.epoch = epoch
 
     def execute(self) -> None:
-        """Sync everything; `StorageError` when the disk refuses."""
+        """Sync everything. Raise `StorageError` if a sync fails."""
         for path in self.side_paths:
-            # An index that was retired meanwhile, with its segment or topic, has nothing to keep.
+            # The index may have been removed with its segment or topic since the plan was created.
             with contextlib.suppress(FileNotFoundError):
                 self._files.sync_file(path)
         for log_file in self.log_files:
             log_file.sync()
-        for active in self.log_files[-1:]:  # the older ones may have been retired meanwhile
+        for active in self.log_files[-1:]:  # older ones may have been removed in the meantime
             active.check_present()
         if self.folder is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -108,7 +107,7 @@ SNAPSHOT_EVERY_BYTES = 16 * 1024 * 1024
 
 
 class FlushState:
-    """Keeps count of what is durable, for one open partition."""
+    """Tracks what is durable in one open partition."""
 
     __slots__ = (
         "_aborted",
@@ -141,7 +140,7 @@ class FlushState:
         self._snapshots = recovered.snapshots
         self._epoch = 0
         self._dirty_sealed: list[tuple[Segment, LogFile]] = []
-        self._names_changed = self._names_synced = 0  # how often
+        self._names_changed = self._names_synced = 0  # counters
         self._since_snapshot_bytes = 0
         self._snapshot_due = False
         self._flushed_position = self._segments.end_position
@@ -150,15 +149,15 @@ class FlushState:
         self.first_unflushed_ms: int | None = None
         self.flushed_offset = recovered.log_end_offset
         if recovered.needs_flush:
-            # What recovery read or changed must be on disk before it is served.
+            # Anything that recovery read or changed must be on disk before it is served.
             self.flushed_offset = min(recovered.point.offset, recovered.log_end_offset - 1)
             self._snapshot_due = True
             self._names_changed += 1
 
-    # -- what is new -------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------
 
     def note_append(self, size: int, *, is_first: bool) -> None:
-        """A batch was written; `is_first` when it is the first of its segment."""
+        """Record that a batch was written. `is_first` is true for the first batch of a segment."""
         self._since_snapshot_bytes += size
         if is_first:
             self._names_changed += 1
@@ -166,18 +165,18 @@ class FlushState:
             self.first_unflushed_ms = self._context.steady_clock.now_ms()
 
     def note_roll(self, sealed: Segment, file: LogFile) -> None:
-        """A segment was sealed; its indexes are complete now, and a new one begins."""
+        """Record that a segment with complete indexes was sealed and a new one was started."""
         self._dirty_sealed.append((sealed, file))
         self._snapshot_due = True
         self._names_changed += 1
 
     def forget(self, gone: list[Segment]) -> None:
-        """Sealed segments were taken out of the log: nothing of them is due any more."""
+        """Stop tracking sealed segments that are durable or were removed from the log."""
         self._dirty_sealed = [pair for pair in self._dirty_sealed if pair[0] not in gone]
 
     def note_truncation(self, offset: int) -> None:
-        """The log was cut at `offset`, and all that is left is on disk. Plans of before no longer
-        count, and snapshots no longer tell the truth."""
+        """Record that the log was truncated at `offset` and that the rest is on disk. Earlier
+        plans become invalid, and newer snapshots are removed."""
         self._epoch += 1
         self._flushed_position = self._segments.end_position
         self._snapshot_due = True
@@ -186,23 +185,23 @@ class FlushState:
             self._snapshots.discard(newer)
 
     def request_snapshot(self, offset: int) -> bool:
-        """The next plan shall bring the snapshot point up to `offset` at least. False when it is
-        there already."""
+        """Make the next plan move the snapshot point to at least `offset`. Return False if it is
+        already there."""
         is_behind = self._point.snapshot_offset < offset
         self._snapshot_due = self._snapshot_due or is_behind
         return is_behind
 
     def renew_snapshot(self) -> None:
-        """The next plan shall write a snapshot even if there is one of that offset: what it says of
-        the transaction index is no longer true."""
+        """Make the next plan write a snapshot even if one exists at that offset, because the
+        existing one has an outdated checksum of the transaction index."""
         self._snapshots.discard(self._point.snapshot_offset)
         self._snapshot_due = True
 
     # -- plans -------------------------------------------------------------------------------
 
     def plan(self, end_offset: int) -> FlushPlan | None:
-        """What to sync so that everything written so far is durable; None when it is already, or
-        when syncing would prove nothing (`failure`)."""
+        """Return the plan that makes everything written so far durable. Return None if everything
+        is durable already, or if a sync would prove nothing because one has failed (`failure`)."""
         is_durable = self.flushed_offset == end_offset and not self._snapshot_due
         if is_durable or self.failure is not None:
             return None
@@ -210,12 +209,12 @@ class FlushState:
         side_paths = [path for sealed, _ in self._dirty_sealed for path in self._indexes_of(sealed)]
         snapshot_offset = self._point.snapshot_offset
         if self._snapshot_due or self._since_snapshot_bytes >= SNAPSHOT_EVERY_BYTES:
-            # A full disk must not keep records that are written from becoming durable.
+            # A full disk must not prevent written records from becoming durable.
             with contextlib.suppress(StorageError, FileNotFoundError):
                 side_paths += self._write_snapshot(end_offset)
                 snapshot_offset = end_offset
                 self._since_snapshot_bytes, self._snapshot_due = 0, False
-        # Until a plan that syncs the folder is completed, every plan does: they may overtake.
+        # Plans may complete out of order, so each one syncs the folder until one has completed.
         folder = self._folder if self._names_changed != self._names_synced else None
         return FlushPlan(
             self._context.files,
@@ -236,7 +235,7 @@ class FlushState:
         return [path for path in paths if self._context.files.exists(path)]
 
     def _write_snapshot(self, end_offset: int) -> list[str]:
-        """Bring the indexes up to date and write the producer state; returns what to sync."""
+        """Update the indexes and write the producer state. Return the paths to sync."""
         files, active = self._context.files, self._segments.active
         active.indexes.finish()
         if self._aborted.save(files, active.stem, active.base_offset, end_offset):
@@ -260,13 +259,13 @@ class FlushState:
         return stem_of(self._folder, offset) + SNAPSHOT_SUFFIX
 
     def completed(self, plan: FlushPlan) -> bool:
-        """A plan was executed: note what it made durable. False when it no longer counts."""
+        """Record what an executed plan made durable. Return False if the plan is obsolete."""
         if plan.epoch != self._epoch or plan.end_offset < self.flushed_offset:
-            return False  # the log was truncated or failed since, or a newer plan was quicker
+            return False  # the log was truncated or failed, or a newer plan completed first
         self.flushed_offset = plan.end_offset
         self._flushed_position = plan.end_position
         self._names_synced = max(self._names_synced, plan.directory_version)
-        # A segment that was sealed after the plan was made has bytes and indexes that it missed.
+        # Segments sealed after the plan was created contain data that the plan did not sync.
         self.forget(list(plan.sealed))
         is_all = plan.end_position == self._segments.end_position
         self.first_unflushed_ms = None if is_all else self._context.steady_clock.now_ms()
@@ -285,17 +284,17 @@ class FlushState:
             fsync_failed,
         )
         path = join(self._folder, RECOVERY_POINT)
-        # An old point is as true as a new one, it only makes the next start slower.
+        # If the write fails, the old point is still valid. It only makes the next start slower.
         with contextlib.suppress(StorageError, FileNotFoundError):
             write_recovery_point(self._context.files, path, point)
             self._point = point
 
     def persist_recovery_point(self) -> None:
-        """Make the recovery point itself durable, before a gap is made in what lies below it.
+        """Make the recovery point itself durable before a gap is created below it.
 
-        Above the recovery point a start takes a gap for records that did not reach the disk, and
-        cuts the log there. Written anew even if it is the same: a sync that failed before proves
-        nothing about what was written then.
+        Recovery treats a gap above the recovery point as records that did not reach the disk, and
+        truncates the log there. The point is rewritten even if it has not changed, because an
+        earlier write may not be durable if its sync failed.
         """
         point = self._point._replace(offset=self.flushed_offset, sequence=self._point.sequence + 1)
         path = join(self._folder, RECOVERY_POINT)
@@ -314,7 +313,7 @@ class FlushState:
     # -- failures ----------------------------------------------------------------------------
 
     def failed(self, error: StorageError) -> None:
-        """A plan could not be executed: from now on nothing is acknowledged, by no plan."""
+        """Record that a plan failed. From now on, no plan acknowledges anything."""
         self._epoch += 1
         self._snapshot_due = True
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}
@@ -325,13 +324,13 @@ class FlushState:
         )
 
     def close(self) -> None:
-        """The partition was closed or deleted: no plan counts any more, nothing is taken."""
+        """Mark the partition as closed or deleted: pending plans are ignored, appends fail."""
         self._epoch += 1
         self.is_closed = True
         self.failure = StorageError(f"{self._folder} is closed; open it again")
 
     def rewrite_tail(self) -> None:
-        """Read the unsynced tail back, check it and write it anew; the next plan syncs it."""
+        """Read back the unsynced tail, verify it and rewrite it. The next plan syncs it."""
         if self.is_closed:
             raise StorageError(str(self.failure))
         active = self._segments.active

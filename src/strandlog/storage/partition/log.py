@@ -1,23 +1,23 @@
-"""The log of one partition: append, flush, truncate; its offsets and what readers may see.
+"""The log of one partition: appends, flushes, truncation, and the offsets visible to readers.
 
     log start offset <= high watermark <= log end offset
 
-    log end offset     the next record gets it; it only grows, whatever is deleted or truncated
+    log end offset     the offset of the next record; it never decreases, even if records are
+                       deleted or truncated
     flushed offset     everything below is on disk
-    high watermark     what readers may see: the flushed offset with durability "fsync", the log end
-                       offset with durability "page_cache"
-    last stable offset what readers of committed records may see: the high watermark, or where the
-                       oldest open transaction begins
-    log start offset   what lies below was deleted; grows with retention and delete_records
+    high watermark     the end of what readers may see: the flushed offset with durability "fsync",
+                       the log end offset with durability "page_cache"
+    last stable offset the end of what readers of committed records may see: the high watermark, or
+                       the start of the oldest open transaction
+    log start offset   everything below was deleted, by retention or delete_records
 
-One thread owns a PartitionLog. It never waits: an append returns when the bytes are written, and
-what must be synced comes as a `FlushPlan` that any thread may execute. Reading is in
-read.py.
+One thread owns a PartitionLog. It never blocks on a sync: an append returns once the bytes are
+written, and `flush_plan` returns a `FlushPlan` that any thread may execute. Reading is in read.py.
 
-After a failed sync the log refuses appends (`failure`) until `rewrite_tail` has read the
-unsynced tail back, checked it, written it once more and synced it: a page cache that failed to sync
-calls its pages clean, so syncing again without writing again would prove nothing. A write that
-fails leaves nothing behind, so the log continues; flush.py tracks what is unsynced.
+After a failed sync the log refuses appends (`failure`) until `rewrite_tail` has read back the
+unsynced tail, verified it, rewritten it and synced it. The kernel marks pages clean even if their
+sync fails, so another sync without a rewrite would prove nothing. A failed write leaves nothing
+behind, so the log continues. flush.py tracks what is unsynced.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from strandlog.storage.segment.segment import (
 from strandlog.storage.segment.transaction_index import packed
 from strandlog.storage.work import Work, run_inline
 
-LEADER_EPOCH = 0  # one node leads everything, always
-_new_tuple = tuple.__new__  # a named tuple's own way takes three times as long
+LEADER_EPOCH = 0  # the leader never changes: there is only one node
+_new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
 
 class AppendResult(NamedTuple):
-    """What became of one append."""
+    """The result of one append."""
 
     base_offset: int
     last_offset: int
@@ -71,7 +71,7 @@ class AppendResult(NamedTuple):
 
 
 class LogContext(NamedTuple):
-    """What all partitions of a folder share."""
+    """The dependencies that all partitions of a data folder share."""
 
     files: Files
     clock: Clock
@@ -84,7 +84,7 @@ class LogContext(NamedTuple):
 
 
 class PartitionLog:
-    """One partition, opened by its owner."""
+    """The log of one partition, opened by its owner."""
 
     __slots__ = (
         "_batch_max_records",
@@ -116,8 +116,8 @@ class PartitionLog:
         log_start_offset: int = 0,
         known_end: KnownEnd = NOT_KNOWN,
     ) -> None:
-        """Open the folder's log, recovering whatever the last stop left. `known_end` is what a
-        checkpoint of the data folder says."""
+        """Open the log in `folder` and recover it if needed. `known_end` comes from a checkpoint
+        of the data folder."""
         self.tp = tp
         self.folder = folder
         self.settings = settings
@@ -137,9 +137,9 @@ class PartitionLog:
         self.log_start_offset = max(self.segments.first_base, log_start_offset)
         self.high_watermark = recovered.log_end_offset
         self.high_watermark_position = self.segments.end_position
-        # What lies below was written by another process; see `read_intact`.
+        # Everything below was written by another process; see `read_intact`.
         self.inherited_position = self.high_watermark_position
-        # The position of the last stable offset that was asked for, after that offset.
+        # Caches the last stable offset that was last requested, and its position.
         self._last_stable_position = (-1, self.high_watermark_position)
         self.manifest = recovered.manifest
         self._flusher = FlushState(folder, context, recovered)
@@ -158,9 +158,9 @@ class PartitionLog:
     def append(
         self, data: Buffer, *, is_control: bool = False, from_coordinator: bool = False
     ) -> AppendResult:
-        """Write one or more whole batches; all of them are checked before the first is written.
+        """Append one or more complete batches. All of them are checked before the first is written.
 
-        A writable buffer is stamped in place with its offsets; a read-only one is left alone.
+        Offsets are stamped into a writable buffer in place; a read-only buffer is not modified.
         """
         if self._flusher.failure is not None:
             raise StorageError(str(self._flusher.failure))
@@ -177,10 +177,10 @@ class PartitionLog:
                 from_coordinator=from_coordinator,
             )
             if is_control:
-                read_control(BatchView(view))  # one that says nothing is refused here
+                read_control(BatchView(view))  # reject markers that cannot be decoded
             elif header.producer_id >= 0:
                 if len(batches) > 1:
-                    # One may be a duplicate and the other not: there would be no true answer.
+                    # If only one of them were a duplicate, no single result would be correct.
                     raise InvalidRecordError("batches with a producer id are appended one by one")
                 old = self.producers.check(header)
                 if old is not None:
@@ -230,14 +230,14 @@ class PartitionLog:
             self._show_up_to(self.log_end_offset, self.segments.end_position)
 
     def _end_transaction(self, header: BatchHeader, view: memoryview, offset: int) -> None:
-        """A marker was written: readers of committed records may go on behind it."""
+        """Apply a marker that was written, so that read_committed readers can move past it."""
         now_ms = self.context.steady_clock.now_ms()
         aborted = end_of_transaction(self.producers, header, BatchView(view), offset, now_ms)
         if aborted is not None:
             self.aborted.add(aborted)
 
     def roll(self) -> None:
-        """Seal the active segment and begin a new one at the log end offset."""
+        """Seal the active segment and start a new one at the log end offset."""
         active = self.segments.active
         if not active.size_bytes:
             return
@@ -263,11 +263,12 @@ class PartitionLog:
         active = self.segments.active
         self.aborted.save(self.context.files, active.stem, active.base_offset, self.log_end_offset)
 
-    # -- what readers may see ----------------------------------------------------------------
+    # -- visibility --------------------------------------------------------------------------
 
     @property
     def last_stable_offset(self) -> int:
-        """Everything below is committed, aborted or in no transaction, and may be seen."""
+        """The offset below which all visible records are committed, aborted or
+        non-transactional."""
         return self._first_unstable(self.high_watermark)
 
     def _first_unstable(self, end_offset: int) -> int:
@@ -278,7 +279,7 @@ class PartitionLog:
 
     @property
     def last_stable_position(self) -> LogPosition:
-        """Where the last stable offset is."""
+        """The position of the last stable offset."""
         offset = self.last_stable_offset
         if offset == self.high_watermark:
             return self.high_watermark_position
@@ -287,7 +288,7 @@ class PartitionLog:
         return self._last_stable_position[1]
 
     def position_of(self, offset: int) -> LogPosition:
-        """Where the batch that holds `offset` begins."""
+        """Return the start position of the batch that contains `offset`."""
         segment, _ = self.segments.at(offset)
         position = locate_batch(self.context.cache, segment, offset)
         end = segment.size_bytes if position is None else position
@@ -297,7 +298,7 @@ class PartitionLog:
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below is on disk."""
+        """The offset below which everything is on disk."""
         return self._flusher.flushed_offset
 
     @property
@@ -306,22 +307,22 @@ class PartitionLog:
 
     @property
     def first_unflushed_ms(self) -> int | None:
-        """When the oldest record that is not on disk was written, by the folder's steady clock."""
+        """The steady-clock time at which the oldest record not yet on disk was written."""
         return self._flusher.first_unflushed_ms
 
     @property
     def failure(self) -> StorageError | None:
-        """Why the log takes no records."""
+        """The reason why the log refuses appends, or None."""
         return self._flusher.failure
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed or deleted."""
+        """Whether the partition was closed or deleted."""
         return self._flusher.is_closed
 
     def flush_plan(self) -> FlushPlan | None:
-        """What to sync so that everything written so far is durable; None when it is already, or
-        when a sync would prove nothing (`failure`)."""
+        """Return the plan that makes everything written so far durable. Return None if everything
+        is durable already, or if a sync would prove nothing because one has failed (`failure`)."""
         try:
             return self._flusher.plan(self.log_end_offset)
         except StorageError as error:  # the active file cannot be opened
@@ -329,12 +330,12 @@ class PartitionLog:
             return None
 
     def closing_plan(self) -> FlushPlan | None:
-        """What to sync so that everything is durable and both points are at the end."""
+        """Return the plan that makes everything durable and moves both points to the log end."""
         self._flusher.request_snapshot(self.log_end_offset)
         return self.flush_plan()
 
     def flush_completed(self, plan: FlushPlan) -> None:
-        """A plan was executed: show what it made durable."""
+        """Apply an executed plan and make the records that it synced visible."""
         if not self._flusher.completed(plan):
             return
         if plan.sealed:
@@ -343,13 +344,13 @@ class PartitionLog:
             self._show_up_to(plan.end_offset, plan.end_position)
 
     def claim(self, durable: Iterable[Segment]) -> None:
-        """Enter sealed segments that are on disk and were not removed since into the manifest."""
+        """Add durable sealed segments to the manifest, unless they have been removed since."""
         kept = [segment for segment in durable if segment in self.segments.sealed]
-        with contextlib.suppress(StorageError, FileNotFoundError):  # without it they are as safe
+        with contextlib.suppress(StorageError, FileNotFoundError):  # durable even without it
             self.manifest.claim(self.claims_of(kept))
 
     def claims_of(self, sealed: Iterable[Segment]) -> list[Claim]:
-        """What the manifest says of sealed segments."""
+        """Return the manifest entries for sealed segments."""
         return [
             Claim(
                 segment.base_offset,
@@ -361,7 +362,7 @@ class PartitionLog:
         ]
 
     def rebuild_aborted(self) -> None:
-        """Tell from the log which transactions were aborted: an index was wrong."""
+        """Rebuild the list of aborted transactions from the log after an index was found wrong."""
         rebuild_aborted(self.context.files, self.segments.all(), self.aborted)
         self._flusher.renew_snapshot()
         self._claim_aborted()
@@ -375,7 +376,7 @@ class PartitionLog:
         self.high_watermark_position = position
 
     def flush_failed(self, _plan: FlushPlan, error: StorageError) -> None:
-        """A plan could not be executed: from now on nothing is acknowledged."""
+        """Record that a plan failed. From now on, nothing is acknowledged."""
         self._flusher.failed(error)
 
     def flush(self) -> None:
@@ -383,7 +384,7 @@ class PartitionLog:
         run_inline(self.flush_work())
 
     def flush_work(self) -> Work[None]:
-        """Make everything that is written durable."""
+        """Make everything written so far durable."""
         plan = self.flush_plan()
         if plan is None:
             if self.failure is not None:
@@ -397,19 +398,20 @@ class PartitionLog:
         self.flush_completed(plan)
 
     def rewrite_tail(self) -> None:
-        """Go on after a failed sync, if the unsynced tail turns out to be whole."""
+        """Resume after a failed sync, provided that the unsynced tail is intact."""
         self._flusher.rewrite_tail()
         self.flush()
 
     # -- trim --------------------------------------------------------------------------------
 
     def check_offset(self, offset: int, end_offset: int) -> None:
-        """Raise unless a reader may stand at this offset."""
+        """Raise `OffsetOutOfRangeError` unless the offset is between the log start offset and
+        `end_offset`."""
         if not self.log_start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(*self.tp, offset, self.log_start_offset, end_offset)
 
     def raise_log_start(self, offset: int) -> None:
-        """Delete records below an offset, at most up to the high watermark."""
+        """Delete the records below an offset, which must not exceed the high watermark."""
         if offset > self.high_watermark or offset < 0:
             raise OffsetOutOfRangeError(
                 *self.tp, offset, self.log_start_offset, self.high_watermark
@@ -417,31 +419,32 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, offset)
 
     def request_snapshot(self, offset: int) -> bool:
-        """The next flush shall make the producers durable up to `offset`; False when they are."""
+        """Make the next flush persist the producer state up to `offset`. Return False if it is
+        durable already."""
         return self._flusher.request_snapshot(offset)
 
     def persist_recovery_point(self) -> None:
-        """Make durable how far the log is durable, before a gap is made below that."""
+        """Make the recovery point itself durable before a gap is created below it."""
         self._flusher.persist_recovery_point()
 
     def begin_active_file(self) -> None:
-        """Make the name of the active segment durable, before others go: when they are gone, it
-        alone tells which offset comes next."""
+        """Make the name of the active segment durable before other segments are removed. Once they
+        are gone, the next offset is known only from that name."""
         self.open_active_file()
         self.context.files.sync_dir(self.folder)
 
     def open_active_file(self) -> None:
-        """See to it that the active segment has a file."""
+        """Ensure that the active segment has a file."""
         if not self.segments.active.size_bytes:
             self.segments.active.open_file()
 
     def check_is_open(self) -> None:
-        """`StorageError` if the partition was closed or deleted."""
+        """Raise `StorageError` if the partition was closed or deleted."""
         if self.is_closed:
             raise StorageError(f"{self.tp} was closed or deleted meanwhile")
 
     def remove_segments(self, segments: list[Segment]) -> None:
-        """Take segments out of the old end of the log, which starts later from now on."""
+        """Remove the oldest segments and raise the log start offset accordingly."""
         self._remove_segments(segments)
         self.log_start_offset = max(self.log_start_offset, self.segments.first_base)
         self.aborted.drop_below(self.segments.first_base)
@@ -456,11 +459,11 @@ class PartitionLog:
         self.segments.replace(segments, None)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the batch that holds `offset` and everything after it. Durable when this returns.
+        """Remove the batch that contains `offset` and everything after it, durably.
 
-        The log end offset stays: a new segment is begun there first, so that whatever happens from
-        then on, the offsets of what is removed are not given out again. From new to old, so that a
-        crash on the way leaves no gap.
+        The log end offset does not change: a new segment is created there first, so that the
+        offsets of removed records are not reused even after a crash. Segments are removed from
+        newest to oldest, so that a crash in between leaves no gap.
         """
         self.check_offset(offset, self.log_end_offset)
         self.flush()
@@ -483,8 +486,8 @@ class PartitionLog:
         self.claim(self.segments.sealed[-1:])
 
     def _cut_last_sealed(self, offset: int) -> None:
-        """Write the part of the segment that stays as a new file: a reader may have mapped the old
-        one, and mapped bytes must not be cut off."""
+        """Write the remaining part of the last sealed segment to a new file. The old file may be
+        mapped by a reader, and a mapped file must not be truncated."""
         segment = self.segments.sealed[-1]
         position = locate_batch(self.context.cache, segment, offset)
         if position is None:
@@ -497,25 +500,26 @@ class PartitionLog:
         if kept:
             files.replace(segment.stem + ABORT_INDEX_SUFFIX, packed(kept))
         self.context.cache.drop(segment.stem)
-        # A new one, so that a compaction that is under way sees that its original has changed.
+        # A new object, so that a compaction in progress notices that its source has changed.
         self.segments.replace([segment], Segment(segment.stem, segment.base_offset, position))
 
     def replace_segments(self, old: list[Segment], new: Segment, swap: Callable[[], None]) -> None:
-        """Put a compacted segment in the place of its originals; `swap` moves the files."""
+        """Replace segments with the compacted one; `swap` moves the files."""
         for segment in old:
             self.context.cache.drop(segment.stem)
         swap()
         self.segments.replace(old, new)
 
     def close(self) -> None:
-        """Make everything durable and leave both points at the end, for a quick start."""
+        """Make everything durable and move both points to the log end, so that the next start is
+        fast."""
         if self.failure is None:
             self._flusher.request_snapshot(self.log_end_offset)
             self.flush()
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the files without another write."""
+        """Release the files without writing anything."""
         for segment in self.segments.all():
             self.context.cache.drop(segment.stem)
         self.segments.active.forget_file()

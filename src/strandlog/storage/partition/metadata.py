@@ -1,13 +1,13 @@
-"""`partition.metadata`: which topic a partition folder belongs to.
+"""The `partition.metadata` file, which records the topic that a partition folder belongs to.
 
     version: 0
-    topic_id: 3Hq...          Kafka's two lines; Kafka reads no further
+    topic_id: 3Hq...          Kafka's two lines; Kafka ignores the rest
     crc32c: 8f1d2c3a          over the two lines and the name of the folder
 
-The catalog names the topics; this file is the evidence that stays when the catalog is damaged,
-missing or older than the folders. The checksum tells a damaged id from a different one, and a file
-that belongs to another partition. Files of older versions have no checksum: their id counts only
-where nothing contradicts it.
+The catalog lists the topics. This file identifies the topic if the catalog is damaged, missing or
+older than the folders. The checksum reveals a damaged id, and a file that was copied from another
+partition. Files of older versions have no checksum; their id is used only if nothing contradicts
+it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _CRC_KEY = "crc32c"
 
 
 class PartitionMetadata(NamedTuple):
-    """What the file says; `is_sealed` when a checksum vouches for it."""
+    """The contents of the file. `is_sealed` is true if they are protected by a checksum."""
 
     topic_id: str = ""
     is_sealed: bool = False
 
 
 def metadata_text(folder_name: str, topic_id: str) -> bytes:
-    """The contents of the file."""
+    """Return the contents of the file."""
     body = f"version: 0\n{_ID_KEY}: {topic_id}\n".encode()
     return body + f"{_CRC_KEY}: {_checksum(body, folder_name)}\n".encode()
 
 
 def parse_metadata(folder_name: str, data: bytes) -> PartitionMetadata:
-    """What a file says; an empty id when it is damaged."""
+    """Parse a file. The topic id is empty if the file is damaged."""
     body, separator, crc = data.rpartition(f"{_CRC_KEY}: ".encode())
     is_sealed = bool(separator) and crc == f"{_checksum(body, folder_name)}\n".encode()
-    if not is_sealed and data.count(b"\n") != 2:  # neither sealed nor a whole file without a seal
+    if not is_sealed and data.count(b"\n") != 2:  # nor a complete older file
         return PartitionMetadata()
     lines = data.decode(errors="replace").splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
@@ -48,18 +48,18 @@ def parse_metadata(folder_name: str, data: bytes) -> PartitionMetadata:
 
 
 def has_seal(data: bytes) -> bool:
-    """Whether a file has a checksum, right or wrong; those of older versions have none."""
+    """Return whether a file has a checksum, valid or not. Files of older versions have none."""
     return f"{_CRC_KEY}: ".encode() in data
 
 
 def owner_in(data: bytes, folder_names: Iterable[str]) -> str | None:
-    """The folder out of these that a file was written for, by its checksum."""
+    """Return the folder that a file was written for according to its checksum, or None."""
     is_sealed = (name for name in folder_names if parse_metadata(name, data).is_sealed)
     return next(is_sealed, None)
 
 
 def read_metadata(files: Files, folder: str) -> PartitionMetadata:
-    """What the file in a partition's folder says."""
+    """Read the metadata file in a partition folder. The topic id is empty if there is none."""
     try:
         data = files.read(join(folder, PARTITION_METADATA))
     except FileNotFoundError:

@@ -1,18 +1,20 @@
-"""The last batches of each idempotent producer, for duplicate detection; Kafka's snapshot format.
+"""Tracks the last batches of each idempotent producer to detect duplicates, with snapshot files.
 
-Per producer id: its epoch, its last five batches (first and last sequence, last offset, timestamp)
-and, inside a transaction, the first offset of that transaction. A batch is accepted when
+Each producer id has an epoch, its last five batches (sequence and offset ranges), the time of its
+last append and, if a transaction is open, the first offset of that transaction. A batch is accepted
+if
 
     its epoch is newer and its sequence starts at 0, or
     its epoch is the same and its sequence follows the last one (int32, wrapping to 0), or
-    the producer is not known here (its state expired or was deleted with the records).
+    the producer is unknown (its state expired or was deleted with the records).
 
-A batch that equals one of the last five is a duplicate: it is acknowledged with its old offset,
-because the producer may have lost our first answer (KIP-98). An older one is a duplicate whose
-offset is forgotten. Producers take that for success, so nothing is called a duplicate that was not
-written: of a producer that began here in the middle, what came before is missing.
+A batch that equals one of the last five is a duplicate. It is acknowledged with its original
+offset, because the producer may not have received the first response (KIP-98). For an older
+duplicate the offset is no longer known, and the error says so. Producers treat that error as
+success, so it must never be returned for a batch that was not written. If the first batch seen from
+a producer did not start at sequence 0, earlier sequences are therefore not treated as duplicates.
 
-Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offset.
+The file `<offset>.snapshot` holds the state before that offset, in version 1 of Kafka's format:
 
     i16 version | u32 CRC-32C of what follows | i32 count | count x
         i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta |
@@ -20,18 +22,19 @@ Snapshot file `<offset>.snapshot`, Kafka's version 1: the state before that offs
     u32 seal: CRC-32C of "<folder>/<offset>" (not Kafka's, which reads `count` entries and stops)
     i64 base offset of the active segment | u32 CRC-32C of its transaction index below this offset
 
-The seal gives away a snapshot that took the place of another: its checksum is right, and its
-producers are those of another partition. The last line gives away a transaction index that was
-lost or cut (transaction_index.py). Files of older versions lack one or both and are accepted.
+The seal detects a snapshot that was copied from another partition or offset, whose checksum is
+still valid. The last line detects a transaction index that was lost or truncated
+(transaction_index.py). Files of older versions lack one or both and are accepted.
 
-A snapshot keeps the last batch of each producer only; that it began at 0 is taken for granted. One
-that is damaged or missing is not used: the log tells the same from an earlier one.
+A snapshot contains only the last batch of each producer, and assumes that the producer's sequence
+started at 0. If a snapshot is damaged or missing, recovery starts from an earlier one and replays
+the log from there.
 
-A producer's state expires some time after its last append, whatever timestamps its records carry: a
-producer that replays old events is not an old producer. The snapshot's timestamp field holds the
-time of that append. Batches that recovery reads back from the log count as appended at the restart,
-and nothing expires in the first hour after a restart (`RESTART_GRACE_MS`): while the broker was
-down, a producer could only wait, and it may be about to retry a batch that is in the log.
+A producer's state expires a certain time after its last append, regardless of the timestamps in its
+records, because an active producer may replay old events. The timestamp field of the snapshot holds
+the time of that append. Batches that recovery reads from the log count as appended at the restart,
+and nothing expires in the first hour after a restart (`RESTART_GRACE_MS`): a producer had to wait
+while the broker was down, and may be about to retry a batch that is already in the log.
 """
 
 from __future__ import annotations
@@ -53,9 +56,9 @@ BATCHES_KEPT = 5
 SNAPSHOT_VERSION = 1
 NO_OPEN_TRANSACTION = -1
 RESTART_GRACE_MS = 3_600_000
-UNKNOWN_TIME = 0  # of the append of a batch that was read back from the log
-# Ids from here on are no evidence of what the broker has assigned: it never gets that far, so such
-# an id comes from a client that made it up, and must not use up the ids of all others.
+UNKNOWN_TIME = 0  # the append time of a batch that was read back from the log
+# The broker never assigns ids this high, so such an id was made up by a client. It is ignored when
+# the next id to assign is determined; otherwise it would exhaust the range of ids.
 IMPLAUSIBLE_ID = 2**53
 _PREFIX = struct.Struct(">hIi")
 _CRC_END = 6  # the checksum covers everything from here on
@@ -75,7 +78,7 @@ class WrittenBatch(NamedTuple):
 
 
 class ProducerIdsSeen:
-    """The highest producer id that any partition of a folder has ever shown since it was opened."""
+    """The highest producer id seen in any partition of a data folder since it was opened."""
 
     __slots__ = ("highest",)
 
@@ -102,11 +105,11 @@ class ProducerEntry:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.first_sequence = 0  # everything from here to the last one was written
+        self.first_sequence = 0  # all sequences from here to the last one were written
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
-        self.last_timestamp = -1  # of its last record; after a restart, when that was appended
-        self.updated_ms = UNKNOWN_TIME  # when it last appended, or tried to append once more
+        self.last_timestamp = -1  # of its last record; from a snapshot: its append time
+        self.updated_ms = UNKNOWN_TIME  # the time of its last append or retry
         self.open_transaction = NO_OPEN_TRANSACTION
 
     @property
@@ -127,7 +130,7 @@ class ProducerState:
         self._producers: dict[int, ProducerEntry] = {}
         self._ids_seen = ProducerIdsSeen()
         self._opened_ms = 0
-        # First offsets of open transactions, in the order in which they began: ascending.
+        # First offsets of open transactions by producer id, in ascending order.
         self._open: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -140,16 +143,16 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def opened(self, ids_seen: ProducerIdsSeen, now_ms: int) -> None:
-        """The partition was opened at `now_ms` in a folder that notes all ids in `ids_seen`."""
+        """Record that the partition was opened at `now_ms`, and report its ids to `ids_seen`."""
         ids_seen.note(self._ids_seen.highest)
         self._ids_seen = ids_seen
         self._opened_ms = now_ms
         for entry in self._producers.values():
             if entry.updated_ms == UNKNOWN_TIME or entry.updated_ms > now_ms:
-                entry.updated_ms = now_ms  # later than now: the clock has been put back
+                entry.updated_ms = now_ms  # a time in the future: the clock was set back
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
-        """None when the batch may be written; the batch of old when it is a duplicate."""
+        """Return None if the batch may be written, or the original batch if it is a duplicate."""
         entry = self._producers.get(header.producer_id)
         if entry is None:
             return None
@@ -191,18 +194,18 @@ class ProducerState:
         )
 
     def touch(self, producer_id: int, now_ms: int) -> None:
-        """The producer sent a batch again: it is still there."""
+        """Record that the producer is still active, because it sent a batch again."""
         self._producers[producer_id].updated_ms = now_ms
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int = UNKNOWN_TIME) -> None:
-        """A batch of an idempotent producer was written at `base_offset`, at `now_ms`."""
+        """Record a batch of an idempotent producer, written at offset `base_offset`."""
         entry = self._entry(header.producer_id, header.producer_epoch)
         last_offset = base_offset + header.last_offset_delta
-        if header.base_sequence >= 0:  # a coordinator that writes for a producer counts nothing
+        if header.base_sequence >= 0:  # batches written by a coordinator have no sequence
             if not entry.batches:
                 entry.first_sequence = header.base_sequence
             if header.last_sequence < header.base_sequence or header.base_sequence == 0:
-                entry.first_sequence = 0  # they begin anew
+                entry.first_sequence = 0  # the sequence wrapped or was reset
             entry.batches.append(
                 WrittenBatch(
                     header.base_sequence,
@@ -219,7 +222,7 @@ class ProducerState:
     def end_transaction(
         self, header: BatchHeader, coordinator_epoch: int, now_ms: int = UNKNOWN_TIME
     ) -> int | None:
-        """A commit or abort marker was written. Returns where the transaction began; None when
+        """Record a commit or abort marker. Return the first offset of the transaction, or None if
         none was open."""
         entry = self._entry(header.producer_id, header.producer_epoch)
         entry.coordinator_epoch = coordinator_epoch
@@ -238,17 +241,18 @@ class ProducerState:
         return entry
 
     def first_open_transaction(self) -> int | None:
-        """The first offset that a read_committed reader may not pass."""
+        """Return the first offset of the oldest open transaction, or None. It is the end of what
+        read_committed readers may see."""
         for first_offset in self._open.values():
             return first_offset
         return None
 
     def open_transactions(self) -> dict[int, int]:
-        """The first offset of each open transaction, by producer id."""
+        """Return the first offset of each open transaction, by producer id."""
         return dict(self._open)
 
     def truncate_to(self, offset: int) -> None:
-        """Forget batches that were removed from the log from `offset` on."""
+        """Remove the state of all batches at or after `offset`, where the log was truncated."""
         for producer_id, entry in list(self._producers.items()):
             kept = [batch for batch in entry.batches if batch.last_offset < offset]
             if not kept and not 0 <= entry.open_transaction < offset:
@@ -265,8 +269,9 @@ class ProducerState:
         }
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have appended nothing for `expiration_ms`. One inside a transaction
-        stays, and all stay for a while after a restart."""
+        """Remove producers that have not appended anything for `expiration_ms`, and return their
+        number. Producers with an open transaction are kept, and all are kept for a while after a
+        restart."""
         if now_ms - self._opened_ms < min(expiration_ms, RESTART_GRACE_MS):
             return 0
         gone = [
@@ -284,11 +289,12 @@ class ProducerState:
         self._open.clear()
 
     def last_offsets(self) -> set[int]:
-        """The last offset of each producer: compaction keeps those batches, maybe emptied."""
+        """Return the last offset of each producer. Compaction keeps the batches at these offsets,
+        even if they become empty."""
         return {entry.last_offset for entry in self._producers.values() if entry.batches}
 
     def snapshot(self, name: str = "", mark: IndexMark | None = None) -> bytes:
-        """The state as it goes into the file with this name (`snapshot_name`)."""
+        """Encode the state for the snapshot file with this name (`snapshot_name`)."""
         entries = b"".join(
             _ENTRY.pack(
                 producer_id,
@@ -310,8 +316,8 @@ class ProducerState:
 
     @classmethod
     def from_snapshot(cls, data: bytes, name: str = "") -> ProducerState | None:
-        """The state out of a file, or None when the file cannot be trusted. With a name, it must be
-        the file that was written under that name."""
+        """Decode the state from a snapshot file, or return None if the file is not valid. If a name
+        is given, the file must have been written under that name."""
         if len(data) < _PREFIX.size:
             return None
         version, crc, count = _PREFIX.unpack_from(data)
@@ -337,12 +343,12 @@ class ProducerState:
 
 
 def snapshot_name(stem: str) -> str:
-    """What the seal of a snapshot names: its folder and its offset."""
+    """Return the name that a snapshot's seal covers: its folder and its offset."""
     return "/".join(stem.rsplit("/", 2)[-2:])
 
 
 def _is_sealed_for(seal: bytes, name: str) -> bool:
-    """Whether what follows the entries fits a file with this name; older files have nothing."""
+    """Return whether the data after the entries matches a file name; older files have none."""
     if not seal:
         return True
     if len(seal) not in (_SEAL.size, _SEAL.size + _INDEX_MARK.size):
@@ -355,7 +361,7 @@ def _seal(name: str) -> bytes:
 
 
 def index_mark(data: bytes) -> IndexMark | None:
-    """The mark in a snapshot that `from_snapshot` accepts; files of older versions have none."""
+    """Return the index mark of a valid snapshot, or None for a file of an older version."""
     count = _PREFIX.unpack_from(data)[2]
     start = _PREFIX.size + count * _ENTRY.size + _SEAL.size
     return IndexMark(*_INDEX_MARK.unpack_from(data, start)) if len(data) > start else None

@@ -1,19 +1,20 @@
 """Reads raw batches by offset up to the high watermark or the last stable offset.
 
-A reader sees offsets from the log start offset up to the high watermark (`unflushed=True`: up to
-the log end offset, for the owner itself; `committed=True`: up to the last stable offset, and
-`aborted_in` returns the aborted transactions to skip). Reads between that and the log end offset
-are empty; other offsets are out of range. A read inside a batch returns the whole batch; a read
-inside a gap returns the next batch. `read` returns bytes of one segment; callers continue at the
-offset after what they got.
+A reader sees offsets from the log start offset up to the high watermark. With `unflushed=True`,
+which is for the owner itself, it sees everything up to the log end offset; with `committed=True`,
+everything up to the last stable offset, and `aborted_in` returns the aborted transactions to skip.
+Reads between that limit and the log end offset are empty; other offsets are out of range. A read
+that starts inside a batch returns the complete batch; one that starts in a gap returns the next
+batch. `read` returns bytes of a single segment; callers continue at the offset after the last
+batch returned.
 
-Damaged bytes are never returned. `read` raises `CorruptSegmentError`, whose `resume_offset` is the
-offset of the next intact batch.
+`read` raises `CorruptSegmentError` at a damaged batch; its `resume_offset` is the offset of the
+next intact batch.
 
-`read` checks the first batch only, because its callers check each batch that they decode. Clients
-on the wire may not (librdkafka does not unless told to), so they get what `read_intact` returns:
-bytes that this process did not write itself are checked before they are handed out for the first
-time. That costs once per byte and start, and nothing for records that were appended since.
+`read` verifies only the first batch, because its callers verify each batch that they decode.
+Network clients may not (librdkafka does not by default), so they are served by `read_intact`, which
+verifies bytes that this process did not write before it returns them for the first time. Each byte
+is verified once per start; records appended since the start are not verified again.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 CHECKED_BYTES = 4 * 1024 * 1024
 CHECKED_BATCHES = 1000
-MOST_PROBLEMS = 100  # of one partition; clients that read past damage add one for each batch
+MOST_PROBLEMS = 100  # per partition; clients that read past damage add one for each batch
 
 
 class CheckBudget:
-    """How much one request may check: what it costs the event loop has a bound."""
+    """How much data one request may verify, to limit the time it takes on the event loop."""
 
     __slots__ = ("batches", "size_bytes")
 
@@ -53,7 +54,7 @@ def read_plan(
     unflushed: bool = False,
     committed: bool = False,
 ) -> ReadPlan | None:
-    """How to read from an offset on; None when there is nothing yet."""
+    """Return the plan for a read from an offset, or None if there is nothing to read yet."""
     log.check_offset(offset, log.log_end_offset)
     end_offset = log.log_end_offset if unflushed else log.high_watermark
     if committed:
@@ -78,7 +79,7 @@ def plan_in(
     end_position: int,
     end_offset: int,
 ) -> ReadPlan:
-    """A read inside one segment, of which the given part is readable."""
+    """Return the plan for a read in one segment, up to the given end position and offset."""
     source, entry = source_and_entry(log.context.cache, segment, offset)
     return ReadPlan(
         source,
@@ -94,7 +95,7 @@ def plan_in(
 
 
 def plan_in_whole(log: PartitionLog, segment: Segment, offset: int) -> ReadPlan:
-    """A look at one batch anywhere in a segment."""
+    """Return the plan for a read of one batch anywhere in a segment."""
     return plan_in(log, segment, offset, 0, segment.size_bytes, end_offset_of(log, segment))
 
 
@@ -110,7 +111,7 @@ def read(
     unflushed: bool = False,
     committed: bool = False,
 ) -> Buffer:
-    """The bytes from the batch that holds `offset` on (or the next one after a gap)."""
+    """Return bytes starting with the batch that contains `offset`, or the next one after a gap."""
     plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:
         data = plan.execute()
@@ -129,8 +130,8 @@ def read_intact(
     *,
     committed: bool = False,
 ) -> Buffer:
-    """`read`, with no damaged batch behind the first one either. Bytes that must be checked and
-    are over the budget are left to the next read; the first batch comes in any case."""
+    """Read like `read`, but also verify the batches after the first. Batches that exceed the
+    budget are left to the next read; the first batch is always returned."""
     plan = read_plan(log, offset, max_bytes, committed=committed)
     while plan is not None:
         data = plan.execute()
@@ -144,8 +145,8 @@ def read_intact(
 def read_batches(
     log: PartitionLog, offset: int, read_bytes: int
 ) -> Iterator[BatchView | CorruptSegmentError]:
-    """Every batch from an offset to the log end offset, for the log's owner, and an error in the
-    place of each damaged range. Reads `read_bytes` at a time."""
+    """Yield every batch from an offset to the log end offset, and an error in place of each
+    damaged range. For the owner of the log only. Reads `read_bytes` at a time."""
     while offset < log.log_end_offset:
         start = offset
         try:
@@ -159,7 +160,7 @@ def read_batches(
                 offset = batch.header.next_offset
         except CorruptSegmentError as damage:
             if offset > start:
-                continue  # only a read that begins with the damage finds its end
+                continue  # only a read that starts at the damage finds its end
             yield damage
             if damage.resume_offset is None or damage.resume_offset <= offset:
                 return
@@ -167,7 +168,8 @@ def read_batches(
 
 
 def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckBudget) -> Buffer:
-    """The bytes up to the first damage. Whole batches only, where they had to be checked."""
+    """Return the bytes before the first damaged batch. If they had to be verified, they consist of
+    complete batches."""
     base, inherited_end = log.inherited_position
     start = plan.position
     if plan.base_offset > base or (plan.base_offset == base and start >= inherited_end):
@@ -189,7 +191,7 @@ def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckB
     except CorruptSegmentError:
         if not size:
             raise
-        # The next read begins with the damage, and says where the log goes on.
+        # The next read starts at the damage, and its error says where the log continues.
     if checked_start <= start <= checked_end:
         segment.checked = (checked_start, max(checked_end, start + size))
     elif size > checked_end - checked_start:
@@ -200,7 +202,7 @@ def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckB
 def plan_after(
     log: PartitionLog, plan: ReadPlan, *, unflushed: bool = False, committed: bool = False
 ) -> ReadPlan | None:
-    """The same read in the next segment, when the first had only a gap to offer."""
+    """Return the plan for the same read in the next segment, if the first one ended in a gap."""
     _, next_base = log.segments.at(plan.offset)
     end_offset = log.log_end_offset if unflushed else log.high_watermark
     if next_base is None or next_base >= end_offset:
@@ -209,7 +211,7 @@ def plan_after(
 
 
 def read_done(log: PartitionLog, plan: ReadPlan) -> None:
-    """A plan was executed: mend the index if the log contradicted it."""
+    """Rebuild the index if the executed plan found that it contradicts the log."""
     if not plan.index_is_wrong:
         return
     segment, _ = log.segments.at(plan.offset)
@@ -221,7 +223,8 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
 
 
 def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """The aborted transactions that overlap a range of offsets, ordered by their first record."""
+    """Return the aborted transactions that overlap a range of offsets, in order of their first
+    record."""
     found = log.aborted.overlapping(offset, end_offset)
     unverified = [entry for entry in found if entry.last_offset in log.aborted.unverified]
     for entry in unverified:
@@ -234,8 +237,8 @@ def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedT
 
 
 def _is_aborted(log: PartitionLog, entry: AbortedTransaction) -> bool:
-    """Whether the log has this transaction: its marker, and a batch where it begins, unless that
-    is gone. Where the log is damaged it contradicts nothing."""
+    """Return whether the log contains this transaction: its marker and, unless it was deleted, its
+    first batch. If the log is damaged there, the entry is assumed to be correct."""
     if not log.log_start_offset <= entry.last_offset < log.log_end_offset:
         return False
     try:
@@ -253,7 +256,7 @@ def _is_in_log(log: PartitionLog, entry: AbortedTransaction) -> bool:
         return True
     first = _header_at(log, entry.first_offset)
     if first is None or first.base_offset > entry.first_offset:
-        return True  # compacted away
+        return True  # removed by compaction
     return first.base_offset == entry.first_offset and first.producer_id == entry.producer_id
 
 
@@ -267,7 +270,8 @@ def _header_at(log: PartitionLog, offset: int) -> BatchHeader | None:
 
 
 def report(log: PartitionLog, problem: str) -> bool:
-    """Add a problem to the report of a partition; False if it is there already."""
+    """Add a problem to the report of a partition. Return False if it was not added, because it is
+    there already or the report is full."""
     problems = log.last_report.problems
     if problem in problems or len(problems) > MOST_PROBLEMS:
         return False

@@ -1,16 +1,16 @@
-"""Checks of the records inside a batch, where a rule of the topic needs them.
+"""Validates the records inside a batch if the settings of the topic require it.
 
     compacted topics                   every record has a key
-    message.timestamp.before.max.ms    every record is young enough; a header has only the youngest
+    message.timestamp.before.max.ms    no record is too old; the header has only the newest time
     record.validation=records          every record can be decoded
 
-Whatever the rule, the records are decoded by the code that readers use, so a batch that passes can
-be read. What cannot be decoded is InvalidRecordError, not CorruptRecordError: the checksum says
-that the batch arrived as it was sent, so sending it again cannot help.
+In all cases, the records are decoded by the code that readers use, so a batch that passes can be
+read. A batch that cannot be decoded raises InvalidRecordError rather than CorruptRecordError: its
+checksum shows that it arrived as it was sent, so a retry cannot succeed.
 
-A batch costs at most decompressed.max.bytes of memory and batch.max.records of work; its records
-are decoded some at a time and dropped. `is_quick` tells whether that is short enough for a thread
-that others wait for.
+Memory is limited by decompressed.max.bytes and work by batch.max.records; records are decoded in
+chunks that are discarded after the check. `is_quick` returns whether a check is fast enough for
+the event loop.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from strandlog.record.codecs import decompress
 from strandlog.storage.partition.append_checks import check_crc, out_of_window
 
 QUICK_RECORDS = 1000
-QUICK_BYTES = 64 * 1024  # unpacked
-MOST_BAD_RECORDS = 100  # that one error names
+QUICK_BYTES = 64 * 1024  # decompressed
+MOST_BAD_RECORDS = 100  # listed in one error
 
 
 def check_records(
@@ -42,7 +42,7 @@ def check_records(
     now_ms: int,
     limit_bytes: int,
 ) -> None:
-    """Raise what is wrong with the records of a batch that passed `check_batch`."""
+    """Raise an error if a batch that passed `check_batch` contains invalid records."""
     if header.is_control:
         return
     check_crc(header, data)
@@ -63,7 +63,7 @@ def check_records(
 
 
 def _check_keys(tp: TopicPartition, records: list[Record], number: int) -> None:
-    """A compacted topic keeps the last value per key, so each record needs one."""
+    """Raise an error if a record has no key: compaction keeps the last value of each key."""
     keyless = [row for row, record in enumerate(records, number) if record.key is None]
     if keyless:
         raise InvalidRecordError(
@@ -74,14 +74,15 @@ def _check_keys(tp: TopicPartition, records: list[Record], number: int) -> None:
 
 
 def _check_ages(records: list[Record], oldest_ms: int, settings: LogSettings, now_ms: int) -> None:
-    """A record without a time is as old as it likes."""
+    """Raise an error if a record is too old. Records without a timestamp are accepted."""
     for record in records:
         if 0 <= record.timestamp < oldest_ms:
             raise out_of_window(record.timestamp, record.timestamp - now_ms, settings)
 
 
 def is_quick(header: BatchHeader, data: memoryview) -> bool:
-    """Whether `check_records` takes less than a millisecond or so; itself, it takes less."""
+    """Return whether `check_records` will take no more than about a millisecond. This check itself
+    is faster than that."""
     if header.record_count > QUICK_RECORDS:
         return False
     if not header.attributes & CODEC_MASK:
@@ -93,5 +94,5 @@ def is_quick(header: BatchHeader, data: memoryview) -> bool:
     except DecompressedTooLargeError:
         return False
     except (CorruptRecordError, UnsupportedCodecError):
-        return True  # found out at once
+        return True  # `check_records` fails immediately
     return True

@@ -1,33 +1,32 @@
-"""Opens the files of a partition after a clean stop or a crash: cuts torn tails, sets damage aside.
+"""Recovers a partition after a clean stop or a crash: truncates torn tails and reports damage.
 
-What is read (see recovery_point.py for the picture):
+What recovery reads (see the diagram in recovery_point.py):
 
     below the snapshot point      nothing
-    above the snapshot point      everything, with checksums: indexes and producer state are made
-                                  again
+    above the snapshot point      everything, verifying checksums and rebuilding the indexes and
+                                  the producer state
 
-What can be wrong, and what is done about it:
+What can be wrong, and how recovery handles it:
 
-    torn tail    the first bad batch lies at or above the recovery point, where nothing was
-                 promised to be on disk, or there a segment ends before the next one begins. The
-                 log is cut there. Intact batches behind it (the disk
-                 wrote out of order) are set aside in a `.damaged` file; their offsets are not
-                 given out again.
-    damage       the bad batch lies below the recovery point. Its bytes stay where they are and
-                 are copied to a `.damaged` file, the log goes on at the next intact batch, and
-                 the range is reported.
-    missing end  the log ends below the recovery point: reported; the lost offsets are not given
-                 out again. When the recovery point is missing, too, the log goes on behind all
-                 offsets that may have been given out (`KnownEnd`).
-    missing or   a sealed segment is not there, or not as long, as the manifest says
-    cut segment  (manifest.py), or of its files only indexes are left: reported.
+    torn tail    The first bad batch is at or above the recovery point, where nothing was guaranteed
+                 to be on disk, or a segment there ends before the next one starts. The log is
+                 truncated at that point. Intact batches after it (the disk wrote out of order) are
+                 copied to a `.damaged` file, and their offsets are not reused.
+    damage       The bad batch is below the recovery point. Its bytes stay in place and are copied
+                 to a `.damaged` file, the log continues at the next intact batch, and the range is
+                 reported.
+    missing end  The log ends below the recovery point. This is reported, and the lost offsets are
+                 not reused. If the recovery point is missing as well, the log continues after all
+                 offsets that may have been assigned (`KnownEnd`).
+    missing or   A sealed segment is missing or shorter than the manifest says (manifest.py), or
+    short        only its indexes are left. This is reported.
+    segment
+    failed sync  The recovery point is marked `fsync_failed`. Everything above it is rewritten,
+                 because otherwise the next sync would prove nothing.
 
-    failed sync  the recovery point is suspect: what lies above it is written once more, or the next
-                 sync would prove nothing.
-
-A clean stop leaves both points at the end, so a start reads next to nothing. `needs_flush` tells
-that something was read or changed that a power cut could still take back: the partition syncs it
-before it serves.
+After a clean stop both points are at the log end, so a start reads almost nothing. `needs_flush` is
+set if recovery read or changed anything that a power failure could still undo; the partition then
+syncs before it serves requests.
 """
 
 from __future__ import annotations
@@ -79,10 +78,10 @@ from strandlog.storage.segment.transaction_index import (
 
 
 class KnownEnd(NamedTuple):
-    """What a checkpoint of the data folder knows of the end of a partition."""
+    """The end of a partition according to a checkpoint of the data folder."""
 
-    offset: int  # everything below was on disk once
-    unseen_offsets: int = 0  # how many may have been given out since
+    offset: int  # everything below was on disk
+    unseen_offsets: int = 0  # how many offsets may have been assigned since
 
 
 NOT_KNOWN = KnownEnd(0)
@@ -90,7 +89,7 @@ NOT_KNOWN = KnownEnd(0)
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening one partition found. `is_clean` when there was nothing to say."""
+    """The problems found when a partition was opened. `is_clean` is true if there were none."""
 
     partition: str
     scanned_bytes: int = 0
@@ -104,7 +103,7 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """An open partition's parts, as recovery leaves them."""
+    """The state of a partition after recovery."""
 
     segments: SegmentList
     log_end_offset: int
@@ -113,15 +112,15 @@ class Recovered:
     point: RecoveryPoint
     report: RecoveryReport
     needs_flush: bool
-    snapshots: set[int]  # the offsets of the snapshot files that are there
+    snapshots: set[int]  # the offsets of the existing snapshot files
     manifest: SegmentManifest
-    unclaimed: list[Segment]  # sealed segments that the manifest does not know
+    unclaimed: list[Segment]  # sealed segments that the manifest does not list
     aborted_was_rebuilt: bool
 
 
 @dataclass(slots=True)
 class SegmentScan:
-    """Where the scan of a segment ended, and the damage that it met."""
+    """Where the scan of a segment ended, and the damage that it found."""
 
     next_offset: int
     scanned_bytes: int = 0
@@ -134,7 +133,7 @@ def _bases(names: dict[str, int]) -> list[int]:
 
 
 class Recovery:
-    """One run over one partition's folder."""
+    """A single recovery run over a partition's folder."""
 
     def __init__(self, files: Files, folder: str, settings: LogSettings, now_ms: int) -> None:
         self._files = files
@@ -151,14 +150,14 @@ class Recovery:
         self._snapshots: set[int] = set()
         self._needs_flush = False
         self._log_start_offset = 0
-        self._unseen_offsets = 0  # given out, perhaps, above all that is known
-        self._loss_from = NEVER  # from which offset on a gap is a loss
+        self._unseen_offsets = 0  # may have been assigned beyond the known end
+        self._loss_from = NEVER  # a gap at or above this offset is a loss
         self._claims: list[Claim] = []
         self._indexed: dict[int, Claim] = {}  # those with a transaction index, by base offset
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
     def run(self, log_start_offset: int = 0, known_end: KnownEnd = NOT_KNOWN) -> Recovered:
-        """Open the partition. `log_start_offset` is where an empty one begins."""
+        """Recover the partition. An empty one starts at `log_start_offset`."""
         names, lonely = self._files.list_dir(self._folder), []
         if needs_tidying(names):
             lonely = tidy_after_crash(self._files, self._folder)
@@ -199,7 +198,8 @@ class Recovery:
         self._report.problems += problems
 
     def _load_point(self, names: dict[str, int], known: KnownEnd) -> None:
-        """The recovery point, raised to what other files know to have been on disk."""
+        """Load the recovery point, and raise it to the highest offset that the checkpoint or the
+        manifest records as durable."""
         path = join(self._folder, RECOVERY_POINT)
         found, problems = mended_recovery_point(self._files, path)
         self._report.problems += problems
@@ -213,7 +213,7 @@ class Recovery:
         self._loss_from = NEVER if found is None else self._point.offset
 
     def _note_lonely(self, lonely: list[int], names: dict[str, int]) -> None:
-        """Report logs of which only the indexes are left, unless the manifest did."""
+        """Report segments of which only the indexes are left, unless the manifest lists them."""
         claimed = {claim.base_offset for claim in self._claims}
         bases = [*_bases(names), self._point.offset]
         for base in lonely:
@@ -223,8 +223,8 @@ class Recovery:
                 self._report.problems.append(loss.describe(self._folder))
 
     def _begin_active(self, segments: list[Segment]) -> None:
-        """When the last segment is a sealed one, the active one has no file: it was not begun yet,
-        or is lost. A sealed segment may have gaps and must not become the active one."""
+        """Create the active segment if the last one found is sealed, because the active segment had
+        no file yet or lost it. A sealed segment may have gaps and must not become active again."""
         last = next((c for c in self._claims if c.base_offset == segments[-1].base_offset), None)
         if last is None:
             return
@@ -243,7 +243,7 @@ class Recovery:
         )
 
     def _load_snapshot(self, offsets: list[int]) -> None:
-        """The newest intact snapshot that is not above the snapshot point."""
+        """Load the newest intact snapshot that is not above the snapshot point."""
         self._snapshots = set(offsets)
         for offset in reversed(offsets):
             stem = stem_of(self._folder, offset)
@@ -260,7 +260,7 @@ class Recovery:
             self._snapshots.discard(offset)
 
     def _load_aborted(self, segments: list[Segment], names: dict[str, int]) -> None:
-        """The transaction indexes as far as the producer state goes; the scan tells the rest."""
+        """Load the transaction indexes up to the offset of the snapshot; the scan adds the rest."""
         ends = [*(segment.base_offset for segment in segments[1:]), NEVER]
         for segment, end_offset in zip(segments, ends, strict=True):
             name = segment_stem(segment.base_offset) + ABORT_INDEX_SUFFIX
@@ -281,8 +281,8 @@ class Recovery:
                 self._files.truncate(path, len(packed(kept)))
 
     def _index_is_whole(self, base_offset: int) -> bool:
-        """Whether the transaction index of a segment is the one that the manifest or the snapshot
-        knows, as far as it was loaded."""
+        """Return whether the loaded part of a segment's transaction index matches the checksum in
+        the manifest or the snapshot."""
         claim = self._indexed.get(base_offset)
         end_offset = self._producers_from if claim is None else claim.end_offset
         loaded = self._aborted.ending_in(base_offset, min(end_offset, self._producers_from))
@@ -294,7 +294,7 @@ class Recovery:
         return ActiveSegment(self._files, stem, base, interval_bytes, self._now_ms)
 
     def _scan_all(self, segments: list[Segment]) -> Recovered:
-        # Producer state may need more of the log than the indexes do, when a snapshot was damaged.
+        # If a snapshot was damaged, producer state must be read from further back than the indexes.
         trusted_offset = min(self._point.snapshot_offset, self._producers_from)
         first = max(0, sum(s.base_offset <= trusted_offset for s in segments) - 1)
         sealed, untrusted = segments[:first], segments[first:]
@@ -322,7 +322,7 @@ class Recovery:
         offsets: tuple[int, int],
         end_offset: int | None,
     ) -> SegmentScan:
-        """Scan the untrusted part of one segment; its indexes and the producer state follow."""
+        """Scan the untrusted part of one segment, and update its indexes and the producer state."""
         trusted_offset, next_offset = offsets
         mapped = self._files.map(segment.log_path)
         view = mapped.view
@@ -339,12 +339,12 @@ class Recovery:
                 and end_offset is not None
                 and self._loss_from <= found.next_offset < end_offset
             ):
-                found.torn_position = len(view)  # its end did not reach the disk, the next one did
+                found.torn_position = len(view)  # its end is lost, the next segment is not
             self._report.scanned_bytes += found.scanned_bytes
             self._needs_flush |= found.scanned_bytes > 0
             self._keep_damage_aside(segment, found, view)
             if self._point.fsync_failed and found.next_offset > self._point.offset:
-                # As a new file: some of it may be durable after all, and must not be written over.
+                # Use a new file: parts of the old one may be durable and must not be overwritten.
                 self._files.replace(segment.log_path, view)
         finally:
             mapped.close()
@@ -353,8 +353,8 @@ class Recovery:
     def _scan_from(
         self, start: ScanStart, view: memoryview, active: ActiveSegment, end_offset: int | None
     ) -> SegmentScan:
-        """Scan to the end of a segment or to its torn tail. `end_offset` is where the next segment
-        begins; the last segment has none, and no gaps either."""
+        """Scan to the end of a segment or to its torn tail. `end_offset` is the base offset of the
+        next segment. It is None for the last segment, which has no gaps."""
         found = SegmentScan(start.next_offset)
         for item in scan(
             view_source(view),
@@ -410,7 +410,7 @@ class Recovery:
         return path
 
     def _seal(self, active: ActiveSegment, end_offset: int) -> Segment:
-        """A walked segment that is not the last: its files are final, so make them durable."""
+        """Seal a scanned segment and make its files durable, because they are final."""
         self._aborted.save(self._files, active.stem, active.base_offset, end_offset)
         sealed = active.seal()
         for suffix in (LOG_SUFFIX, *SIDE_SUFFIXES):
@@ -420,7 +420,8 @@ class Recovery:
         return sealed
 
     def _cut(self, segment: Segment, later: list[Segment], found: SegmentScan) -> int:
-        """Cut the segment at the tear and take the later ones out. Returns the next offset."""
+        """Truncate a segment at its torn position and remove the later ones. Return the next
+        offset."""
         torn_position = found.torn_position
         assert torn_position is not None
         next_offset = found.next_offset
@@ -444,7 +445,8 @@ class Recovery:
         return next_offset
 
     def _set_aside(self, segment: Segment) -> int:
-        """Take a segment behind a tear out of the log. Returns the offset after its records."""
+        """Remove a segment that follows a torn write from the log. Return the offset after its last
+        intact record, or 0 if there is none."""
         self._report.torn_bytes += segment.size_bytes
         mapped = self._files.map(segment.log_path)
         try:
@@ -471,10 +473,10 @@ class Recovery:
             self._say_gone(next_offset)
             next_offset, ends_here = self._point.offset, False
         if next_offset < self._log_start_offset:
-            # With durability "page_cache": what was deleted was never on disk.
+            # With durability "page_cache", deleted records may never have reached the disk.
             next_offset, ends_here = self._log_start_offset, False
         if not ends_here and next_offset > segments.active.base_offset:
-            # The records end before the next offset: the name of a new segment remembers that.
+            # The last record is below the next offset, so the name of a new segment preserves it.
             sealed = self._seal(segments.active, next_offset)
             segments.roll(sealed, self._new_active(next_offset))
             self._needs_flush = True
@@ -500,7 +502,8 @@ class Recovery:
         )
 
     def _drop_snapshot(self, offset: int) -> None:
-        """What a snapshot says of the transaction index is no longer true: have it written anew."""
+        """Remove a snapshot whose checksum of the transaction index is outdated, so that it is
+        written again."""
         if offset in self._snapshots:
             self._files.remove(stem_of(self._folder, offset) + SNAPSHOT_SUFFIX)
             self._snapshots.discard(offset)
@@ -508,7 +511,7 @@ class Recovery:
 
 
 def _end_of_intact(view: memoryview, position: int, next_offset: int) -> int | None:
-    """The offset after the last intact batch from a position on; None if there is none."""
+    """Return the offset after the last intact batch at or after a position, or None."""
     end_offset: int | None = None
     for item in scan(
         view_source(view), position, len(view), next_offset=next_offset, crc_from_offset=0

@@ -1,33 +1,34 @@
-"""How far a partition is known to be good: one small file, written after each sync.
+"""The recovery point file, which records up to which offset a partition is known to be durable.
 
     slot:  i64 recovery point | i64 snapshot point | u64 sequence | u8 flags | u32 CRC-32C
-    flags: 1 bounds readers · 2 suspect
-    file:  four slots, each in a sector of its own: two that are written in turn after each sync,
-           and two that are written in turn and synced (`settled`); the highest sequence counts
+    flags: 1 bounds readers · 2 fsync failed
+    file:  four slots, each in its own sector: two that are written alternately after each sync,
+           and two that are written alternately and synced (`settled`). The slot with the highest
+           sequence is current.
 
     0 ......... snapshot point ......... recovery point ......... end of the file
-      trusted                  checked: what             checked: what
-      unread                   is bad is damage          is bad was not finished
+      trusted,                 checked: a bad            checked: a bad
+      not read                 batch is damage           batch is a torn write
 
-Below the *recovery point* the log was synced. Below the *snapshot point* its indexes and a snapshot
-of the producer state were synced as well. So a start reads only what lies above, and recovery can
-tell a torn tail (above the recovery point) from damage (below it).
+Everything below the *recovery point* has been synced. Below the *snapshot point*, the indexes and a
+snapshot of the producer state have been synced as well. A start therefore reads only what is above
+the snapshot point, and recovery can distinguish a torn tail (above the recovery point) from damage
+(below it).
 
-The file itself need not be synced with each flush: it is written *after* the syncs it tells of, so
-whatever value survives a power cut is true, merely old; and it survives a kill -9 exactly. A slot
-torn half-way fails its checksum and another one counts.
+The file does not have to be synced with each flush. It is written *after* the syncs that it
+records, so a value that survives a power failure may be outdated but is never wrong, and a kill -9
+loses nothing. A torn slot fails its checksum, and another slot is used.
 
-But it is settled when the partition is made, and before compaction or truncation make a gap. So
-there always is a value, a gap below it is nothing special, and a gap above it means that records
-were written and did not reach the disk.
+The file is settled when the partition is created, and before compaction or truncation creates a
+gap. So there is always a valid slot, gaps below the recovery point are expected, and a gap above it
+means that records were written but did not reach the disk.
 
-`fsync_failed` tells that a sync failed and what lies above the recovery point was not written anew
-since: the page cache may show it, call it clean, and never bring it to the disk. It survives a
-kill -9; after a power cut the page cache is gone, and so is the need for it.
+`fsync_failed` means that a sync failed and that the data above the recovery point has not been
+rewritten since: the page cache may contain that data, marked clean, and never write it to disk. The
+flag survives a kill -9. It need not survive a power failure, because the page cache is lost too.
 
-`bounds_readers` tells processes that read the folder beside the owner whether to stop at the
-recovery point: with durability "fsync" nothing above it may be shown, for a power cut could take it
-back.
+`bounds_readers` tells other processes that read the folder whether to stop at the recovery point.
+With durability "fsync" they must not show anything above it, because a power failure could undo it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _BOUNDS_READERS, _SUSPECT = 1, 2
 
 
 class RecoveryPoint(NamedTuple):
-    """One value of the file."""
+    """The contents of one slot."""
 
     offset: int
     snapshot_offset: int
@@ -89,20 +90,20 @@ def _slots(files: Files, path: str) -> list[bytes]:
 
 
 def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
-    """The newest intact slot, or None when there is none."""
+    """Return the newest intact slot, or None if there is none."""
     slots = [_parse(piece) for piece in _slots(files, path)]
     return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
 
 
 def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None, list[str]]:
-    """The newest intact slot, and what to report, for the owner: slots that fail their checksum are
-    written over with it."""
+    """Return the newest intact slot and the problems to report, after overwriting all slots that
+    fail their checksum with it. For the owner of the partition only."""
     pieces = _slots(files, path)
     slots = [_parse(piece) if any(piece) else None for piece in pieces]
     newest = max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
     problems: list[str] = []
     for number, (piece, slot) in enumerate(zip(pieces, slots, strict=True)):
-        if slot is None and any(piece):  # zeros: it was never written
+        if slot is None and any(piece):  # a slot of zeros was never written
             files.write_at(path, number * SECTOR_BYTES, _packed(newest or START))
             problems.append(f"slot {number} of {path} failed its checksum and was written anew")
     return newest, problems
@@ -111,7 +112,7 @@ def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None
 def write_recovery_point(
     files: Files, path: str, point: RecoveryPoint, *, settled: bool = False
 ) -> None:
-    """Write the next slot; the others stay as they are. A settled one is durable after this."""
+    """Write the next slot and leave the others unchanged. If `settled`, the slot is synced."""
     number = point.sequence % 2
     if settled:
         third, fourth = (_parse(piece) for piece in _slots(files, path)[2:])

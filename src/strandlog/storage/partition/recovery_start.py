@@ -1,8 +1,8 @@
-"""Finds where recovery must start to read a segment, by the snapshot point and index entries.
+"""Finds the position at which recovery must start reading a segment.
 
 Everything below the snapshot point was flushed together with its indexes, so recovery need not read
-it. `trusted_start` finds the batch at the snapshot point through the offset index. An index entry
-that the log contradicts makes the whole segment untrusted, and recovery reads it from its start.
+it. `trusted_start` uses the offset index to find the batch at the snapshot point. If an index entry
+contradicts the log, the entire segment is untrusted, and recovery reads it from the start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandlog.storage.segment.time_index import TimeEntry
 
 
 class ScanStart(NamedTuple):
-    """Where a scan begins, and the lowest offset that the first batch may have."""
+    """The position where a scan starts, and the lowest offset that the first batch may have."""
 
     position: int
     next_offset: int
@@ -32,7 +32,8 @@ def trusted_start(
     *,
     is_last: bool,
 ) -> ScanStart:
-    """Where the untrusted part of a segment begins; cuts the indexes to match."""
+    """Return the start of the untrusted part of a segment, after truncating the indexes to the
+    trusted part."""
     if trusted_offset > segment.base_offset:
         counts = _trusted_entries(view, indexes, trusted_offset)
         if counts is not None:
@@ -49,11 +50,11 @@ def trusted_start(
 def _trusted_entries(
     view: memoryview, indexes: SegmentIndexes, trusted_offset: int
 ) -> tuple[int, int] | None:
-    """How many entries of each index are about what is trusted; None when they are in doubt.
+    """Return how many entries of each index refer to trusted batches, or None if an entry is wrong.
 
-    What was written after the last sync may be anything. So the last entries that count are checked
-    against the log, and unless the time index ends there, all of it is looked at: the largest
-    timestamp must not be missed.
+    Entries written after the last sync may contain anything. The last trusted entry of each index
+    is therefore checked against the log. If the time index continues beyond the trusted part, all
+    of its entries are inspected, so that the largest timestamp is not missed.
     """
     offsets, times = indexes.offsets, indexes.times
     offset_count = offsets.count_up_to(trusted_offset - 1)
@@ -73,7 +74,7 @@ def _trusted_entries(
 def _time_entry_is_right(
     view: memoryview, index_entry: IndexEntry | None, entry: TimeEntry
 ) -> bool:
-    """Whether a batch ends with the offset of the entry and has its timestamp."""
+    """Return whether there is a batch with the last offset and timestamp of the entry."""
     start = index_entry.position if index_entry and index_entry.offset <= entry.offset else 0
     for item in scan(view_source(view), start, len(view), next_offset=0):
         if isinstance(item, Damage):
@@ -91,7 +92,7 @@ def _find_offset(
     *,
     is_last: bool,
 ) -> ScanStart | None:
-    """Where the batch with the trusted offset begins; None if no batch begins with it."""
+    """Return the start of the batch at the trusted offset, or None if no batch starts there."""
     position, next_offset = 0, segment.base_offset
     if entry is not None:
         position, next_offset = entry.position, read_header(view, entry.position).base_offset
@@ -106,7 +107,7 @@ def _find_offset(
             position = item.position
             break
         position, next_offset = item.position + item.header.size_bytes, item.header.next_offset
-    # Both points lie between two batches. Only compaction leaves gaps, never in the last segment.
+    # Both points are at batch boundaries. Only compaction leaves gaps, never in the last segment.
     if next_offset > trusted_offset or (is_last and next_offset < trusted_offset):
         return None
     return ScanStart(position, next_offset)

@@ -1,8 +1,8 @@
-"""Replays batches into producer state and the list of aborted transactions.
+"""Replays batches into the producer state and the list of aborted transactions.
 
-A transaction begins with the first transactional batch of its producer and ends with a marker. The
-marker decides whether it was aborted; the transaction index only repeats that, so a lost or damaged
-index can be rebuilt from the log (`rebuild_aborted`).
+A transaction starts with the first transactional batch of its producer and ends with a marker. The
+marker says whether it was aborted. The transaction index is derived from the markers, so it can be
+rebuilt from the log if it is lost or damaged (`rebuild_aborted`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def rebuild_aborted(
     files: Files, segments: Sequence[Segment], aborted: AbortedTransactions
 ) -> None:
     """Rebuild the aborted transactions of a partition from its log, in memory and in the index
-    files. A transaction that began before the oldest segment begins with that segment."""
+    files. A transaction that started before the oldest segment is treated as starting at its first
+    batch that is still in the log."""
     found: list[AbortedTransaction] = []
     producers = ProducerState()
     for segment in segments:
@@ -46,7 +47,7 @@ def rebuild_aborted(
         finally:
             mapped.close()
     aborted.replace(found)
-    for segment in segments:  # the last one, too: a start may find a snapshot and not read its log
+    for segment in segments:  # including the last: with a snapshot, a start may not read its log
         entries = aborted.ending_in(segment.base_offset, segment.end_offset)
         path = segment.stem + ABORT_INDEX_SUFFIX
         if entries or files.exists(path):
@@ -58,10 +59,11 @@ def rebuild_aborted(
 def replay_batch(
     producers: ProducerState, header: BatchHeader, data: Buffer
 ) -> AbortedTransaction | None:
-    """Apply a batch of the log to the producer state; returns the transaction that it aborted.
+    """Apply a batch of the log to the producer state. Return the transaction that it aborted, if
+    any.
 
-    `data` is the whole batch; only those of control batches are read. `DataError` if a marker
-    cannot be decoded.
+    `data` is the complete batch; it is used for control batches only. Raise `DataError` if a
+    marker cannot be decoded.
     """
     if header.producer_id < 0:
         return None
@@ -78,8 +80,8 @@ def end_of_transaction(
     offset: int,
     now_ms: int = UNKNOWN_TIME,
 ) -> AbortedTransaction | None:
-    """Apply the marker at `offset` to the producer state; returns the transaction that it aborted.
-    `DataError` if the marker cannot be decoded."""
+    """Apply the marker at `offset` to the producer state. Return the transaction that it aborted,
+    if any. Raise `DataError` if the marker cannot be decoded."""
     marker = read_control(batch)
     first_offset = producers.end_transaction(header, marker.coordinator_epoch, now_ms)
     if marker.kind is not ControlType.ABORT or first_offset is None:

@@ -1,13 +1,13 @@
-"""Finds offsets by timestamp, and the largest timestamp.
+"""Looks up offsets by timestamp, and the largest timestamp.
 
-A lookup is exact to the record: the time index leads to a part of a segment, batch headers lead to
-a batch, and only that batch is decoded. Transaction markers count, as in Kafka: a consumer that
-begins at a marker reads on behind it. A time index entry is verified against the log before it is
-used, and a wrong index is rebuilt.
+A lookup finds the exact record: the time index narrows the search to a part of a segment, the batch
+headers to a single batch, and only that batch is decoded. Transaction markers count as records, as
+in Kafka; a consumer that starts at a marker skips it. A time index entry is verified against the
+log before it is used, and a wrong index is rebuilt.
 
-Damage, and batches that cannot be decoded, are added to the log's report and skipped. A large batch
-is decoded in a step (work.py); if compaction or retention replaced the segment meanwhile, the
-lookup starts again.
+Damaged batches and batches that cannot be decoded are added to the log's report and skipped. A
+large batch is decoded in a separate step (work.py). If compaction or retention replaces the segment
+during that step, the lookup restarts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from strandlog.storage.work import Work
 
 
 def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
-    """The largest timestamp in a segment, checked against the log; -1 when no record has one."""
+    """Return the largest timestamp in a segment, verified against the log, or -1 if no record has a
+    timestamp."""
     if isinstance(segment, ActiveSegment):
         return segment.indexes.largest
     if segment.largest is None:
@@ -47,7 +48,7 @@ def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
 
 
 def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
-    """Whether the batch that the entry names has that timestamp."""
+    """Return whether the batch that the entry refers to has its timestamp."""
     if not segment.base_offset <= entry.offset:
         return False
     try:
@@ -61,8 +62,8 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
 
 
 def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
-    """The first of the visible records with the largest timestamp. The marker of a transaction
-    counts, as in Kafka; None if no record has a timestamp."""
+    """Return the first visible record with the largest timestamp, or None if no record has a
+    timestamp. Transaction markers count as records, as in Kafka."""
     latest, newest = NO_TIME_ENTRY, None
     for segment in log.segments.all():
         if segment.base_offset >= log.high_watermark:
@@ -82,16 +83,17 @@ def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
         found = yield from _searching(log, batch, latest.timestamp, 0)
     except DataError as error:
         report(log, f"{log.tp}: {error}")
-        return TimestampOffset(*latest)  # all that the header tells
+        return TimestampOffset(*latest)  # the best answer that the header can give
     if found is None or found.offset >= log.log_start_offset:
         return found
     return found._replace(offset=log.log_start_offset)  # the start of the log is inside the batch
 
 
 def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
-    """The largest timestamp of what may be read of a segment whose own lies outside of that."""
+    """Return the largest timestamp in the visible part of a segment. Used if the largest timestamp
+    of the entire segment is outside that part."""
     first, largest = max(log.log_start_offset, segment.base_offset), NO_TIME_ENTRY
-    if isinstance(segment, ActiveSegment):  # all before the batch of an entry stay below it
+    if isinstance(segment, ActiveSegment):  # batches before an entry have smaller times
         entry = segment.indexes.times.last_below(log.high_watermark)
         first = first if entry is None else max(first, entry.offset)
     start = plan_in_whole(log, segment, first).locate()
@@ -113,23 +115,24 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
 def _searching(
     log: PartitionLog, batch: BatchView, timestamp_ms: int, from_offset: int
 ) -> Work[TimestampOffset | None]:
-    """The first record of a batch at or after a time; a large batch is decoded in a step."""
+    """Return the first record of a batch at or after a time, or None. A large batch is decoded in a
+    separate step."""
     data, limit_bytes = batch.data(), log.context.settings.decompressed_max_bytes
     if is_quick(batch.header, data):
         return batch.find_timestamp(timestamp_ms, limit_bytes, from_offset)
-    copy = BatchView(bytes(data))  # the file may be removed meanwhile
+    copy = BatchView(bytes(data))  # the file may be removed during the step
     found: list[TimestampOffset | None] = []
     yield lambda: found.append(copy.find_timestamp(timestamp_ms, limit_bytes, from_offset))
     return found[0]
 
 
 def find_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
-    """The first record at or after a time; None if all visible ones are older."""
+    """Return the first record at or after a time, or None if all visible records are older."""
     while True:
         try:
             return (yield from _find_timestamp(log, timestamp_ms))
         except _SegmentGoneError:
-            pass  # look again
+            pass  # restart the lookup
 
 
 def _find_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
@@ -147,14 +150,14 @@ def _find_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffse
 
 
 class _SegmentGoneError(Exception):
-    """Compaction or retention changed the segments while a batch was decoded in a step."""
+    """Raised if compaction or retention changed the segments while a batch was being decoded."""
 
 
 def _find_in(
     log: PartitionLog, segment: Segment, timestamp_ms: int
 ) -> Work[TimestampOffset | None]:
-    """The first record at or after a time in one segment. Damage, and batches that cannot be
-    decoded, are reported and skipped: they hide their own records, not those behind them."""
+    """Return the first record of one segment at or after a time, or None. Damaged batches and
+    batches that cannot be decoded are reported and skipped."""
     source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
     start_position, start_offset = _time_start(log, segment, timestamp_ms)
     for item in scan(
@@ -187,8 +190,8 @@ def _find_in(
 
 
 def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
-    """(position, offset) where the search for a time begins: no earlier batch is the answer."""
-    # An entry at the very time is the first to reach it, so the one at or below is never too late.
+    """Return the (position, offset) at which to start the search; no earlier batch can match."""
+    # An entry names the first batch to reach its time, so the last entry at or below is safe.
     if isinstance(segment, ActiveSegment):
         before, entry = segment.indexes.times.last_two(timestamp_ms)
     else:
@@ -203,10 +206,11 @@ def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> tuple
 def _first_to_reach(
     log: PartitionLog, segment: Segment, before: TimeEntry | None, entry: TimeEntry
 ) -> tuple[int, int] | None:
-    """(position, offset) of the batch that an entry names; None when the log contradicts it.
+    """Return the (position, offset) of the batch that an entry names, or None if the log
+    contradicts the entry.
 
-    That the batch has this timestamp proves little, for many may have it. So the log is walked from
-    the entry before: none on the way may have it.
+    It is not enough that the batch has this timestamp, because several batches may have it. The log
+    is therefore scanned from the previous entry to make sure that no earlier batch reaches it.
     """
     start = (0, segment.base_offset)
     if before is not None:

@@ -43,7 +43,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def with_problems(endpoint: Endpoint) -> Endpoint:
-    """The endpoint with its errors as problem+json responses."""
+    """Wrap an endpoint so that its errors become problem+json responses."""
 
     async def respond(request: Request) -> Response:
         try:
@@ -55,7 +55,7 @@ def with_problems(endpoint: Endpoint) -> Endpoint:
 
 
 async def _router_error(request: Request, error: Exception) -> Response:
-    """The response for an unknown path or method."""
+    """Return the response for an unknown path or method."""
     assert isinstance(error, HTTPException)
     detail = f"{request.method} {request.url.path}: {error.detail}"
     response = problem_response(HttpError(error.status_code, error.detail.capitalize(), detail))
@@ -72,7 +72,7 @@ def _by_method(endpoints: dict[str, Endpoint]) -> Endpoint:
 
 
 class Application:
-    """All routes of one broker."""
+    """The ASGI application with all routes of one broker."""
 
     def __init__(self, broker: Broker, runtime: ServerRuntime, options: HttpOptions) -> None:
         self._state = HttpState(broker, runtime, options)
@@ -101,7 +101,7 @@ class Application:
         self.guarded = RequestChecks(app, options.hosts)
 
     def _api(self) -> Iterator[Route]:
-        """One route per path: two routes with the same path would hide each other's methods."""
+        """Yield one route per path, so that the Allow header of a 405 lists all of its methods."""
         by_path: dict[str, dict[str, Endpoint]] = {}
         for each in ROUTES:
             found = by_path.setdefault(PREFIX + each.path, {})
@@ -110,13 +110,13 @@ class Application:
             yield Route(path, _by_method(endpoints), methods=list(endpoints))
 
     def stop(self) -> None:
-        """Ends the live streams and the rates task, which do not end by themselves."""
+        """Stop the live streams and the rates task, which would otherwise run forever."""
         self._state.stopping.set()
         self._state.rates.stop()
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without signal handlers: the server has its own."""
+    """uvicorn without signal handlers: the server installs its own."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -124,10 +124,10 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """The application in uvicorn."""
+    """Runs the application in uvicorn."""
 
     def __init__(self, broker: Broker, runtime: ServerRuntime, options: HttpOptions) -> None:
-        """Imports and builds the application, which takes long: call it in a thread."""
+        """Build the application. This is slow, so call it in a thread."""
         self._application = Application(broker, runtime, options)
         settings = broker.settings
         idle_seconds = settings.http_idle_timeout_ms / 1000
@@ -150,7 +150,7 @@ class HttpServer:
         self._uvicorn = _Uvicorn(config)
 
     async def serve(self, listening: socket.socket) -> None:
-        """Runs until `stop`."""
+        """Serve until `stop` is called."""
         await self._uvicorn.serve([listening])
 
     def stop(self, grace_seconds: float) -> None:

@@ -1,11 +1,11 @@
-"""Limits the memory of request bodies and of large responses.
+"""Limits the memory used by request bodies and large responses.
 
-Each kind shares a budget (`peer_budget.py`). An upload that makes no progress for
-http.upload.stall.ms, or is not complete after http.upload.timeout.ms, gets 408; one that stalls
-while other uploads wait for its share ends sooner. A large response acquires its share before it is
-built (`room`), so responses that wait for slow clients do not pile up. It is written in pieces, the
-next one when the client has taken the last. A client that does not read while other responses wait
-is disconnected.
+All uploads share one budget, and all large responses share another (`peer_budget.py`). An upload
+that makes no progress for http.upload.stall.ms, or is not complete after http.upload.timeout.ms,
+gets a 408; it is aborted sooner if it stalls while other uploads wait for memory. A large response
+acquires its share before it is built (`room`), so responses to slow clients do not pile up in
+memory. It is sent in chunks, each after the client has accepted the previous one. A client that
+stops reading while other responses wait for memory is disconnected.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from strandlog.server.http.problems import HttpError
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-SMALL_BODY_BYTES = 256 * 1024  # of every request that carries no records
-MAX_HELD_BYTES = 64 * 1024 * 1024  # of all requests that are under way; the same for answers
-UNKNOWN_BODY_BYTES = 1024 * 1024  # taken for the size of a body that does not say
+SMALL_BODY_BYTES = 256 * 1024  # for requests that carry no records
+MAX_HELD_BYTES = 64 * 1024 * 1024  # for all requests in progress; responses have the same limit
+UNKNOWN_BODY_BYTES = 1024 * 1024  # assumed size of a body without Content-Length
 UPLOAD_PATIENCE_SECONDS = 0.5
 ANSWER_PATIENCE_SECONDS = 2.0
-LARGE_ANSWER_BYTES = 8 * 1024 * 1024  # taken for the size of a large answer until it is there
-PIECE_BYTES = 64 * 1024  # of a large answer
+LARGE_ANSWER_BYTES = 8 * 1024 * 1024  # assumed size of a large response until it is built
+PIECE_BYTES = 64 * 1024  # chunk size of a large response
 
 Disconnect = Callable[[tuple[str, int] | None], None]
 
@@ -44,14 +44,14 @@ def _too_slow(words: str) -> HttpError:
 
 
 class BodyLimit:
-    """The budgets of one server."""
+    """The memory budgets of one server."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._uploads = PeerBudget(MAX_HELD_BYTES, UPLOAD_PATIENCE_SECONDS)
         self._answers = PeerBudget(MAX_HELD_BYTES, ANSWER_PATIENCE_SECONDS)
         self._stall_seconds = settings.http_upload_stall_ms / 1000
         self._timeout_seconds = settings.http_upload_timeout_ms / 1000
-        self.disconnect: Disconnect = lambda _: None  # set by the server that has connections
+        self.disconnect: Disconnect = lambda _: None  # set by the server
 
     @property
     def held_bytes(self) -> int:
@@ -63,7 +63,7 @@ class BodyLimit:
 
     @contextlib.asynccontextmanager
     async def held(self, request: Request, limit: int) -> AsyncIterator[bytes]:
-        """The whole body of a request, of at most `limit` bytes."""
+        """Receive the complete body of a request, at most `limit` bytes, and hold its memory."""
         length = request.headers.get("content-length", "")
         size = int(length) if length.isdigit() else min(UNKNOWN_BODY_BYTES, limit)
         if size > limit:
@@ -103,19 +103,20 @@ class BodyLimit:
             parts.append(part)
 
     async def room(self) -> Hold:
-        """Room for a response that may be large; `answer` takes it, or the caller releases it.
+        """Reserve memory for a response that may be large.
 
-        A hold is resized to the size of the answer once that is known.
+        The caller passes the hold to `answer`, which resizes it to the actual size of the response,
+        or releases it.
         """
         return await self._answers.acquire(LARGE_ANSWER_BYTES)
 
     def answer(self, hold: Hold, body: bytes, status: int, media_type: str) -> Response:
-        """A response that is sent in pieces."""
+        """Return a response that is sent in chunks and releases the hold when it is done."""
         hold.resize(len(body))
         return _LargeAnswer(self, hold, body, status, media_type)
 
     async def send(self, hold: Hold, body: bytes, scope: Scope, send: Send) -> None:
-        """Sends a body; disconnects a client that does not read while others wait."""
+        """Send a body; disconnect a client that does not read it while others wait for memory."""
         try:
             for start in range(0, len(body), PIECE_BYTES):
                 piece = body[start : start + PIECE_BYTES]

@@ -1,13 +1,13 @@
 """Limits the number of HTTP connections and their idle time.
 
-    up to http.max.connections   served
-    one more                     replaces the connection that has been idle for longest
-    none is idle                 the new one may request /healthz and /readyz, all else is 503
-    over HEALTH_CONNECTIONS      closed at once
+    up to http.max.connections    served
+    more, and another is idle     replaces the connection that has been idle the longest
+    more, and none is idle        may request /healthz and /readyz; anything else gets a 503
+    HEALTH_CONNECTIONS more       closed immediately
 
-So idle connections never keep out an active client, and health checks always get a response. A
-connection is idle while no request is being processed: between two requests, and also while the
-headers of one arrive slowly. It is closed after http.idle.timeout.ms.
+So idle connections never block an active client, and health checks still get a response on a busy
+server. A connection is idle while no request is being processed: between two requests, and also
+while the headers of a request arrive slowly. It is closed after http.idle.timeout.ms.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOKS = 10  # checks for idle connections per idle timeout
 
 
 class Connections:
-    """All HTTP connections of a server, the longest idle first."""
+    """All HTTP connections of a server, in the order of their last activity."""
 
     def __init__(self, limit: int, idle_seconds: float, metrics: Metrics) -> None:
         self._limit = limit
@@ -41,11 +41,11 @@ class Connections:
         self._alarm: asyncio.TimerHandle | None = None
 
     def protocol(self) -> type[HttpConnection]:
-        """The protocol class for uvicorn."""
+        """Return the protocol class for uvicorn, bound to this registry."""
         return type("BoundConnection", (HttpConnection,), {"registry": self})
 
     def opened(self, connection: HttpConnection) -> bool:
-        """Makes room for a new connection; False if there is none."""
+        """Register a new connection; return False if the limit is reached and it must be closed."""
         self._metrics.http_connections_accepted += 1
         if len(self._open) >= self._limit and not self._close_idlest():
             connection.app = _only_health(connection.app)
@@ -66,12 +66,12 @@ class Connections:
         self._metrics.http_connections_open = len(self._open)
 
     def moved(self, connection: HttpConnection) -> None:
-        """A request began or ended."""
+        """Mark a connection as the most recently active: a request started or finished."""
         if self._open.pop(connection, 0) is None:
             self._open[connection] = None
 
     def abort(self, client: tuple[str, int] | None) -> None:
-        """Closes the connection of a client and drops what it has not read."""
+        """Close the connection of a client and discard its unsent data."""
         connection = None if client is None else self._by_client.get(client)
         if connection is not None:
             connection.transport.abort()
@@ -103,9 +103,9 @@ class Connections:
 
 
 class HttpConnection(H11Protocol):
-    """uvicorn's connection, with the registry informed of its changes."""
+    """A uvicorn connection that reports its activity to the registry."""
 
-    registry: Connections  # of the server, set by `Connections.protocol`
+    registry: Connections  # set by `Connections.protocol`
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -113,7 +113,7 @@ class HttpConnection(H11Protocol):
         self.idle_since = stopwatch()
 
     def is_idle(self) -> bool:
-        """Whether no request is being processed."""
+        """Return whether no request is being processed."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -138,7 +138,7 @@ class HttpConnection(H11Protocol):
 
 
 def _only_health(app: Any) -> Callable[[Scope, Receive, Send], Any]:
-    """The application for a connection over the limit."""
+    """Return an application that serves only health checks, for connections over the limit."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in HEALTH_PATHS:

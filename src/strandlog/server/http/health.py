@@ -1,7 +1,7 @@
-"""`/healthz` (the process answers) and `/readyz` (the broker accepts records, or why it does not).
+"""`/healthz` (is the process alive?) and `/readyz` (does the broker accept records? If not, why?).
 
-A broker that is not ready still serves consumers, and a restart does not help it. So a supervisor
-should restart by `/healthz`, and a load balancer should route by `/readyz`.
+A broker that is not ready still serves consumers, and restarting it does not help. So a supervisor
+should use `/healthz` to decide about restarts, and a load balancer `/readyz` for routing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Readiness(msgspec.Struct):
 
 
 async def readiness(state: HttpState) -> Readiness:
-    """Checks what can keep the broker from accepting records."""
+    """Check everything that can prevent the broker from accepting records."""
     broker = state.broker
     reasons = ["the server is stopping"] if state.stopping.is_set() else []
     try:
@@ -44,8 +44,10 @@ async def readiness(state: HttpState) -> Readiness:
 
 
 async def disk_space(state: HttpState) -> tuple[int, int]:
-    """Free and total bytes of the disk of the data folder; 0 if the folder is gone, so that the
-    other metrics are still available then."""
+    """Return the free and total bytes of the disk that holds the data folder.
+
+    Both are 0 if the folder is missing, so that the other metrics are still available.
+    """
     try:
         usage = await asyncio.to_thread(state.broker.disk_usage)
         return usage.free_bytes, usage.total_bytes
@@ -54,10 +56,10 @@ async def disk_space(state: HttpState) -> tuple[int, int]:
 
 
 async def _write_failure(state: HttpState) -> list[str]:
-    """Why the disk rejects writes, if the last append failed and a test write fails too.
+    """Return why writes are rejected, if the last append failed and a test write fails too.
 
-    The test write is needed because a broker that is not ready gets no appends, so nothing else
-    would show that the disk works again.
+    The test write is needed because a broker that is not ready receives no appends, so nothing else
+    would reveal that the disk works again.
     """
     broker = state.broker
     failure = broker.write_failure
@@ -72,7 +74,7 @@ async def _write_failure(state: HttpState) -> list[str]:
 
 
 class Health:
-    """The two endpoints."""
+    """The health endpoints."""
 
     def __init__(self, state: HttpState) -> None:
         self._state = state

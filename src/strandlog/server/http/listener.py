@@ -1,11 +1,11 @@
-"""Binds the HTTP socket before `ready`; loads and runs the web application after it.
+"""Binds the HTTP socket before the broker is ready; loads and runs the web application afterwards.
 
-    start    bind: from here on the kernel queues connections
+    start    bind the socket: from now on the kernel queues connections
     serve    load the web framework in a thread, then serve
-    stop     end live streams, give requests some time, close the remaining connections
+    stop     end the live streams, wait for requests to finish, close the remaining connections
 
-A broker is ready in a third of a second; the framework takes as long again to load. So this module,
-which is imported before the ready line, must not import it.
+A broker is ready in a third of a second; loading the framework takes just as long. So this module,
+which is imported before the broker reports that it is ready, must not import the framework.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client", "msgspec")
 BACKLOG = 256
-STALL_SECONDS = 15  # for a client to acknowledge what was sent
+STALL_SECONDS = 15  # how long sent data may remain unacknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Address, allowed host names, and facts about the server for the API."""
+    """Address, allowed host names, and the server details that the API reports."""
 
     host: str
     port: int
-    hosts: tuple[str, ...] = ()  # allowed names, besides IP addresses and localhost
+    hosts: tuple[str, ...] = ()  # allowed in addition to IP addresses and localhost
     chosen: Mapping[str, ResolvedSetting] = field(
         default_factory=dict
     )  # settings with their origin
@@ -67,7 +67,7 @@ class HttpListener:
         self._is_stopping = False
 
     async def start(self) -> Address:
-        """Bind; returns the bound address."""
+        """Bind the socket and return its address."""
         host, port = self._options.host, self._options.port
         try:
             [found, *_] = await asyncio.get_running_loop().getaddrinfo(
@@ -80,7 +80,7 @@ class HttpListener:
                 f"or --http-port to another address, or use --no-http"
             ) from error
         self._socket.setblocking(False)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it; Linux has it
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux only; accepted connections inherit it
             stall_ms = STALL_SECONDS * 1000
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
         return Address(host, self._socket.getsockname()[1])
@@ -111,6 +111,6 @@ class HttpListener:
 
 
 def _load(broker: Broker, runtime: ServerRuntime, options: HttpOptions) -> HttpServer:
-    from strandlog.server.http.app import HttpServer  # noqa: PLC0415 - see above
+    from strandlog.server.http.app import HttpServer  # noqa: PLC0415 - slow to import
 
     return HttpServer(broker, runtime, options)

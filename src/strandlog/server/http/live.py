@@ -2,16 +2,16 @@
 
     rates       bytes, records and requests per second            every interval
     lag         the groups and their lag                          every interval
-    records     the newest records of a topic, with `topic`       when there are some
-    heartbeat   after 10 s without another event                  so that silence means a failure
-    problem     why the stream ends, such as a deleted topic      as problem+json
+    records     the newest records of `topic`, if it is given     when there are new records
+    heartbeat   nothing; a longer silence means a failure         after 10 s without other events
+    problem     the reason as problem+json, e.g. a deleted topic  before the stream ends
 
-An event is computed when the client has taken the one before. So nothing is buffered for a client
-that does not read; it misses events (`skipped` counts the records). The kernel closes the
-connection of a client that acknowledges nothing for `STALL_SECONDS` (`listener.py`).
+An event is computed only after the client has accepted the previous one. So nothing is buffered for
+a client that does not read; it misses events instead (`skipped` counts the records). The kernel
+closes the connection of a client that acknowledges nothing for `STALL_SECONDS` (`listener.py`).
 
-A tail returns at most `limit` records per interval, however busy a topic is; lag is computed once
-for all clients.
+A tail returns at most `limit` records per interval, no matter how busy the topic is. Lag is
+computed once for all clients.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 class LiveQuery(RecordFilter, forbid_unknown_fields=True):
-    """What to tell, and how often; what records have to pass, those of `topic`."""
+    """Which events to send and how often, and the filter for the records of `topic`."""
 
     rates: bool = True
     lag: bool = True
@@ -61,7 +61,7 @@ class LiveQuery(RecordFilter, forbid_unknown_fields=True):
 
 
 class RatesEvent(Struct):
-    """What goes through the broker now; rates are null until it has been looked at twice."""
+    """Throughput and load of the broker; rates are null until two snapshots have been taken."""
 
     timestamp_ms: int
     rates: BrokerRates | None
@@ -74,7 +74,7 @@ class RatesEvent(Struct):
 
 
 class GroupLag(Struct):
-    """A group, and how many offsets it has before it."""
+    """A group and its total lag."""
 
     group: str
     state: str
@@ -83,14 +83,14 @@ class GroupLag(Struct):
 
 
 class LagEvent(Struct):
-    """The groups, those that are furthest behind first."""
+    """The groups, ordered by descending lag."""
 
     timestamp_ms: int
     groups: list[GroupLag]
 
 
 class Live:
-    """All streams of one broker."""
+    """The endpoint of the live streams, with the lag that they share."""
 
     def __init__(self, state: HttpState) -> None:
         self._state = state
@@ -99,7 +99,7 @@ class Live:
         self._lag_turn = asyncio.Lock()
 
     async def live(self, request: Request) -> Response:
-        """Begin a stream, unless there is something wrong with it."""
+        """Validate the request and start a stream."""
         query, context = read_query(request, LiveQuery), context_of(request)
         if self._state.live_clients >= MAX_CLIENTS:
             raise HttpError(503, "Too many streams", f"{MAX_CLIENTS} streams are open; end some")
@@ -130,7 +130,7 @@ class Live:
         )
 
     async def lag(self, context: RequestContext) -> LagEvent:
-        """The lag of the groups; computed once a second for all streams."""
+        """Return the lag of the groups, computed at most once a second for all streams."""
         async with self._lag_turn:
             if self._lag is None or stopwatch() - self._lag_at >= LAG_SECONDS:
                 broker = self._state.broker
@@ -144,7 +144,7 @@ class Live:
 
 
 class _Stream(Response):
-    """One client's stream."""
+    """The event stream of one client."""
 
     def __init__(
         self,
@@ -176,10 +176,10 @@ class _Stream(Response):
             await self._sent(send, b"", [ends[0]], is_last=True)
 
     async def _told(self, send: Send, ends: list[asyncio.Task[Any]]) -> bool:
-        """Tell what there is to tell; False when that was the last of it."""
+        """Send the pending events; return False if the stream must end."""
         try:
             body = await self._events()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001 - every error is reported to the client
             await self._sent(send, _event("problem", problem_of(error)), ends)
             return False
         return await self._sent(send, body, ends)
@@ -187,7 +187,7 @@ class _Stream(Response):
     async def _sent(
         self, send: Send, body: bytes, ends: list[asyncio.Task[Any]], *, is_last: bool = False
     ) -> bool:
-        """Whether the client took it; False when the stream is over before it did."""
+        """Send a body; return False if the stream ended before the client accepted it."""
         if not body and not is_last:
             return True
         message = {"type": "http.response.body", "body": body, "more_body": not is_last}
@@ -207,7 +207,7 @@ class _Stream(Response):
             self._state.live_clients -= 1
 
     async def _events(self) -> bytes:
-        """What there is to tell now."""
+        """Return the encoded events that are due now."""
         parts: list[bytes] = []
         if self._query.rates:
             parts.append(_event("rates", self._live.rates()))
@@ -233,14 +233,14 @@ async def _send(send: Send, message: dict[str, Any]) -> None:
 
 
 async def _gone(receive: Receive) -> None:
-    """Until the client hangs up."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 @contextmanager
 def _tasks(*waits: Any) -> Iterator[list[asyncio.Task[Any]]]:
-    """Tasks that last no longer than the block."""
+    """Start tasks that are cancelled at the end of the block."""
     tasks = [asyncio.ensure_future(each) for each in waits]
     try:
         yield tasks
@@ -250,6 +250,6 @@ def _tasks(*waits: Any) -> Iterator[list[asyncio.Task[Any]]]:
 
 
 def _event(name: str, data: Any) -> bytes:
-    """An event. Values that are JSON are passed on as they were written, line breaks included."""
+    """Encode an event. JSON values are passed on verbatim, so they may contain line breaks."""
     lines = msgspec.json.encode(data).splitlines()
     return b"event: %b\ndata: %b\n\n" % (name.encode(), b"\ndata: ".join(lines))

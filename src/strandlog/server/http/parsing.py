@@ -1,9 +1,9 @@
-"""Parses requests with h11 within limits on the size of the head.
+"""Parses requests with h11 and limits the size of request heads.
 
 h11 checks the size of a head, or of the trailers after a chunked body, only while it is incomplete.
-One that arrives whole is parsed whatever its size, 20 ms for 10,000 headers, which blocks the event
-loop. So h11 gets the input in pieces, the next one when it needs more, and a head with too many
-lines is rejected before it is parsed.
+A head that arrives in one read is parsed regardless of its size, which blocks the event loop: 20 ms
+for 10,000 headers. So h11 receives the input in chunks, each only when it needs more data, and a
+head with too many lines is rejected before it is parsed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import re
 
 import h11
 
-MAX_HEAD_BYTES = 16 * 1024  # of what h11 keeps of an incomplete head; a whole one has a piece more
+MAX_HEAD_BYTES = 16 * 1024  # while it is incomplete; a complete head may be PIECE_BYTES larger
 MAX_HEAD_LINES = 100
 PIECE_BYTES = 16 * 1024
 
-_BLANK_LINE = re.compile(rb"\n\r?\n")  # the end of a head
+_BLANK_LINE = re.compile(rb"\n\r?\n")  # ends a head
 
 
 class BoundedParser(h11.Connection):
-    """The server's side of one connection."""
+    """The server side of one connection, with a limit on the size of request heads."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD_BYTES)
-        self._arrived = bytearray()  # and not handed to h11 yet
+        self._arrived = bytearray()  # received, but not yet passed to h11
 
     def receive_data(self, data: bytes) -> None:
         self._arrived += data
@@ -49,7 +49,7 @@ class BoundedParser(h11.Connection):
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Rejects a request with two lengths: a proxy may split it differently (smuggling)."""
+    """Reject a request with two lengths: a proxy may frame it differently (request smuggling)."""
     names = {name for name, _ in request.headers}
     if {b"content-length", b"transfer-encoding"} <= names:
         raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")

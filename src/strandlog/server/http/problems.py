@@ -3,9 +3,9 @@
     {"type": "urn:strandlog:problem:topic-not-found", "title": "Topic not found", "status": 404,
      "detail": "topic 'orders' does not exist; create it first"}
 
-`type` and `title` follow from the name of the error's class, `status` from its `codes`, `detail` is
-its message. An error without a status of its own is a bug: the response is 500 without details, and
-the log has the traceback.
+`type` and `title` derive from the name of the error class, `status` from its `codes`, and `detail`
+is its message. An error without a status of its own is a bug: the response is a 500 that names only
+the class of the error, and the traceback is logged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Problem(msgspec.Struct):
 
 
 class HttpError(Exception):
-    """An error of HTTP itself, such as an unknown route or a wrong content type."""
+    """An error at the HTTP level, such as an unknown route or a wrong content type."""
 
     def __init__(self, status: int, title: str, detail: str) -> None:
         super().__init__(detail)
@@ -46,7 +46,7 @@ def bad_request(detail: str) -> HttpError:
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem for an error."""
+    """Return the problem that describes an error; log an unexpected one."""
     if isinstance(error, HttpError):
         return _problem(error.status, error.title, str(error))
     if isinstance(error, StrandlogError) and error.codes.http != INTERNAL:
@@ -59,13 +59,13 @@ def problem_of(error: Exception) -> Problem:
 
 def _problem(status: int, title: str, detail: str) -> Problem:
     name = title.lower().replace(" ", "-")
-    # A lone surrogate out of a request's text cannot be written as JSON.
+    # The detail may quote a lone surrogate from the request, which cannot be encoded as JSON.
     shown = shortened(detail).encode("utf-8", "backslashreplace").decode()
     return Problem(f"urn:strandlog:problem:{name}", title, status, shown)
 
 
 def problem_response(error: Exception) -> Response:
-    """The response for an error."""
+    """Return the response for an error."""
     problem = problem_of(error)
     headers = {"retry-after": "1"} if problem.status == 503 else None
     return Response(msgspec.json.encode(problem), problem.status, headers, PROBLEM_TYPE)

@@ -1,8 +1,8 @@
-"""Makes endpoints of the route table: decodes path, query and body, encodes the response.
+"""Builds endpoints from the route table: decodes path, query and body, and encodes the response.
 
-The row (`api/routes.py`) has their types, which are msgspec structs. So the checks here and the
-OpenAPI document (`openapi.py`) agree: both derive from the same row. Unknown fields are errors,
-because a misspelt one would be ignored silently.
+Each row of the table (`api/routes.py`) declares their types as msgspec structs. The validation here
+and the OpenAPI document (`openapi.py`) both derive from that row, so they always agree. Unknown
+fields are errors; otherwise a misspelled name would be silently ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strandlog.server.http.security import check_is_json
 if TYPE_CHECKING:
     from strandlog.server.http.state import HttpState
 
-IN_LOOP_BYTES = 64 * 1024  # a smaller body is decoded faster than a thread can be started
+IN_LOOP_BYTES = 64 * 1024  # decoding a body up to this size is faster than starting a thread
 JSON = "application/json"
 
 Query = TypeVar("Query")
@@ -34,12 +34,12 @@ Body = TypeVar("Body")
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    """No parameters."""
+    """An empty parameter set."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest(Generic[Query, Body]):
-    """A request of the JSON API, decoded."""
+    """A decoded request to the JSON API."""
 
     context: RequestContext
     path: dict[str, str]
@@ -58,7 +58,7 @@ class ApiRoute(NamedTuple):
     query: type = Nothing
     body: type | None = None
     status: int = 200
-    is_large: bool = False  # the response may be: it is encoded in a thread and sent in pieces
+    is_large: bool = False  # if so, the response is encoded in a thread and sent in chunks
     most_body_bytes: int = SMALL_BODY_BYTES
 
     @property
@@ -68,13 +68,13 @@ class ApiRoute(NamedTuple):
 
 
 def context_of(request: Request) -> RequestContext:
-    """The context of one HTTP request."""
+    """Return the broker's request context for an HTTP request."""
     host = request.client.host if request.client is not None else ""
     return RequestContext(client_host=host, listener="http")
 
 
 def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable[Response]]:
-    """The endpoint of a row."""
+    """Return the endpoint for a row of the route table."""
 
     metrics = state.broker.metrics
 
@@ -116,7 +116,10 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
 
 
 def _check_object_count(data: bytes, limit: int) -> None:
-    """Rejects a body that is small as text and huge as objects; braces in strings count too."""
+    """Reject a small body that would decode to a huge number of objects.
+
+    Braces inside strings are counted as well.
+    """
     if data.count(b"{") > limit:
         raise HttpError(
             413,
@@ -126,7 +129,7 @@ def _check_object_count(data: bytes, limit: int) -> None:
 
 
 def _decoded(part: str) -> str:
-    """A percent-decoded part of the path."""
+    """Percent-decode a path segment."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
@@ -134,7 +137,7 @@ def _decoded(part: str) -> str:
 
 
 def read_query(request: Request, kind: type[Query]) -> Query:
-    """The parameters of a request."""
+    """Decode and validate the query parameters of a request."""
     pairs = request.query_params.multi_items()
     given = dict(pairs)
     if len(given) < len(pairs):
@@ -144,7 +147,7 @@ def read_query(request: Request, kind: type[Query]) -> Query:
     except msgspec.ValidationError as error:
         raise bad_request(f"the parameters: {_words(error)}") from None
     for name in given:
-        if getattr(found, name) is None:  # the word null
+        if getattr(found, name) is None:  # msgspec converts the string "null" to None
             raise bad_request(f"the parameters: leave {name!r} out if it is nothing")
     return found
 
@@ -162,5 +165,5 @@ async def _body(data: bytes, kind: type) -> Any:
 
 
 def _words(error: Exception) -> str:
-    """`Expected `int`, got `str` - at `$.n`` in one line."""
+    """Return msgspec's message with single quotes in place of its backticks."""
     return str(error).replace("`", "'")

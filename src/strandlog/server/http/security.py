@@ -1,18 +1,19 @@
-"""Checks every request before routing (Host, content type, body size); adds security headers.
+"""Checks every request (Host, content type, body size) and adds security headers to responses.
 
-The port is for programs of this machine or network. Web pages from elsewhere can make a browser
-send requests to it, so:
+The port is meant for programs on this machine or network. But any web page can make a browser send
+requests to it, so these headers are checked:
 
-    Host            an IP address, localhost, or a name in `http.hosts`. A page whose name was made
-                    to resolve to this server (DNS rebinding) sends its own name: 421
-    Content-Type    requests that change something must be JSON (`check_is_json`). A form of another
-                    page cannot send JSON, and without CORS headers its scripts cannot either: 415.
-                    DELETE needs no content type: no form can send it
-    Content-Length  at most `MAX_BODY_BYTES`: 413. A body without it is counted (`body_limit.py`),
-                    and most requests allow less (`routing.py`)
+    Host            must be an IP address, localhost, or a name in `http.hosts`; otherwise 421. A
+                    page whose name resolves to this server (DNS rebinding) sends its own name
+    Content-Type    must be JSON in requests that change something (`check_is_json`); otherwise 415.
+                    A form on another site cannot send JSON, and without CORS headers its scripts
+                    cannot either. DELETE needs no content type, because no form can send it
+    Content-Length  must not exceed `MAX_BODY_BYTES`; otherwise 413. Without it, the bytes are
+                    counted as they arrive (`body_limit.py`). Most routes have a lower limit
+                    (`routing.py`)
 
-Paths stay percent-encoded: a group may have "/" in its name, so the parts are decoded after they
-are split. Responses must not be cached, sniffed or framed.
+Paths stay percent-encoded until they are split into segments, because the name of a group may
+contain "/". Responses must not be cached, sniffed or framed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ DEFAULT_HEADERS = {
 
 
 def is_known_host(header: str, hosts: tuple[str, ...]) -> bool:
-    """Whether a Host header names this server."""
+    """Return whether a Host header names this server."""
     if ANY_HOST in hosts:
         return True
     host = _without_port(header.strip().lower())
@@ -60,7 +61,7 @@ def _without_port(header: str) -> str:
 
 
 class RequestChecks:
-    """The application behind the checks."""
+    """ASGI middleware that checks requests before it calls the application."""
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
         self._app = app
@@ -75,7 +76,7 @@ class RequestChecks:
             await problem_response(error)(scope, receive, send)
             return
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
-        # The server is stopping and its grace is over: uvicorn would log a traceback per request.
+        # uvicorn cancels requests when the grace period ends, and would log a traceback for each.
         with contextlib.suppress(asyncio.CancelledError):
             await self._app(scope, receive, send)
 
@@ -93,7 +94,7 @@ class RequestChecks:
 
 
 def check_is_json(request: Request) -> None:
-    """Rejects a change without the content type JSON, even if it has no body."""
+    """Reject a POST, PUT or PATCH whose content type is not JSON, even if it has no body."""
     if request.method not in CHANGING_METHODS:
         return
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

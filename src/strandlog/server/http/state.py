@@ -18,12 +18,12 @@ from strandlog.server.record_io import RecordProducer
 
 T = TypeVar("T")
 
-MAX_READS = 2  # of records at the same time
-MAX_TAIL_READS = 1  # at the same time: each thread competes with the event loop for the GIL
+MAX_READS = 2  # concurrent reads of records
+MAX_TAIL_READS = 1  # concurrent: each thread competes with the event loop for the GIL
 
 
 class HttpState:
-    """One broker and what its HTTP handlers share."""
+    """The broker and the state that its HTTP handlers share."""
 
     def __init__(self, broker: Broker, runtime: ServerRuntime, options: HttpOptions) -> None:
         self._runtime = runtime
@@ -35,16 +35,16 @@ class HttpState:
         self.pipelines = PipelineReports(broker.clock)
         self.began_ms = broker.clock.now_ms()
         self.bodies = BodyLimit(broker.settings)
-        # Each read may hold many megabytes and use a CPU; others wait for their turn.
+        # A read may hold many megabytes and keep a CPU busy, so only a few run concurrently.
         self.reads = asyncio.Semaphore(MAX_READS)
         self.tails = asyncio.Semaphore(MAX_TAIL_READS)
         self.live_clients = 0
         self.stopping = asyncio.Event()
 
     def metrics(self) -> Metrics:
-        """The metrics of the broker, up to date."""
+        """Refresh and return the metrics of the broker."""
         return self._runtime.refresh_metrics(self.broker)
 
     async def decode(self, name: str, work: Work[T]) -> T:
-        """The result of work whose slow parts decode large batches, in the decoder's thread."""
+        """Run work that may decode large batches in the decoder's thread, and return its result."""
         return await self._runtime.decode(name, work)

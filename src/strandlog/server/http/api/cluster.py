@@ -1,4 +1,4 @@
-"""Cluster summary, broker status and settings."""
+"""The cluster summary, broker status and settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_PROBLEMS = 200
 
 
 class Cluster(Struct):
-    """Summary of the cluster. Rates are null until two snapshots have been taken."""
+    """A summary of the cluster. Rates are null until two snapshots have been taken."""
 
     cluster_id: str
     node_id: int
@@ -43,7 +43,7 @@ class Cluster(Struct):
 
 
 class Latency(Struct):
-    """How often something happened and how long it took; the percentiles are upper bounds."""
+    """The number and duration of operations; the percentiles are upper bounds."""
 
     count: int
     mean_seconds: float
@@ -53,7 +53,7 @@ class Latency(Struct):
 
 
 class ApiLatency(Struct):
-    """Latency of one Kafka API, or of one operation of the HTTP API."""
+    """The latency of one Kafka API, or of one operation of the HTTP API."""
 
     api: str
     latency: Latency

@@ -1,7 +1,7 @@
-"""Groups: list, describe, reset offsets, delete.
+"""Lists, describes and deletes groups, and resets their offsets.
 
 Offsets can be reset only while a group has no members: a member would continue from its own
-position and commit over them. A reset is a dry run unless `is_dry_run` is false.
+position and overwrite them with its next commit. A reset is a dry run unless `is_dry_run` is false.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class GroupSummary(Struct):
-    """A group in a list; `lag` is the number of records behind the ends."""
+    """A group in a list; `lag` is summed over all of its partitions."""
 
     group: str
     state: str
@@ -46,7 +46,7 @@ class GroupSummary(Struct):
 
 
 class GroupList(Struct):
-    """Groups by name."""
+    """Groups, ordered by name."""
 
     groups: list[GroupSummary]
 
@@ -96,10 +96,10 @@ class GroupDescription(Struct):
 
 
 class OffsetReset(Struct, forbid_unknown_fields=True):
-    """Resets the offsets in one topic (or some of its partitions), or in all topics of the group.
+    """A reset of offsets in one topic (or some of its partitions), or in all topics of the group.
 
-    `to` offset needs `offset`, `to` time needs `time_ms`. An offset outside a partition becomes its
-    nearest end."""
+    If `to` is "offset", `offset` is required; if it is "time", `time_ms` is required. An offset
+    that is out of range is replaced by the nearest valid offset."""
 
     to: Literal["earliest", "latest", "offset", "time"]
     topic: str | None = None
@@ -110,7 +110,7 @@ class OffsetReset(Struct, forbid_unknown_fields=True):
 
 
 class OffsetChange(Struct):
-    """One reset offset; `before` is null if the group had none."""
+    """The change of one offset; `before` is null if the group had none."""
 
     topic: str
     partition: int
@@ -144,7 +144,7 @@ async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -
     broker, context = state.broker, request.context
     await as_future(broker.make_visible(context))
     found = broker.describe_group(context, request.path["group"])
-    # A large group has millions of partitions; decoding them must not block the event loop.
+    # A group may have millions of partitions; decoding them must not block the event loop.
     members = await asyncio.to_thread(
         lambda: [_member(each, found.protocol_type) for each in found.members]
     )
@@ -184,7 +184,7 @@ def _member(member: MemberDescription, protocol_type: str) -> GroupMember:
         try:
             owned = decode_assignment(member.assignment).partitions
         except DataError:
-            owned = ()  # only the assignor of the group's leader can read it
+            owned = ()  # a format known only to the assignor of the group's leader
     return GroupMember(
         member.member_id,
         member.group_instance_id,

@@ -1,12 +1,13 @@
-"""Spark pipelines: accepts their progress reports and lists the recent ones.
+"""Accepts progress reports of Spark pipelines and lists the recent ones.
 
-A pipeline reports its progress, and that it is alive when there is none. A running pipeline without
-a report for `SILENT_AFTER_MS` is listed as silent: it was killed, or cannot reach the broker. The
-last reports of each query are kept in memory; a pipeline is forgotten `FORGOTTEN_AFTER_MS` after
-its last report.
+A pipeline reports its progress, or, if there is none, that it is still alive. A running pipeline
+that has not reported for `SILENT_AFTER_MS` is listed as silent: it was killed, or it cannot reach
+the broker. The last reports of each query are kept in memory; a pipeline is removed
+`FORGOTTEN_AFTER_MS` after its last report.
 
-Any client may report, so everything is bounded: pipelines, queries, points, lengths of texts. A new
-pipeline over the limit replaces the one whose last report is oldest.
+Any client may send reports, so everything is bounded: the number of pipelines, queries and points,
+and the length of strings. A new pipeline over the limit replaces the one with the oldest last
+report.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class PipelineReports:
         self._pipelines: dict[str, _Pipeline] = {}
 
     def report(self, name: str, progress: PipelineProgress) -> None:
-        """Stores a report."""
+        """Store a report."""
         now_ms = self._clock.now_ms()
         self._forget_old(now_ms)
         found = self._pipelines.pop(name, None)
@@ -121,7 +122,7 @@ class PipelineReports:
             if len(self._pipelines) == MAX_PIPELINES:
                 del self._pipelines[next(iter(self._pipelines))]
             found = _Pipeline(now_ms, now_ms, progress)
-        self._pipelines[name] = found  # moves it to the end: the oldest report comes first
+        self._pipelines[name] = found  # keeps the pipelines ordered by their last report
         found.last_seen_ms, found.last = now_ms, progress
         for each in progress.queries:
             query = found.queries.pop(each.name, None) or _Query(each)
@@ -139,7 +140,7 @@ class PipelineReports:
                 del self._pipelines[name]
 
     def all(self) -> list[PipelineStatus]:
-        """All pipelines, without points."""
+        """Return all pipelines, without their data points."""
         self._forget_old(self._clock.now_ms())
         return [self._status(name, has_points=False) for name in sorted(self._pipelines)]
 
@@ -167,7 +168,7 @@ class PipelineReports:
 
 
 class PipelineList(Struct):
-    """Pipelines that reported recently, by name. Points are in the description of each."""
+    """Pipelines that reported recently, ordered by name, without their data points."""
 
     pipelines: list[PipelineStatus]
 

@@ -1,4 +1,4 @@
-"""Topics: list, create, describe, alter, add partitions, delete."""
+"""Lists, creates, describes, alters and deletes topics, and adds partitions to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from strandlog.server.http.state import HttpState
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Scalar = bool | int | float | str
-# For the OpenAPI document only: the broker checks names itself, with better messages.
+# Only for the OpenAPI document: the broker validates names itself, with better messages.
 Name = Annotated[str, Meta(extra_json_schema={"pattern": "^[a-zA-Z0-9._-]{1,249}$"})]
 SETTING_NAMES = Meta(
     extra_json_schema={"propertyNames": {"enum": [row.name for row in TOPIC_SETTINGS]}}
@@ -49,14 +49,14 @@ class TopicSummary(Struct):
 
 
 class TopicList(Struct):
-    """Topics by name."""
+    """Topics, ordered by name."""
 
     topics: list[TopicSummary]
 
 
 class Partition(Struct):
-    """A partition. Consumers read up to `end_offset`, with read_committed up to
-    `last_stable_offset`; the log itself ends at `log_end_offset`."""
+    """A partition. Consumers can read up to `end_offset`, or up to `last_stable_offset` with
+    read_committed; the log itself ends at `log_end_offset`."""
 
     partition: int
     start_offset: int
@@ -90,7 +90,7 @@ class TopicDescription(Struct):
 
 
 class TopicsQuery(Struct, forbid_unknown_fields=True):
-    """Which topics."""
+    """Which topics to list."""
 
     internal: bool = False
 
@@ -104,7 +104,7 @@ class NewTopic(Struct, forbid_unknown_fields=True):
 
 
 class TopicChanges(Struct, forbid_unknown_fields=True):
-    """Settings to change; null resets one to its default."""
+    """Settings to change; null resets a setting to its default."""
 
     config: Annotated[dict[str, Scalar | None], SETTING_NAMES]
 

@@ -1,18 +1,18 @@
 """Serves the console's files, and plotly.js from the installed plotly package.
 
     /                    the page
-    /console/…           its scripts and styles (static/), read once at the start
+    /console/…           its scripts and styles (static/), read once at startup
     /console/plotly.min.js
-                         from the installed plotly package, at the first request; without that
-                         package the console works, with a hint in place of the charts
+                         from the installed plotly package, read on the first request; without
+                         that package the console shows a hint instead of the charts
 
-The content security policy (`POLICY`) lets the page run and load only files of this server, so
-nothing in a record can run or send requests. Plotly creates an empty <style> and adds rules to it
-by script; the one hash allows that.
+The content security policy (`POLICY`) allows the page to load and run only files from this server,
+so nothing in a record can be executed or send requests. Plotly creates an empty <style> and adds
+rules to it by script; `EMPTY_STYLE` is the hash that allows that.
 
-The ETag of a file is the hash of its contents, so that a browser revalidates it with a short
-request. Files are kept compressed in memory and sent in pieces: the next one when the client has
-taken the last.
+The ETag of a file is the hash of its contents, so that a browser can revalidate it cheaply. Files
+are kept compressed in memory and sent in chunks, each after the client has accepted the previous
+one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandlog.server.http.problems import HttpError
 
 STATIC = "strandlog.server.http.console"
 PLOTLY = "plotly.min.js"
-GZIP_FORMAT = 31  # of zlib
+GZIP_FORMAT = 31  # `wbits` for zlib: a gzip header and the largest window
 PIECE_BYTES = 16 * 1024  # compressed
 EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
 POLICY = "; ".join(
@@ -59,7 +59,7 @@ MEDIA_TYPES = {
 
 
 class ConsoleFile(NamedTuple):
-    """A compressed file."""
+    """A file of the console, compressed."""
 
     compressed: bytes
     size: int
@@ -73,7 +73,7 @@ class Console:
     def __init__(self) -> None:
         self._files = dict(_walk(files(STATIC) / "static", ""))
         self._plotly_turn = asyncio.Lock()
-        self._turn = asyncio.Lock()  # to decompress a piece
+        self._turn = asyncio.Lock()  # held while a chunk is decompressed
 
     async def page(self, request: Request) -> Response:
         return _answer(request, self._files["index.html"], self._turn)
@@ -88,7 +88,7 @@ class Console:
         return _answer(request, found, self._turn)
 
     async def _load_plotly(self) -> None:
-        """Compresses its megabytes once, in a thread."""
+        """Read and compress plotly.js on the first request, in a thread because of its size."""
         async with self._plotly_turn:
             if PLOTLY not in self._files and (path := _plotly_path()) is not None:
                 self._files[PLOTLY] = await asyncio.to_thread(_read, path)
@@ -112,7 +112,7 @@ def _read(path: Traversable) -> ConsoleFile:
 
 
 def _plotly_path() -> Path | None:
-    """The path of plotly's script. The package is not imported: that takes a second."""
+    """Return the path of plotly's script without importing the package, which takes a second."""
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
         return None
@@ -140,7 +140,7 @@ def _answer(request: Request, found: ConsoleFile, turn: asyncio.Lock) -> Respons
 
 
 async def _pieces(data: bytes, is_compressed: bool, turn: asyncio.Lock) -> AsyncIterator[bytes]:
-    """The pieces of a file; one is decompressed per round of the event loop."""
+    """Yield the chunks of a file, decompressing one per iteration of the event loop."""
     unpacking = zlib.decompressobj(GZIP_FORMAT)
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]

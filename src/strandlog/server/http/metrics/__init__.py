@@ -1,1 +1,1 @@
-"""Snapshots, rates and the metrics page."""
+"""Snapshots, rates and the `/metrics` endpoint."""

@@ -1,8 +1,8 @@
 """`/metrics` in the Prometheus and OpenMetrics text formats.
 
 The snapshot is taken in the event loop, in slices, and formatted in a thread, one scrape at a time:
-the text of thousands of partitions takes a tenth of a second. The Accept header selects the format.
-The metrics of the process (memory, descriptors, CPU) are those of prometheus-client.
+formatting thousands of partitions takes a tenth of a second. The Accept header selects the format.
+The metrics of the process (memory, descriptors, CPU) come from prometheus-client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
 
 
 class Exposition:
-    """The metrics of one broker, for scrapers."""
+    """The metrics endpoint of one broker."""
 
     def __init__(self, state: HttpState) -> None:
         self._state = state
@@ -40,7 +40,7 @@ class Exposition:
         self._process = ProcessCollector(registry=CollectorRegistry())
 
     async def metrics(self, request: Request) -> Response:
-        """Answer a scrape."""
+        """Respond to a scrape."""
         bodies = self._state.bodies
         room = await bodies.room()
         try:
@@ -62,7 +62,7 @@ class Exposition:
 
 
 async def take_snapshot(state: HttpState, context: RequestContext) -> Snapshot:
-    """Takes a snapshot of everything that has a metric."""
+    """Take a snapshot of all state that is exported as metrics."""
     broker, options = state.broker, state.options
     return Snapshot(
         state.metrics().snapshot(),
@@ -79,7 +79,7 @@ async def take_snapshot(state: HttpState, context: RequestContext) -> Snapshot:
 
 
 class _Collected:
-    """A snapshot as a collector of prometheus-client."""
+    """A prometheus-client collector for a snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -92,7 +92,7 @@ class _Collected:
 
 
 def _counted(row: Metric, figure: Any) -> MetricFamily:
-    """The family of a row of the broker's metrics table."""
+    """Return the metric family for a row of the broker's metrics table."""
     if row.kind == "histogram":
         labels = [row.label] if row.label else []
         histogram = HistogramMetricFamily(row.exported_name, row.help, labels=labels)

@@ -1,8 +1,8 @@
 """Metric families per topic, partition and group, including kafka_exporter's names.
 
 Each row is a family: name, kind, labels, help, and a function that reads its samples from a
-`Snapshot` of the broker. Families that begin with kafka_ have kafka_exporter's names and labels, so
-that its dashboards and alerts work; with a single broker some of them never change.
+`Snapshot` of the broker. Families that start with kafka_ have kafka_exporter's names and labels, so
+that its dashboards and alerts work; with a single broker, some of their values are constant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandlog.server.http.metrics.snapshot import GroupOffset, GroupSnapshot
 
 NODE_ID = 0
 NO_CACHE_USE = SegmentCacheUse(0, 0, 0, 0)
-Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the figure
+Sample = tuple[tuple[str, ...], float]  # label values and the sample value
 
 
 @dataclass(frozen=True, slots=True)

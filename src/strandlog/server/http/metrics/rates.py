@@ -1,12 +1,12 @@
 """Computes bytes, records and requests per second from two snapshots.
 
-The broker counts its total traffic; of a topic it only knows the end offsets. So a task takes a
-snapshot of all partitions every `INTERVAL_SECONDS`, in slices, as long as a client has asked for
-rates in the last `INTEREST_SECONDS`. The first request gets no rates yet.
+The broker counts its total traffic, but has no counters per topic. So a task takes a snapshot of
+all partitions every `INTERVAL_SECONDS`, in slices, as long as a client has requested rates within
+the last `INTEREST_SECONDS`. The first request does not get any rates yet.
 
-The bytes that a partition took between two snapshots are the growth of the segment that was active
-at the first one, plus all segments after it. So retention and compaction, which make logs smaller,
-do not count.
+The bytes appended to a partition between two snapshots are the growth of the segment that was
+active in the first one, plus the sizes of all later segments. So the result is not affected by
+retention and compaction, which make logs smaller.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ class Rates:
         self._context = RequestContext(listener="http")
         self._task: asyncio.Task[None] | None = None
         self._wanted_until = 0.0
-        self._taken_at = 0.0  # of the last snapshot, on the stopwatch
+        self._taken_at = 0.0  # stopwatch time of the last snapshot
         self._totals = _Totals(0, 0, 0, 0, 0)
         self._partitions: dict[tuple[str, int], PartitionState] = {}
         self._broker: BrokerRates | None = None
         self._topics: dict[str, TopicRate] = {}
 
     def broker(self) -> BrokerRates | None:
-        """The rates of the broker; None until there are two snapshots."""
+        """Return the rates of the broker, or None until two snapshots have been taken."""
         self._want()
         return self._broker
 
     def topics(self) -> dict[str, TopicRate]:
-        """The rates by topic."""
+        """Return the rates by topic."""
         self._want()
         return self._topics
 
@@ -113,7 +113,7 @@ class Rates:
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for new in states:
             old = self._partitions.get((new.topic, new.partition))
-            if old is not None and new.end_offset >= old.end_offset:  # else it was created anew
+            if old is not None and new.end_offset >= old.end_offset:  # otherwise it was recreated
                 each = sums[new.topic]
                 each[0] += max(0, self._growth_bytes(old, new))
                 each[1] += new.end_offset - old.end_offset
@@ -123,7 +123,7 @@ class Rates:
         }
 
     def _growth_bytes(self, old: PartitionState, new: PartitionState) -> int:
-        """The bytes that were appended to a partition between two snapshots."""
+        """Return the number of bytes appended to a partition between two snapshots."""
         base_offset = old.active_base_offset
         if new.active_base_offset == base_offset:
             return new.active_size_bytes - old.active_size_bytes

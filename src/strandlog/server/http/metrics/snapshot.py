@@ -1,7 +1,7 @@
 """Snapshots of all partitions and groups, taken in slices so that the event loop stays responsive.
 
-Other requests run between two slices, so a snapshot is not of one moment: a topic that is deleted
-meanwhile may be in it or not. Each row is consistent in itself.
+Other requests run between slices, so a snapshot is not a point-in-time view: it may or may not
+include a topic that is deleted while it is taken. Each row is consistent in itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GroupOffset(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Offsets between the committed one and the end; deleted records do not count."""
+        """The number of offsets from the committed offset to the end, without deleted records."""
         return max(0, self.end_offset - max(self.committed.offset, self.start_offset))
 
 
@@ -48,7 +48,7 @@ class GroupSnapshot(NamedTuple):
 
 
 async def partition_snapshots(broker: Broker, context: RequestContext) -> list[PartitionState]:
-    """All partitions, by topic and number."""
+    """Return all partitions, ordered by topic and number."""
     found: list[PartitionState] = []
     since_pause = 0
     for name in broker.topic_names(context):
@@ -67,7 +67,7 @@ async def partition_snapshots(broker: Broker, context: RequestContext) -> list[P
 async def topic_partitions(
     broker: Broker, context: RequestContext, topic: str
 ) -> list[PartitionState]:
-    """The partitions of a topic, by number."""
+    """Return the partitions of a topic, ordered by number."""
     found = broker.partition_states(context, topic, 0, PARTITIONS_AT_ONCE)
     while len(found) % PARTITIONS_AT_ONCE == 0:
         await asyncio.sleep(0)
@@ -80,7 +80,7 @@ async def topic_partitions(
 
 
 async def group_snapshots(broker: Broker, context: RequestContext) -> list[GroupSnapshot]:
-    """All groups, by name."""
+    """Return all groups, ordered by name."""
     found: list[GroupSnapshot] = []
     for number, listing in enumerate(broker.groups(context), 1):
         try:
@@ -97,7 +97,7 @@ async def group_snapshots(broker: Broker, context: RequestContext) -> list[Group
 
 
 async def group_offsets(broker: Broker, context: RequestContext, group: str) -> list[GroupOffset]:
-    """The committed offsets of a group, by topic and partition; deleted topics are left out."""
+    """Return the committed offsets of a group by topic and partition, without deleted topics."""
     committed = broker.fetch_offsets(context, group)
     found = []
     for number, tp in enumerate(sorted(committed), 1):

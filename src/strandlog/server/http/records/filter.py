@@ -1,13 +1,14 @@
 """Record filters: text in key, value or header, or a value at a JSON path.
 
-    key=alice              the key contains it
-    value=espresso         the value contains it
-    header=trace           the record has this header; header=trace=42: and its value contains 42
+    key=alice              the key contains "alice"
+    value=espresso         the value contains "espresso"
+    header=trace           the record has a header "trace"
+    header=trace=42        … and its value contains "42"
     path=$.order.lines[0].price&equals=3.5
-                           the value is JSON and has 3.5 at that path; without `equals`: any value
+                           the value is JSON and has 3.5 at that path; without `equals`, any value
 
-A record must match all given filters. There are no patterns and no expressions, so the cost per
-record is bounded by its size. A value with too many bytes or items to parse raises
+A record must match all filters that are given. Patterns and expressions are not supported, so the
+cost per record is bounded by its size. A value with too many bytes or items to parse raises
 `TooLargeToParseError` (`payload.py`).
 """
 
@@ -29,7 +30,7 @@ MAX_STEPS = 50
 
 
 def parse_path(text: str) -> list[Step]:
-    """`$.a.b[0]['c d']` as its steps; the `$.` may be left out."""
+    """Split a path such as `$.a.b[0]['c d']` into its steps; the leading `$.` is optional."""
     rest = text.removeprefix("$")
     steps: list[Step] = []
     position = 0
@@ -44,7 +45,7 @@ def parse_path(text: str) -> list[Step]:
 
 
 def at_path(document: object, steps: list[Step]) -> tuple[bool, object]:
-    """Whether the document has the path, and the value there."""
+    """Return whether the path exists in the document, and the value at that path."""
     for step in steps:
         if isinstance(document, dict) and str(step) in document:
             document = document[str(step)]
@@ -56,7 +57,7 @@ def at_path(document: object, steps: list[Step]) -> tuple[bool, object]:
 
 
 def _is_equal(found: object, wanted: str) -> bool:
-    """Compares a string with the text itself, any other value with the text as JSON."""
+    """Compare a string with `wanted` itself, and any other value with `wanted` parsed as JSON."""
     if isinstance(found, str):
         return found == wanted or _is_quoted(found, wanted)
     try:
@@ -76,7 +77,7 @@ def _is_quoted(found: str, wanted: str) -> bool:
 
 
 class RecordFilter(msgspec.Struct, forbid_unknown_fields=True):
-    """Filter parameters of a query for records."""
+    """The filter parameters of a query for records."""
 
     key: str | None = None
     value: str | None = None
@@ -85,7 +86,7 @@ class RecordFilter(msgspec.Struct, forbid_unknown_fields=True):
     equals: str | None = None
 
     def test(self) -> Test | None:
-        """The test of a record; None if all records match."""
+        """Return a predicate for records, or None if all records match."""
         tests: list[Test] = []
         if self.key is not None:
             tests.append(_contains(lambda record: record.key, self.key))

@@ -1,12 +1,13 @@
-"""Keys and values as JSON, text or base64, in both directions.
+"""Converts keys and values to and from JSON, text and base64.
 
-Out: `json` (an object or a list, byte for byte), else `text`, else `base64`; null stays null. A
-value over the limit is truncated and marked; truncated JSON is text. So is JSON of more than
-`MAX_JSON_BYTES`: parsing holds the GIL. `plain` returns JSON as text, for browsers, whose numbers
-are less precise than those in JSON can be.
+Responses: a value is returned as `json` (an object or a list, byte for byte) if possible, otherwise
+as `text`, otherwise as `base64`; null stays null. A value over the limit is truncated and flagged.
+Truncated JSON is returned as text, and so is JSON larger than `MAX_JSON_BYTES`, because parsing
+holds the GIL. The format `plain` returns all JSON as text, for browsers, which lose the precision
+of large numbers.
 
-In: one of `value` (text), `value_json` (kept byte for byte) and `value_base64`; none, or a null
-text, is null. The same for keys.
+Requests: a value is given as one of `value` (text), `value_json` (stored byte for byte) and
+`value_base64`. It is null if none of them is given, or if `value` is null. Keys work the same way.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from strandlog.model import Headers, Record
 from strandlog.server.http.problems import bad_request
 
 PayloadFormat = Literal["auto", "plain", "text", "base64"]
-MAX_JSON_BYTES = 1024 * 1024  # of a value that is shown as JSON
+MAX_JSON_BYTES = 1024 * 1024  # larger values are returned as text
 MAX_PARSED_BYTES = 8 * 1024 * 1024
 MAX_PARSED_ITEMS = 50_000
-MAX_SPACES = 1024  # in front of JSON
+MAX_SPACES = 1024  # leading whitespace skipped when detecting JSON
 _JSON_STARTS = (b"{", b"[")
 _ITEM_MARKS = (b",", b"[", b"{")
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class TooLargeToParseError(Exception):
-    """A value that may be JSON, with too many bytes or items to parse."""
+    """A value looks like JSON but has too many bytes or items to parse."""
 
 
 class Payload(Struct):
-    """A key or a value; `size_bytes` is its whole size."""
+    """A key or a value; `size_bytes` is its size before truncation."""
 
     kind: Literal["json", "text", "base64"]
     data: Raw
@@ -63,13 +64,13 @@ class JsonRecord(Struct):
     size_bytes: int
 
     def written_bytes(self) -> int:
-        """The approximate size of its key, value and headers as JSON."""
+        """Return the approximate size of the key, value and headers as JSON."""
         parts = [self.key, self.value, *(header.value for header in self.headers)]
         return sum(len(bytes(part.data)) for part in parts if part is not None)
 
 
 def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRecord:
-    """A record with key, value and headers of at most `limit_bytes` each."""
+    """Convert a record, truncating its key, value and headers to `limit_bytes` each."""
     return JsonRecord(
         record.partition,
         record.offset,
@@ -87,7 +88,7 @@ def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRe
 def json_records(
     records: list[Record], form: PayloadFormat, limit_bytes: int, total_bytes: int
 ) -> list[JsonRecord]:
-    """Records as JSON; after `total_bytes` in all, values are truncated to nothing."""
+    """Convert records; once `total_bytes` are used up, keys and values are truncated to nothing."""
     found: list[JsonRecord] = []
     for record in records:
         found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0))))
@@ -112,7 +113,7 @@ def payload(data: bytes | None, form: PayloadFormat, limit_bytes: int) -> Payloa
 
 
 def is_json(data: bytes) -> bool:
-    """Whether the bytes are an object or a list in JSON; creates no Python objects."""
+    """Return whether the bytes are a JSON object or array, without creating Python objects."""
     if len(data) > MAX_JSON_BYTES or not _may_be_json(data):
         return False
     try:
@@ -124,9 +125,9 @@ def is_json(data: bytes) -> bool:
 
 
 def parsed(data: bytes) -> object:
-    """The object or list in JSON bytes; UNSET if they are not JSON.
+    """Parse a JSON object or array; return UNSET if the bytes are not JSON.
 
-    A value of a few megabytes may stand for millions of objects: TooLargeToParseError.
+    Raises TooLargeToParseError, because a few megabytes of JSON may contain millions of objects.
     """
     if not _may_be_json(data):
         return UNSET
@@ -147,7 +148,7 @@ def _text(data: bytes, is_truncated: bool) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        # The last character may be incomplete because of the truncation.
+        # Truncation may have split the last character.
         if (
             is_truncated
             and error.start >= len(data) - 3
@@ -158,11 +159,11 @@ def _text(data: bytes, is_truncated: bool) -> str | None:
 
 
 def printable(text: str) -> str:
-    """The text with escapes for bytes that are not UTF-8, as in header names."""
+    """Return a string with escapes for bytes that are not UTF-8, as in header names."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-# -- in ------------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------
 
 
 class NewHeader(Struct, forbid_unknown_fields=True):
@@ -183,7 +184,7 @@ def header_pairs(headers: list[NewHeader]) -> Headers:
 def taken(
     name: str, text: str | None, document: Raw | UnsetType, encoded: str | None
 ) -> bytes | None:
-    """The bytes of a key or value that is given in one of the three forms."""
+    """Return the bytes of a key or value that is given in one of the three forms."""
     if (text is not None) + (document is not UNSET) + (encoded is not None) > 1:
         raise bad_request(f"{name} is given in more than one form")
     if text is not None:

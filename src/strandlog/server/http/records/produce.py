@@ -1,4 +1,4 @@
-"""Produces records that were sent as JSON."""
+"""Produces records that are sent as JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from strandlog.server.record_io import (
 
 MAX_RECORDS = 10_000
 ACKS = {"none": Acks.NONE, "leader": Acks.LEADER, "all": Acks.ALL}
-LAST_MS = 253_402_300_799_999  # of the year 9999
+LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class ProduceRecord(Struct, forbid_unknown_fields=True):
-    """A record; key and value are each text, JSON, base64 or null."""
+    """A record to produce; its key and value are each text, JSON, base64 or null."""
 
     key: str | None = None
     key_json: Raw | UnsetType = UNSET
@@ -35,8 +35,8 @@ class ProduceRecord(Struct, forbid_unknown_fields=True):
 
 
 class ProduceRequest(Struct, forbid_unknown_fields=True):
-    """Records to produce. The response follows the fsync (`acks` all), the write (leader), or does
-    not wait (none). Without a partition, the key decides."""
+    """Records to produce. The response is sent after the fsync (`acks` all), after the write
+    (leader), or without waiting (none). If no partition is given, the key determines it."""
 
     records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=MAX_RECORDS)]
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
@@ -44,7 +44,7 @@ class ProduceRequest(Struct, forbid_unknown_fields=True):
 
 
 class ProduceResult(Struct):
-    """Partition and offset of one record."""
+    """The partition and offset of one record."""
 
     partition: int
     offset: int

@@ -1,14 +1,14 @@
-"""Reads one page of records from an offset, a time or the end, through a filter.
+"""Reads one page of records from an offset, a time or the end, with an optional filter.
 
-    one request   scans records until `limit` of them pass, `max_bytes` are scanned or `max_ms` are
-                  over, whichever comes first
-    the cursor    the next offset of each partition. It is always returned: at the end it serves to
-                  read later records
+    one request   scans records until `limit` of them match, `max_bytes` are scanned or `max_ms`
+                  have elapsed, whichever comes first
+    the cursor    is the next offset of each partition. It is always returned; at the end of the
+                  log it can be used to read records that are written later
 
-Partitions are read in turn, a piece each, so that a page has records of all; a page is ordered by
-time. `last` returns the newest records among the last offsets of each partition. Bytes are read in
-the event loop; decoding, filtering and JSON encoding happen in a thread, for a few requests at a
-time. Damage is reported in `problems` and skipped.
+Partitions are read round-robin in small chunks, so that a page contains records of all partitions;
+a page is ordered by time. `last` returns the newest records among the last offsets of each
+partition. Bytes are read in the event loop; decoding, filtering and JSON encoding run in a thread,
+for a few requests at a time. Corrupt data is reported in `problems` and skipped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from strandlog.server.record_io import fetch
 
 MAX_RECORDS = 1000
 MAX_PROBLEMS = 100
-MAX_PAGE_BYTES = 16 * 1024 * 1024  # of keys, values and headers, as JSON
+MAX_PAGE_BYTES = 16 * 1024 * 1024  # size of keys, values and headers as JSON
 PIECE_BYTES = 256 * 1024
 LEAST_PIECE_BYTES = 16 * 1024
 MIB = 1024 * 1024
@@ -54,8 +54,8 @@ Offset = Annotated[int, Meta(ge=0, le=LARGEST_OFFSET)]
 
 
 class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
-    """The start (cursor, offset, time_ms or last; default: the beginning), the filter, and limits
-    on the work."""
+    """Where to start (cursor, offset, time_ms or last; by default the beginning of the log), the
+    filter, and limits on the amount of work."""
 
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     cursor: str | None = None
@@ -71,7 +71,7 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
 
 
 class RecordsPage(Struct):
-    """Records by time, and the cursor of the next page; `is_at_end` if there are no more now."""
+    """Records ordered by time, and the cursor for the next page; `is_at_end`: no more exist yet."""
 
     records: list[JsonRecord]
     cursor: str
@@ -107,7 +107,7 @@ async def _begins(
     partitions: Mapping[int, PartitionState],
     query: RecordsQuery,
 ) -> dict[int, int]:
-    """The offset from which each partition is read."""
+    """Return the start offset for each partition."""
     ways = (query.cursor, query.offset, query.time_ms, query.last)
     if sum(way is not None for way in ways) > 1:
         raise bad_request("give one of cursor, offset, time_ms and last")
@@ -152,7 +152,7 @@ def _parse_cursor(text: str, partitions: Mapping[int, PartitionState]) -> dict[i
 
 
 class _PageReader:
-    """Reads one page, a piece of each partition in turn."""
+    """Reads one page, alternating between the partitions."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class _PageReader:
         self._test = test
         self._next = dict(begins)
         self._ends = {number: _end(each, query.committed) for number, each in partitions.items()}
-        for number, each in partitions.items():  # a cursor may be outside the partition
+        for number, each in partitions.items():  # a cursor may be out of range
             inside = max(self._next[number], each.start_offset)
             self._next[number] = min(inside, max(self._ends[number], each.start_offset))
         self._passed: list[Record] = []
@@ -180,7 +180,7 @@ class _PageReader:
         self._deadline = self._began + query.max_ms / 1000
 
     async def run(self) -> None:
-        """Scans until the page is full or a limit is reached."""
+        """Scan until the page is full or a limit is reached."""
         while open_ones := [n for n, end in self._ends.items() if self._next[n] < end]:
             for number in open_ones:
                 wanted = self._wanted(len(open_ones))
@@ -189,7 +189,7 @@ class _PageReader:
                 await self._read_piece(number, wanted, len(open_ones))
 
     def _wanted(self, count: int) -> int:
-        """How many records to take from the next partition."""
+        """Return how many records to take from the next partition."""
         if self._query.last is not None:
             return MAX_RECORDS
         left = self._query.limit - len(self._passed)
@@ -227,11 +227,11 @@ class _PageReader:
             )
         self._scanned_records += piece.scanned_records
         self._scanned_bytes += piece.scanned_bytes
-        # A piece without progress means that nothing more can be read now.
+        # If the scan made no progress, nothing more can be read now.
         self._next[number] = piece.next_offset if piece.next_offset > offset else end
 
     async def page(self) -> RecordsPage:
-        """The page."""
+        """Return the page."""
         query = self._query
         records = await asyncio.to_thread(_rendered, self._passed, query)
         return RecordsPage(

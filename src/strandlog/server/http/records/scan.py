@@ -1,9 +1,9 @@
 """Decodes fetched batches and filters their records, within limits on bytes and time.
 
-A few kilobytes on disk may decompress to many megabytes. So the decoded bytes count: a scan ends
-with the record at which the bytes or the time run out. It always scans at least one record, so that
-every scan makes progress. A batch that cannot be decoded is reported and skipped, and so is a value
-that is too large to search.
+A few kilobytes on disk may decompress to many megabytes, so the limit applies to decoded bytes. A
+scan stops after the record that reaches the limit on bytes or time. It scans at least one record,
+so that every scan makes progress. A batch that cannot be decoded is reported and skipped, and so is
+a value that is too large to search.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class ScanLimits(NamedTuple):
     """The limits of one scan."""
 
     end_offset: int
-    max_records: int  # that match
-    max_bytes: int  # that are scanned
-    deadline: float  # on the stopwatch
-    batch_bytes: int  # of one decompressed batch
+    max_records: int  # matching records
+    max_bytes: int  # scanned, after decompression
+    deadline: float  # in stopwatch seconds
+    batch_bytes: int  # limit on the size of one decompressed batch
 
 
 class ScanResult(NamedTuple):
-    """The matching records, and how far the scan got."""
+    """The matching records, and the progress of the scan."""
 
     passed: list[Record]
     next_offset: int
@@ -43,7 +43,7 @@ class ScanResult(NamedTuple):
 def scan(
     found: FetchPartitionData, offset: int, test: Test | None, limits: ScanLimits
 ) -> ScanResult:
-    """Scans the records of a fetch from an offset on."""
+    """Scan the fetched records, starting at an offset."""
     passed: list[Record] = []
     problems: list[UndecodableBatchError] = []
     not_searched: list[int] = []

@@ -1,9 +1,9 @@
 """Returns the newest records of a topic since the last call.
 
-A tail starts at the end. Each call returns at most `limit` records: if more were written since the
-last one, the older ones are skipped and counted, so that the tail stays at the end, and a call
-costs the same however busy a topic is. With a filter a call scans more records, because matches may
-be rare; what it does not reach is skipped and counted as well.
+A tail starts at the end of the log. Each call returns at most `limit` records: if more were written
+since the last call, the older ones are skipped and counted. So the tail stays close to the end, and
+the cost of a call does not depend on how busy the topic is. With a filter, a call scans more
+records, because matches may be rare; records that it does not reach are also skipped and counted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from strandlog.server.http.records.scan import ScanLimits, ScanResult, scan
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 
-MAX_PARTITIONS = 20  # that one call reads; the others follow in the next calls
+MAX_PARTITIONS = 20  # read per call; the others follow in the next calls
 PIECE_BYTES = 64 * 1024
 SEARCH_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.5
-MAX_SHOWN_BYTES = 256 * 1024  # of one call, as JSON: a client may leave it unread
+MAX_SHOWN_BYTES = 256 * 1024  # per call, as JSON; it stays in memory until the client reads it
 
 
 class TailOptions(NamedTuple):
-    """Partition (default: all), filter, number of records and format of a tail."""
+    """The partition (None: all), filter, record limit and format of a tail."""
 
     partition: int | None
     test: Test | None
@@ -45,7 +45,7 @@ class TailOptions(NamedTuple):
 
 
 class RecordsEvent(Struct):
-    """Records since the last event, by time; `skipped` counts the offsets left out."""
+    """Records since the last event, ordered by time; `skipped` counts the skipped offsets."""
 
     topic: str
     records: list[JsonRecord]
@@ -53,7 +53,7 @@ class RecordsEvent(Struct):
 
 
 class Tail:
-    """The newest records of a topic, one call after the other."""
+    """Reads the newest records of a topic with repeated calls."""
 
     def __init__(
         self, state: HttpState, context: RequestContext, topic: str, options: TailOptions
@@ -66,11 +66,11 @@ class Tail:
         self._next: dict[int, int] = {}
 
     async def go_to_end(self) -> None:
-        """Skips everything that was written before this call."""
+        """Skip everything that was written before this call."""
         self._next = {each.partition: each.high_watermark for each in await self._partitions()}
 
     async def _partitions(self) -> list[PartitionState]:
-        """The partitions of the tail; everything written before this call is visible."""
+        """Make everything written before this call visible; return the partitions of the tail."""
         broker, context, topic = self._broker, self._context, self._topic
         number = self._options.partition
         if number is not None:
@@ -82,11 +82,14 @@ class Tail:
         return await topic_partitions(broker, context, topic)
 
     async def newest(self) -> RecordsEvent:
-        """The records since the last call. Raises TopicNotFoundError if the topic was deleted."""
+        """Return the records since the last call.
+
+        Raises TopicNotFoundError if the topic was deleted.
+        """
         behind = []
         for each in await self._partitions():
             number = each.partition
-            # A new partition, or one that was created again, is read from its start.
+            # A new partition, or one that was deleted and recreated, is read from its start.
             if self._next.setdefault(number, each.start_offset) > each.high_watermark:
                 self._next[number] = each.start_offset
             if self._next[number] < each.high_watermark:
@@ -104,7 +107,7 @@ class Tail:
         return RecordsEvent(self._topic, shown, skipped)
 
     async def _read(self, partition: PartitionState, count: int) -> tuple[list[JsonRecord], int]:
-        """The last records of one of `count` partitions, and how many offsets were skipped."""
+        """Return the last records of one of `count` partitions, and how many offsets it skipped."""
         share = max(1, self._options.limit // count)
         number, end = partition.partition, partition.high_watermark
         test = self._options.test
@@ -117,7 +120,7 @@ class Tail:
             tp = TopicPartition(self._topic, number)
             data = await fetch(self._broker, self._context, tp, begin, max_bytes=size)
         except CorruptSegmentError:
-            self._next[number] = end  # reading the records reports the damage (`read.py`)
+            self._next[number] = end  # `read.py` reports the corruption
             return [], end - begin + skipped
         deadline = stopwatch() + MAX_SECONDS
         batch_bytes = self._broker.settings.decompressed_max_bytes
@@ -147,7 +150,7 @@ class Tail:
 async def begin_tail(
     state: HttpState, context: RequestContext, topic: str, options: TailOptions
 ) -> Tail:
-    """A tail that starts behind everything that was written before this call."""
+    """Return a tail that starts after everything that was written before this call."""
     tail = Tail(state, context, topic, options)
     await tail.go_to_end()
     return tail

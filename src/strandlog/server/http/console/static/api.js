@@ -1,4 +1,4 @@
-// Client of the broker's JSON API. Errors are Problems whose message says what to do.
+// Client of the broker's JSON API. Failed calls throw a Problem whose message says what to do.
 
 const PREFIX = "/api/v1";
 const TIMEOUT_MS = 15_000;
@@ -11,7 +11,7 @@ export class Problem extends Error {
   }
 }
 
-/** The path of a thing: each part may hold any character. */
+/** Builds an API path; the parts may contain any characters. */
 export function path(...parts) {
   return `${PREFIX}/${parts.map(encodeURIComponent).join("/")}`;
 }

@@ -24,7 +24,7 @@ const PAGES = [
   ["broker", "Broker", "#/broker", "b"],
 ];
 
-// Routes; an empty part matches any name.
+// The routes; an empty segment matches any name.
 const ROUTES = [
   [[], overview],
   [["topics"], topics],
@@ -38,7 +38,7 @@ const ROUTES = [
   [["broker"], broker],
 ];
 
-/** "#/topics/a%2Fb?x=1" as its parts and its parameters. */
+/** Splits a hash such as "#/topics/a%2Fb?x=1" into path segments and query parameters. */
 function parse(hash) {
   const [address, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const parts = address === "" ? [] : address.split("/").map(decoded);
@@ -92,7 +92,7 @@ function open(isFirst) {
   }
 }
 
-/** Skips the navigation; the address must not change, because it selects the page. */
+/** Skips the navigation without changing the address, which selects the page. */
 function skip(event) {
   event.preventDefault();
   main.focus();
@@ -138,7 +138,7 @@ function switchTheme() {
 
 // -- keys -------------------------------------------------------------------------------------
 
-const GO_MS = 1500; // for the second key, from when the first one was seen to when it is pressed
+const GO_MS = 1500; // maximum time between the two keys of a shortcut
 let goSeenMs = -Infinity;
 
 function typed(event) {

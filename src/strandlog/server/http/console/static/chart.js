@@ -1,8 +1,8 @@
-// Charts, drawn by Plotly.js out of the installed plotly package, which is loaded when the first
-// chart is wanted. Where there is none, a chart says what to install.
+// Draws charts with Plotly.js from the installed plotly package, which is loaded for the first
+// chart. If it is not installed, each chart shows what to install.
 //
-// Drawing is most of what an open console costs its machine: so a chart is drawn every two seconds
-// at most, and only while it can be seen.
+// Drawing accounts for most of the CPU time of an open console, so a chart is redrawn at most every
+// two seconds, and only while it is visible.
 
 import { h } from "./dom.js";
 import { seconds, short } from "./format.js";
@@ -40,8 +40,8 @@ function load() {
 }
 
 /**
- * Plotly brings styles for maps, which the page's policy refuses and which we do not need. It
- * looks them up by their hash, and leaves alone what it finds.
+ * Keeps Plotly from adding its styles for maps, which are not needed and which the content security
+ * policy rejects. Plotly looks for them by id and adds them only if they do not exist.
  */
 function withoutMapStyles() {
   document.getElementById = (
@@ -54,7 +54,7 @@ function withoutMapStyles() {
 
 let palette = null;
 
-/** The colours of the theme, as numbers: Plotly does not know variables. */
+/** Returns the colours of the theme as literals: Plotly does not support CSS variables. */
 function colours() {
   palette ??= readColours();
   return palette;
@@ -80,7 +80,7 @@ function readColours() {
 
 const charts = new Set();
 
-/** Draw all again, in other colours. */
+/** Redraws all charts after a change of the theme. */
 export function recolour() {
   palette = null;
   for (const chart of charts) chart.draw();
@@ -91,8 +91,8 @@ const seen = new IntersectionObserver((changes) => {
 }, { rootMargin: NEARLY_SEEN });
 
 /**
- * A chart in a panel. `update([{name, x, y}])` draws it; x are times in ms unless
- * `isByName`. `unit` stands behind the figures ("B/s"), which get k, M and G before it.
+ * A chart in a panel. `update([{name, x, y}])` draws it; x contains times in ms, or names if
+ * `isByName` is set. `unit` (such as "B/s") is appended to the numbers, with a prefix k, M or G.
  */
 export class Chart {
   constructor(
@@ -211,7 +211,7 @@ export class Chart {
       ? []
       : this.series.flatMap((each) => (each.x.length ? [each.x[0], each.x.at(-1)] : []));
     const now = Math.max(Date.now(), ...times);
-    // It begins with a minute and grows: a line at the edge of an empty field tells little.
+    // The time axis starts with one minute and grows, so that a short line is still readable.
     const from = Math.max(now - windowMs, Math.min(now - SHORTEST_MS, ...times));
     const largest = this.series.reduce(
       (most, each) => each.y.reduce((one, other) => Math.max(one, other), most),
@@ -247,19 +247,19 @@ export class Chart {
   }
 }
 
-/** Text for Plotly, which takes some markup in names for its own. */
+/** Escapes text for Plotly, which interprets some markup in names. */
 function plain(text) {
   return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
-/** A figure with its unit: 1.23 kB/s, 12 B/s, 300/s, 80 ms. */
+/** Formats a number with its unit: 1.23 kB/s, 12 B/s, 300/s, 80 ms. */
 function inWords(number, unit) {
   if (unit === "s") return seconds(number);
   const text = short(number);
   return /[A-Z]$/i.test(text) || unit.startsWith("/") ? `${text}${unit}` : `${text} ${unit}`.trim();
 }
 
-/** Half a record is no thousandth of one: small figures stand as they are. */
+/** Chooses the tick format. Small numbers get no SI prefix: 0.5 must not become 500m. */
 function ticks(largest, unit) {
   if (unit === "s" || largest >= 10) return { tickformat: "~s", nticks: 5 };
   return largest <= 4 && unit === ""

@@ -1,9 +1,9 @@
-// Components of the pages: figures, tables, states, dialogs. components.css styles them.
+// UI components: figures, tables, states and dialogs. Their styles are in components.css.
 
 import { copy, h, icon, present } from "./dom.js";
 import { bytes, duration } from "./format.js";
 
-/** A panel with a heading; `note` stands beside it. */
+/** Creates a panel with a heading and a `note` next to it. */
 export function panel(title, ...children) {
   const note = h("span", { class: "note" });
   const element = h(
@@ -15,7 +15,7 @@ export function panel(title, ...children) {
   return Object.assign(element, { note, head: element.firstChild });
 }
 
-/** Figures side by side; `set(name, value, more)` changes one. */
+/** A row of figures; `set(name, value, more)` updates one. */
 export class Figures {
   constructor(names) {
     this.parts = new Map();
@@ -53,14 +53,14 @@ export function badge(text, kind = STATES[text] ?? "") {
   return h("span", { class: `badge ${kind}` }, text);
 }
 
-/** How full something is. CSS in attributes is forbidden here, so the width is set by script. */
+/** Creates a usage bar. The policy forbids style attributes, so the width is set by script. */
 export function meter(share, label) {
   const inside = h("span");
   inside.style.width = `${Math.min(100, Math.max(0, share * 100))}%`;
   return h("div", { class: "meter", role: "img", "aria-label": label }, inside);
 }
 
-/** The value of a setting; large numbers of milliseconds and bytes also in words. */
+/** Shows the value of a setting; large milliseconds and bytes also in a readable unit. */
 export function settingValue(name, value) {
   const number = Number(value);
   const words = value === "" || !(number >= 1000)
@@ -107,7 +107,7 @@ export function loading(lines = 5) {
   );
 }
 
-/** A command to be copied into a terminal. */
+/** Shows a shell command with a button that copies it. */
 export function command(text) {
   return h(
     "div",
@@ -125,17 +125,18 @@ export function command(text) {
 // -- tables -----------------------------------------------------------------------------------
 
 /**
- * A table that keeps its rows while its figures change: what has the focus keeps it.
+ * A table that updates its rows in place, so that the focused element keeps the focus.
  *
- * A column has a `title`, the `value` of a row (what is sorted by, and tells whether a cell has
- * changed), and may have `show` (what stands in the cell), `kind` (a class; "name" heads the row),
- * `start` ("down" when the first click should sort downwards) and `isFixed` (no sorting).
+ * A column has a `title` and a `value` (a function of the row; it is the sort key, and a cell is
+ * redrawn when it changes). Optional are `show` (renders the cell), `kind` (a CSS class; "name"
+ * makes the cell the row header), `start` ("down" if the first click sorts in descending order) and
+ * `isFixed` (not sortable).
  */
 export class Table {
   constructor({ label, columns, key, sort = null, empty = null }) {
     this.columns = columns;
     this.key = key;
-    this.sort = sort; // [number of the column, 1 or -1]
+    this.sort = sort; // [column index, 1 or -1]
     this.empty = empty;
     this.rows = [];
     this.shown = new Map();
@@ -202,7 +203,7 @@ export class Table {
     giveBack(focus, kept);
   }
 
-  /** Where the focus is: a cell that is drawn anew or a row that moves would lose it. */
+  /** Returns the focused cell, so that the focus can be restored after an update. */
   focused() {
     const cell = this.body.contains(document.activeElement)
       ? document.activeElement.closest("th, td")
@@ -263,7 +264,7 @@ function compare(one, other) {
 
 let hints = 0;
 
-/** An input with a title above it. A hint is read out after the title, not as part of it. */
+/** Creates an input with a title. Screen readers announce the hint after the title. */
 export function field(title, input, hint) {
   if (!hint) return h("label", {}, h("span", {}, title), input);
   const name = `hint-${(hints += 1)}`;
@@ -285,7 +286,7 @@ export function select(name, choices, chosen, more = {}) {
   return h("select", { name, ...more }, options);
 }
 
-/** Partitions to choose from, behind what can be chosen already. */
+/** Appends an option for each partition to a select element. */
 export function offerPartitions(element, number) {
   for (let each = 0; each < number; each += 1) {
     element.append(h("option", { value: String(each) }, String(each)));
@@ -295,8 +296,8 @@ export function offerPartitions(element, number) {
 let dialogs = 0;
 
 /**
- * A dialog with a form. `submit` gets the form and may throw: its words are shown and the dialog
- * stays. Returns the dialog, open.
+ * Opens a dialog with a form and returns it. `submit` receives the form; if it throws, the message
+ * is shown and the dialog stays open.
  */
 export function dialog({ title, content, action, submit, isDanger = false, isBroad = false }) {
   const wrong = h("p", { class: "wrong", role: "alert" });
@@ -340,7 +341,7 @@ export function dialog({ title, content, action, submit, isDanger = false, isBro
   return Object.assign(element, { form, done, wrong });
 }
 
-/** Pairs of names and values that can be added and taken away. */
+/** An editable list of name and value pairs. */
 export class Pairs {
   constructor({ first, second, add, name }) {
     this.titles = [first, second];

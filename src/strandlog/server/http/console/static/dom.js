@@ -1,9 +1,9 @@
-// Elements without markup: everything is text until the browser is told otherwise, so what is in a
-// record or a name can never become part of the page.
+// Creates elements without parsing markup: strings always become text nodes, so the contents of a
+// record or a name can never inject HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. Attributes that are null or false are left out; on… are listeners. */
+/** Creates an element. Attributes that are null or false are omitted; on… adds a listener. */
 export function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -15,7 +15,7 @@ export function h(tag, attributes, ...children) {
   return element;
 }
 
-/** Children as append() takes them. */
+/** Flattens children for append() and drops those that are null, undefined or false. */
 export function present(children) {
   return [children].flat(Infinity).filter((child) =>
     child !== null && child !== undefined && child !== false
@@ -52,7 +52,7 @@ export function icon(name) {
   return svg;
 }
 
-/** A message that goes by itself. */
+/** Shows a message that disappears after a few seconds. */
 export function toast(text) {
   const shown = h("div", { class: "toast" }, text);
   document.getElementById("toasts").append(shown);

@@ -3,17 +3,17 @@
 const NOTHING = "–";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** 1234567 as 1,234,567. */
+/** Formats 1234567 as 1,234,567. */
 export function count(number) {
   return number === null || number === undefined ? NOTHING : whole.format(number);
 }
 
-/** "1 topic", "2 topics". */
+/** Returns "1 topic", "2 topics". */
 export function counted(number, word, plural = `${word}s`) {
   return `${count(number)} ${number === 1 ? word : plural}`;
 }
 
-/** "3 topics", or "2 of 3 topics" when not all are shown. */
+/** Returns "3 topics", or "2 of 3 topics" if not all are shown. */
 export function someOf(shown, all, word) {
   return shown === all ? counted(all, word) : `${count(shown)} of ${counted(all, word)}`;
 }
@@ -37,14 +37,14 @@ function scaled(number) {
   return [`${number < 0 ? "−" : ""}${left.toFixed(digits)}`, STEPS[step]];
 }
 
-/** 1234567 as 1.23 MB. */
+/** Formats 1234567 as 1.23 MB. */
 export function bytes(number) {
   if (number === null || number === undefined) return NOTHING;
   const [text, step] = scaled(number);
   return `${text} ${step}B`;
 }
 
-/** 1234.5 as 1.23 k, for where the unit follows. */
+/** Formats 1234.5 as 1.23 k; the caller appends the unit. */
 export function short(number) {
   if (number === null || number === undefined) return NOTHING;
   const [text, step] = scaled(number);
@@ -59,7 +59,7 @@ export function rate(number, unit = "records") {
   return number === null || number === undefined ? NOTHING : `${short(number)} ${unit}/s`;
 }
 
-/** A number of seconds as 3.2 ms. */
+/** Formats a number of seconds, for example as 3.2 ms. */
 export function seconds(number) {
   if (number === null || number === undefined) return NOTHING;
   if (number === 0) return "0 ms";
@@ -70,7 +70,7 @@ export function seconds(number) {
 
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];
 
-/** A number of milliseconds as 3 d 4 h. */
+/** Formats a number of milliseconds, for example as 3 d 4 h. */
 export function duration(ms) {
   if (ms === null || ms === undefined) return NOTHING;
   if (ms < 0) return "forever";
@@ -93,7 +93,7 @@ export function retention(ms, limit) {
 
 const two = (number) => String(number).padStart(2, "0");
 
-/** 2026-11-16 06:21:05.123, in the time of this machine. */
+/** Formats a timestamp as 2026-11-16 06:21:05.123, in local time. */
 export function time(ms) {
   if (ms === null || ms === undefined || ms < 0) return NOTHING;
   const at = new Date(ms);
@@ -102,13 +102,13 @@ export function time(ms) {
   return `${day} ${clock}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** How long ago, in words. */
+/** Formats the time since a timestamp, for example as 5 s ago. */
 export function ago(ms, now) {
   const passed = now - ms;
   return passed < 2000 ? "now" : `${duration(passed)} ago`;
 }
 
-/** What a datetime-local field holds, for a time. */
+/** Formats a timestamp as the value of a datetime-local input. */
 export function fieldTime(ms) {
   return time(ms).slice(0, 19).replace(" ", "T");
 }

@@ -1,7 +1,7 @@
-// One stream of rates and lag for all pages of this tab, and its last minutes.
+// One stream of rates and lag for all pages of this tab, and the data points of the last minutes.
 //
-// The stream is closed while the tab is hidden: a browser has few connections to a server. The data
-// points survive a reload.
+// The stream is closed while the tab is hidden, because browsers limit the connections per server.
+// The data points survive a reload.
 
 import { withQuery } from "./api.js";
 
@@ -45,7 +45,7 @@ class Live extends EventTarget {
     this.source = null;
   }
 
-  /** The browser does not reconnect after an error response; this does. */
+  /** Reconnects after an error response, which the browser does not do. */
   lost() {
     this.become("lost");
     if (this.source?.readyState === EventSource.CLOSED) {
@@ -90,7 +90,7 @@ class Live extends EventTarget {
     this.dispatchEvent(new Event("lag"));
   }
 
-  /** The groups that are or were furthest behind, or one, as lines of a chart. */
+  /** Returns chart series for the groups with the highest lag, or for only one group. */
   lagLines(only = null) {
     return [...this.lag]
       .filter(([group]) => only === null || group === only)
@@ -106,7 +106,7 @@ class Live extends EventTarget {
   keep() {
     try {
       sessionStorage.setItem(KEPT, JSON.stringify({ rates: this.rates, lag: [...this.lag] }));
-    } catch { /* the storage is full: a reload starts without data points */ }
+    } catch { /* the storage is full: after a reload, the data points are lost */ }
   }
 
   restore() {
@@ -116,18 +116,18 @@ class Live extends EventTarget {
       this.lag = new Map(kept.lag ?? []);
       forget(this.rates, Date.now());
       for (const points of this.lag.values()) forget(points, Date.now());
-    } catch { /* the stored data cannot be used */ }
+    } catch { /* ignore unusable stored data */ }
   }
 }
 
-/** Let go what is too old of points, oldest first. */
+/** Removes points that are older than the window; points are ordered by time. */
 export function forget(points, now) {
   while (points.length && points[0].at < now - WINDOW_MS) points.shift();
 }
 
 export const live = new Live();
 
-/** A stream of a topic's newest records; returns what ends it. */
+/** Opens a stream of a topic's newest records; returns a function that closes it. */
 export function tail(query, { records, problem, state }) {
   const source = new EventSource(
     withQuery("/api/v1/live", { rates: false, lag: false, format: "plain", ...query }),

@@ -1,4 +1,4 @@
-// The page of a view. When another page opens, it ends, with all requests and listeners it started.
+// The page of a view. Opening another page aborts its requests and removes its listeners.
 
 import { h, present } from "./dom.js";
 import { failed, loading } from "./components.js";
@@ -15,7 +15,7 @@ export class Page {
     this.content = h("div", { class: "stack" });
   }
 
-  /** The top of the page. `crumbs` are [words, address] pairs that lead back. */
+  /** Shows the page header. `crumbs` are [label, address] pairs of the parent pages. */
   begin(title, { crumbs = [], sub = "", actions = [] } = {}) {
     document.title = title === "Overview" ? "strandlog" : `${title} · strandlog`;
     this.heading.textContent = title;
@@ -41,15 +41,15 @@ export class Page {
     this.ending.abort();
   }
 
-  /** Until the page ends. */
+  /** Adds a listener that is removed when the page is closed. */
   on(target, name, listener) {
     target.addEventListener(name, listener, { signal: this.signal });
   }
 
   /**
-   * Load something again and again and show it. Until it is there a skeleton is; when the first
-   * try fails, that is what is shown; when a later one does, what was shown stays, with a word.
-   * Returns what loads it at once.
+   * Loads and shows data periodically. A skeleton is shown until the first load completes. If the
+   * first load fails, the error is shown; if a later one fails, the last data stays visible with a
+   * notice. Returns a function that reloads immediately.
    */
   watch(load, show, everyMs) {
     let isThere = false;

@@ -1,12 +1,12 @@
 // Displays a key or a value: formatted JSON, text or a hex dump.
 //
-// JSON is laid out from its text, never parsed into numbers of this language, which would change
-// large ones.
+// JSON is formatted from its tokens instead of being parsed into JavaScript values, because large
+// numbers would lose precision.
 
 import { copy, h } from "./dom.js";
 import { bytes } from "./format.js";
 
-const MAX_JSON = 300_000; // characters that are laid out and coloured
+const MAX_JSON = 300_000; // maximum number of characters that are formatted and coloured
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|[{}[\],:]|\s+/gy;
 const HEX_COLUMNS = 16;
 
@@ -20,7 +20,7 @@ function isJson(text) {
   }
 }
 
-/** Tokens of JSON text without white space; null when it is none. */
+/** Splits JSON into tokens without whitespace; returns null if it is invalid. */
 function tokens(text) {
   const found = [];
   TOKEN.lastIndex = 0;
@@ -38,7 +38,7 @@ function coloured(token, isKey) {
   return /^[tfn]/.test(token) ? h("span", { class: "json-word" }, token) : token;
 }
 
-/** JSON text with one thing a line, as nodes; null when it cannot be laid out. */
+/** Formats JSON as nodes with one item per line; returns null if that is not possible. */
 function pretty(text) {
   const found = text.length <= MAX_JSON ? tokens(text) : null;
   if (!found) return null;
@@ -62,7 +62,7 @@ function pretty(text) {
   return out;
 }
 
-/** Bytes as offset, hexadecimal and text, sixteen a line. */
+/** Returns a hex dump with offset, hex codes and text, 16 bytes per line. */
 function hex(data) {
   const lines = [];
   for (let at = 0; at < data.length; at += HEX_COLUMNS) {
@@ -84,7 +84,7 @@ function bytesOf(payload) {
   return new TextEncoder().encode(payload.data);
 }
 
-/** A payload in one line. */
+/** Returns a one-line preview of a payload. */
 export function preview(payload) {
   if (payload === null) return h("span", { class: "null" }, "null");
   if (payload.kind === "base64") return hexLine(bytesOf(payload));
@@ -95,7 +95,7 @@ function hexLine(data) {
   return [...data.subarray(0, 32)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
-/** A payload with a choice of how it is shown. */
+/** Shows a payload, with a choice of formats. */
 export function payloadView(title, payload) {
   if (payload === null) {
     return h("div", { class: "payload" }, h("h3", {}, title), h("p", { class: "null" }, "null"));

@@ -8,7 +8,7 @@ export const topicAddress = (name) => `#/topics/${encodeURIComponent(name)}`;
 export const groupAddress = (name) => `#/groups/${encodeURIComponent(name)}`;
 export const pipelineAddress = (name) => `#/pipelines/${encodeURIComponent(name)}`;
 
-/** The names of rows, each with a link to its own page. */
+/** A column with the name of each row, linked to its page. */
 export function linkColumn(title, of, address) {
   return {
     title,
@@ -18,7 +18,7 @@ export function linkColumn(title, of, address) {
   };
 }
 
-/** A group: its name, state, members and lag. What is not known is null. */
+/** The columns of a group: name, state, members and lag. Unknown values are null. */
 export function groupColumns(lagTitle) {
   return [
     linkColumn("Group", (row) => row.group, groupAddress),

@@ -1,5 +1,5 @@
-// Light or dark, before anything is painted: the user's choice, else the system's.
-// A plain script, not a module: modules run after the first paint.
+// Applies the user's choice of a light or dark theme before the first paint; the default is the
+// system's theme. This is a classic script because modules run after the first paint.
 (() => {
   const chosen = localStorage.getItem("strandlog.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

@@ -18,7 +18,7 @@ export function pipelines(page) {
   }, LOOK_MS);
 }
 
-/** The queries of a pipeline as one figure. */
+/** Sums a value over the queries of a pipeline; null if none of them has it. */
 function total(pipeline, of) {
   const found = pipeline.queries.map(({ last }) => of(last)).filter((each) => each !== null);
   return found.length ? found.reduce((sum, each) => sum + each, 0) : null;
@@ -77,7 +77,7 @@ function pipelineTable() {
   });
 }
 
-/** A link to Spark's own pages, if it is one that leads out of here safely. */
+/** Returns a link to the Spark UI, if the address is an http or https URL. */
 export function sparkLink(address) {
   if (!/^https?:\/\//.test(address ?? "")) return "–";
   return h("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, "Spark UI");

@@ -81,7 +81,7 @@ export function produce(page) {
     );
   again();
 
-  /** What is wrong with the value, in words; nothing when it can be sent. */
+  /** Validates the value; shows and returns the error message, or an empty string. */
   function check() {
     value.disabled = form.value === "null";
     let words = "";
@@ -109,7 +109,7 @@ export function produce(page) {
       headers: headers.values.map(([header, text]) => ({ name: header, value: text })),
     };
     if (key.value) found.key = key.value;
-    // JSON goes as the text that it is: its numbers and spaces stay as they were typed.
+    // JSON is sent as text, so that its numbers and whitespace are preserved exactly as typed.
     if (form.value === "base64") found.value_base64 = value.value.trim();
     else if (form.value !== "null") found.value = value.value;
     return found;

@@ -10,7 +10,7 @@ const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offs
 ]];
 const WHERE = [["value", "Value"], ["key", "Key"], ["header", "Header"], ["path", "JSON path"]];
 const NEWEST_RECORDS = 100;
-export const SEARCHED_RECORDS = 1000; // of each partition, when the newest are searched
+export const SEARCHED_RECORDS = 1000; // per partition, when the newest records are searched
 
 export function searchForm(given, { look, toggleLive }) {
   const partition = select("partition", [["", "All"]], "", { onchange: look });

@@ -1,4 +1,4 @@
-// A table of records; a row expands to the whole record.
+// A table of records; a row expands to the complete record.
 
 import { get, path } from "../api.js";
 import { h } from "../dom.js";
@@ -33,17 +33,16 @@ export class RecordTable {
     this.body.replaceChildren();
   }
 
-  /** Records in the order in which they are to stand, before or after those that are there. */
+  /** Adds records in display order, before or after the existing rows. */
   add(records, isBefore) {
     const fresh = records.filter((record) => !this.rows.has(nameOf(record)));
     const rows = fresh.map((record) => this.row(record));
     if (isBefore) this.body.prepend(...rows);
     else this.body.append(...rows);
-    // Oldest first in the map, so that `keep` knows what goes.
     fresh.forEach((record, number) => this.rows.set(nameOf(record), rows[number]));
   }
 
-  /** Let the rows at the bottom go until so many are left. */
+  /** Removes rows from the bottom until at most `most` are left. */
   keep(most) {
     while (this.rows.size > most) {
       const last = this.body.lastElementChild;
@@ -100,7 +99,7 @@ export class RecordTable {
     }
   }
 
-  /** Loads the values that the list shows truncated. */
+  /** Loads the full values of a record that the list shows truncated. */
   async whole(record, cell) {
     const query = {
       partition: record.partition,

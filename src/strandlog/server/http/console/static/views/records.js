@@ -1,7 +1,8 @@
-// Records of a topic: from an offset, a time, the oldest or the newest, filtered, or as a live tail.
+// The records of a topic from an offset, a time, the oldest or the newest record, with a filter, or
+// as a live tail.
 //
-// The address contains the search, so that it can be bookmarked. A live tail keeps the last MAX_KEPT
-// records, also while it is paused.
+// The address contains the search, so that it can be bookmarked. A live tail keeps the last
+// MAX_KEPT records, even while it is paused.
 
 import { get, path } from "../api.js";
 import { topicAddress } from "../table_columns.js";
@@ -145,7 +146,7 @@ export function records(page) {
     looking?.abort();
     foot.hidden = true;
     skipped = 0;
-    if (!form.isNewest()) table.clear(); // the newest go on top: nothing older belongs below them
+    if (!form.isNewest()) table.clear(); // only newer records may go above the existing ones
     const query = {
       topic: name,
       partition: form.partition(),

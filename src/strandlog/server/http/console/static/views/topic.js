@@ -1,4 +1,4 @@
-// One topic: partitions, settings with their source, consumer groups, throughput.
+// One topic: partitions, settings and their origin, consumer groups, throughput.
 
 import { get, patch, path, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
@@ -19,7 +19,7 @@ import {
 
 const LOOK_MS = 2000;
 
-// Data points of each topic, kept for the next visit of its page.
+// The data points of each topic, kept for the next visit to its page.
 const seen = new Map();
 
 export function topic(page) {
@@ -118,7 +118,7 @@ function showFigures(figures, { summary }) {
   );
 }
 
-/** A group with the state and lag that the live stream last reported. */
+/** Returns a group with the state and lag last reported by the live stream. */
 function readerOf(name) {
   return live.lastLag?.groups.find((each) => each.group === name) ??
     { group: name, state: null, members: null, lag: null };

@@ -1,20 +1,21 @@
-"""Runs transactions: store the decision, write the markers, store the completion.
+"""Runs transactions: stores the decision, writes the markers, then stores the completion.
 
     request ─▶ transaction.py decides ─▶ table ─▶ on disk ─▶ reply
                                                      └─ Prepare*: markers ─▶ on disk ─▶ Complete*
 
 No reply is sent and no marker is written before the decision is on disk; a transaction is complete
-only after all its markers are on disk. So a producer that received its reply can begin the next
-transaction at once, and after a crash at any point `load` ends the transactions that were decided
-and lets the others run into their time-out.
+only after all its markers are on disk. A producer that has received its reply can therefore start
+the next transaction immediately. After a crash at any point, `load` completes the transactions that
+were decided and leaves the others to time out.
 
 Each change is a procedure (see deferred.py) that waits for the disk. While one is in progress for a
-producer, its other requests get ConcurrentTransactionsError, which clients retry. If the disk fails
-in the middle, the reply fails with that error, and the procedure retries once a second until it
-succeeds: a decision cannot be undone, because its record may be on disk already.
+producer, its other requests fail with ConcurrentTransactionsError, which clients retry. If the disk
+fails during a procedure, the reply fails with that error, and the procedure retries once a second
+until it succeeds: a decision cannot be undone, because its record may already be on disk.
 
-A partition may have an open transaction that the table does not know (it was lost with the page
-cache). It would hold back the partition's read_committed readers for ever, so `load` aborts it.
+A partition may have an open transaction that is missing from the table, because its record was lost
+with the page cache. It would block the partition's read_committed consumers forever, so `load`
+aborts it.
 """
 
 from __future__ import annotations
@@ -104,22 +105,24 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._id_by_producer: dict[int, str] = {}
         self._ids_bytes = 0
-        # Transactional ids with a change that is not on disk yet, and the partitions it adds.
+        # Transactional ids with a change that is not on disk yet, and the partitions that it adds.
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
 
     # -- start ---------------------------------------------------------------------------------
 
     def load(self) -> int:
-        """Loads the table and ends the transactions that were decided. Returns how many
-        transactions that the table does not know were aborted."""
+        """Load the table and complete the transactions that were decided.
+
+        Return the number of aborted partition transactions that were missing from the table.
+        """
         for key, value in latest_values(self._table).items():
             try:
                 name = decode_key(key)
                 if name is not None:
                     self._put(restored(name, decode_value(value)))
             except DataError:
-                continue  # of a newer release; its producer initialises again
+                continue  # written by a newer release; its producer must initialise again
         for transaction in list(self._transactions.values()):
             if transaction.is_prepared:
                 run(self._finish(transaction))
@@ -143,7 +146,7 @@ class TransactionCoordinator:
         if name is None or name in self._in_flight:
             yield from self._write_markers(markers, ControlType.ABORT)
         else:
-            # The producer waits: a marker must not end a transaction that it begins meanwhile.
+            # Block the producer: the marker must not end a transaction started in the meantime.
             self._in_flight[name] = frozenset()
             yield from self._write_markers(markers, ControlType.ABORT)
             del self._in_flight[name]
@@ -153,7 +156,7 @@ class TransactionCoordinator:
     def init_producer(
         self, name: str, timeout_ms: int, producer: ProducerIdentity
     ) -> Deferred[ProducerIdentity]:
-        """Starts a producer, or gives it a new epoch; aborts the transaction it left open."""
+        """Create a producer or increment its epoch; abort its open transaction, if there is one."""
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError(
                 f"transaction.timeout.ms must be between 1 and "
@@ -171,12 +174,12 @@ class TransactionCoordinator:
         self._check_idle(name)
         now_ms = self._clock.now_ms()
         transaction = self._transactions.get(name)
-        if transaction is None:  # or expired: a producer with an old id gets a new one
+        if transaction is None:  # new, or expired: a producer with an old id gets a new one
             self._check_room(name)
             producer_id = self._producer_ids.next()
             changed = Transaction(name, producer_id, 0, timeout_ms, EMPTY, now_ms)
         elif not is_current(transaction, producer):
-            return transaction.identity  # the producer asks again: its last reply was lost
+            return transaction.identity  # a retry: the previous reply was lost
         elif transaction.state is ONGOING:
             yield from self._end(fenced(transaction, now_ms), reply)
             return (yield from self._init(name, timeout_ms, ProducerIdentity(), reply))
@@ -197,7 +200,7 @@ class TransactionCoordinator:
     def add_partitions(
         self, name: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
     ) -> Deferred[None]:
-        """Adds partitions to the producer's transaction; begins it if needed."""
+        """Add partitions to the producer's transaction, starting it if it is not open."""
         transaction = self._owned(name, producer)
         wanted = frozenset(partitions)
         if transaction.state is ONGOING and wanted <= transaction.partitions:
@@ -207,7 +210,7 @@ class TransactionCoordinator:
         return run(self._persist(changed, reply), reply)
 
     def end(self, name: str, producer: ProducerIdentity, *, commit: bool) -> Deferred[None]:
-        """Commits or aborts; complete when every marker is on disk."""
+        """Commit or abort a transaction; the result completes when all markers are on disk."""
         transaction = self._owned(name, producer)
         if is_ended(transaction, commit=commit):
             return Deferred.done(None)
@@ -216,8 +219,10 @@ class TransactionCoordinator:
         return run(self._end(decided, reply), reply)
 
     def check_append(self, producer: ProducerIdentity, tp: TopicPartition) -> None:
-        """Raises unless the producer has an open transaction with this partition: records outside
-        of one could never be committed or aborted."""
+        """Raise unless the producer has an open transaction that includes this partition.
+
+        Records outside a transaction could never be committed or aborted.
+        """
         transaction = self._of_producer(producer.producer_id)
         if transaction is not None and transaction.epoch != producer.epoch:
             raise InvalidProducerEpochError(
@@ -228,7 +233,7 @@ class TransactionCoordinator:
             transaction is None
             or transaction.state is not ONGOING
             or tp not in transaction.partitions
-            or tp in self._in_flight.get(transaction.transactional_id, ())  # not replied yet
+            or tp in self._in_flight.get(transaction.transactional_id, ())  # reply not sent yet
         ):
             raise InvalidTransactionStateError(
                 f"{tp} is in no open transaction of producer {producer.producer_id}; "
@@ -271,7 +276,7 @@ class TransactionCoordinator:
         self._id_by_producer[transaction.producer_id] = name
 
     def _append(self, transaction: Transaction) -> PartitionLog:
-        """Writes a change to the table; returns the partition that has it."""
+        """Write a change to the table; return the log of the partition that contains it."""
         name = transaction.transactional_id
         record = (encode_key(name), encode_value(transaction.value))
         self._table.append([record], self._clock.now_ms())
@@ -281,24 +286,30 @@ class TransactionCoordinator:
     # -- procedures ----------------------------------------------------------------------------
 
     def _end(self, decided: Transaction, reply: Deferred[Any]) -> Procedure[None]:
-        """Decide, mark, complete. Each step is on disk before the next; a restart resumes at the
-        last step on disk."""
-        yield from self._persist(decided, reply)  # from here on, the decision counts
+        """Store the decision, write the markers, then store the completion.
+
+        The decision and the markers are on disk before the next step starts. A restart resumes
+        after the last step on disk.
+        """
+        yield from self._persist(decided, reply)  # from here on, the decision is final
         yield from self._finish(decided)
 
     def _finish(self, decided: Transaction) -> Procedure[None]:
-        """Writes the markers of a decision that is on disk, and then its completion."""
+        """Write the markers for a decision that is on disk, and then its completion."""
         self._in_flight[decided.transactional_id] = frozenset()
         kind = ControlType.COMMIT if decided.is_commit else ControlType.ABORT
         markers = [Marker(tp, decided.identity) for tp in sorted(decided.partitions)]
         yield from self._write_markers(markers, kind)
-        # This need not reach the disk: a start that finds the decision writes the markers again.
+        # No need to wait for the disk: if this is lost, a restart writes the markers again.
         yield from self._retry(lambda: self._append(completed(decided, self._clock.now_ms())))
         del self._in_flight[decided.transactional_id]
 
     def _persist(self, transaction: Transaction, reply: Deferred[Any]) -> Procedure[None]:
-        """Writes a change and waits until it is on disk. If the first write fails, this raises and
-        nothing has changed. Later errors fail the reply, and the change is retried."""
+        """Write a change and wait until it is on disk.
+
+        If the first write fails, raise the error and change nothing. Later errors fail the reply,
+        and the change is retried.
+        """
         name = transaction.transactional_id
         before = self._transactions.get(name)
         known = before.partitions if before and before.state is ONGOING else frozenset()
@@ -319,8 +330,10 @@ class TransactionCoordinator:
         del self._in_flight[name]
 
     def _write_markers(self, markers: list[Marker], kind: ControlType) -> Procedure[None]:
-        """Writes all markers, then waits for one group commit. Retries those that fail
-        and skips partitions that were deleted."""
+        """Write all markers, then wait for one group commit.
+
+        Markers that fail are retried; partitions that were deleted are skipped.
+        """
         unwritten, written = markers, list[_WrittenMarker]()
         while True:
             failed = []
@@ -343,7 +356,7 @@ class TransactionCoordinator:
             written = [each for each in written if not each.log.is_closed]
 
     def _retry(self, write: Callable[[], R]) -> Procedure[R]:
-        """Calls `write` until it succeeds."""
+        """Call `write` until it succeeds."""
         while True:
             try:
                 return write()
@@ -351,7 +364,7 @@ class TransactionCoordinator:
                 yield self._sleep()
 
     def _durable(self, log: PartitionLog, end_offset: int) -> Deferred[None]:
-        """Complete when everything below an offset is on disk."""
+        """Return a result that completes when everything below `end_offset` is on disk."""
         result: Deferred[None] = Deferred()
 
         def on_durable(error: StorageError | None) -> None:
@@ -364,7 +377,7 @@ class TransactionCoordinator:
         return result
 
     def _sleep(self) -> Deferred[None]:
-        """Complete after `RETRY_MS`."""
+        """Return a result that completes after `RETRY_MS`."""
         result: Deferred[None] = Deferred()
         deadline_ms = self._clock.monotonic_ms() + RETRY_MS
         self._timers.schedule(deadline_ms, partial(_wake, result))
@@ -373,7 +386,7 @@ class TransactionCoordinator:
     # -- time ----------------------------------------------------------------------------------
 
     def _set_timeout(self, transaction: Transaction) -> None:
-        """Starts the time-out of an open transaction; stops that of any other."""
+        """Start the time-out of an open transaction; cancel it in any other state."""
         name = transaction.transactional_id
         timer = self._timeouts.get(name)
         if transaction.state is not ONGOING:
@@ -387,7 +400,7 @@ class TransactionCoordinator:
             self._timeouts[name] = self._timers.schedule(deadline_ms, lambda: self._expire(name))
 
     def _expire(self, name: str) -> None:
-        """Aborts a transaction after its time-out, and fences its producer."""
+        """Abort a transaction that timed out, and fence its producer."""
         transaction = self._transactions.get(name)
         self._timeouts.pop(name, None)
         if transaction is None or transaction.state is not ONGOING:
@@ -401,7 +414,7 @@ class TransactionCoordinator:
             self._timeouts[name] = self._timers.schedule(deadline_ms, lambda: self._expire(name))
 
     def _expire_ids(self) -> None:
-        """Deletes the ids of producers that were idle for transactional.id.expiration.ms."""
+        """Delete transactional ids that were idle for transactional.id.expiration.ms."""
         self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_CHECK_MS, self._expire_ids)
         oldest_ms = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
         for transaction in self.all():
@@ -422,5 +435,5 @@ def _wake(sleeping: Deferred[None]) -> None:
 
 
 def _id_bytes(name: str) -> int:
-    """Approximate memory of a transactional id."""
+    """Return the approximate memory used by a transactional id."""
     return 500 + len(name)

@@ -1,7 +1,7 @@
-"""Writes commit and abort markers, and finds transactions that partitions still hold open.
+"""Writes commit and abort markers, and finds the open transactions of all partitions.
 
-A marker in a partition of `__consumer_offsets` also ends the transaction for the group coordinator:
-the offsets committed inside it count from then on, or are dropped.
+A marker in a partition of `__consumer_offsets` also ends the transaction in the group coordinator,
+which then applies or discards the offsets committed in it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from strandlog.storage.partition.log import PartitionLog
 
 
 class Marker(NamedTuple):
-    """Ends the transaction of a producer in one partition."""
+    """Identifies the transaction that a marker ends: one producer in one partition."""
 
     tp: TopicPartition
     producer: ProducerIdentity
 
 
 class MarkerWriter:
-    """The markers of one broker."""
+    """Writes the transaction markers of one broker."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class MarkerWriter:
         self._clock = clock
 
     def write(self, marker: Marker, kind: ControlType) -> PartitionLog | None:
-        """Appends a marker and returns its partition; None if the partition was deleted."""
+        """Append a marker and return the partition's log; None if the partition was deleted."""
         tp, producer = marker
         try:
             log = self._catalog.log(*tp)
@@ -62,7 +62,7 @@ class MarkerWriter:
         return log
 
     def open_transactions(self) -> Iterator[Marker]:
-        """Yields a marker for every open transaction of every partition."""
+        """Yield a marker for every open transaction in every partition."""
         for tp, log in list(self._log_dir.logs.items()):
             for producer_id in log.producers.open_transactions():
                 entry = log.producers.get(producer_id)

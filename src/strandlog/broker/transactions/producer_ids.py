@@ -1,23 +1,24 @@
-"""Allocates producer ids in blocks reserved on disk; no id is allocated twice.
+"""Allocates producer ids from blocks reserved on disk, so that no id is allocated twice.
 
-`producer-ids.json` has the first id that is not reserved yet. Ids are reserved in blocks of a
-thousand before the first of a block is allocated, so a crash wastes the rest of a block. A second
-producer with the same id would lose records: a partition would take its batches for retries of the
-first producer's, acknowledge them and write nothing.
+`producer-ids.json` contains the first id that is not reserved yet. A block of a thousand ids is
+reserved before its first id is allocated, so a crash wastes the rest of the block. A second
+producer with the same id would lose records: a partition would mistake its batches for retries by
+the first producer, acknowledge them and write nothing.
 
-    the file is                     the next id is above
-    intact                          what it says
-    missing in a new folder         -1
-    damaged, missing, or older      every id in `.previous`, in a partition's producer state or in
-    than the data                   the transaction table, and 2**20 times the seconds since 1970
+    state of the file               the next id is
+    intact                          at least the stored id
+    missing in a new folder         0
+    damaged, missing, or older      above every id in `.previous`, in a partition's producer state
+    than the data                   or in the transaction table, and at least 2**20 times the
+                                    seconds since 1970
 
-The time covers the ids that no file has: those of producers that have not written yet, and those
-whose state has expired while their records are still in the log. As long as fewer than 2**20 ids
-per second are allocated on average, the time is above all of them; such ids stay below 2**53 until
-the year 2242, so clients that store them in a double are safe.
+The time accounts for ids that are in none of these files: those of producers that have not written
+yet, and those whose state has expired while their records are still in the log. As long as fewer
+than 2**20 ids per second are allocated on average, the time-based id is higher than all of them.
+Such ids stay below 2**53 until the year 2242, so clients can store them in a double.
 
-A client may send an id that was never allocated, for example one of another cluster. The next id
-then moves above it (`ProducerIdsSeen`), so the two never meet.
+A client may send an id that was never allocated here, for example one from another cluster. The
+next id is then raised above it (`ProducerIdsSeen`), so that the ids never collide.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ IDS_PER_SECOND = 2**20
 
 
 class ProducerIds:
-    """The producer ids of one data folder. Its partitions must be open."""
+    """Allocates the producer ids of one data folder, whose partitions must already be open."""
 
     def __init__(self, log_dir: LogDir) -> None:
         self._log_dir = log_dir
@@ -45,7 +46,7 @@ class ProducerIds:
         self.check()
 
     def next(self) -> int:
-        """Allocates an id that no producer has had."""
+        """Allocate an id that no producer has used."""
         self.check()
         if self._next == self._end:
             self._reserve(self._next)
@@ -53,11 +54,11 @@ class ProducerIds:
         return self._next - 1
 
     def note(self, producer_id: int) -> None:
-        """Notes an id in use that is not in a partition's producer state."""
+        """Record an id that is in use but not in any partition's producer state."""
         self._log_dir.producer_ids_seen.note(producer_id)
 
     def check(self) -> None:
-        """Moves above every id that was seen; reports ids that were not allocated."""
+        """Raise the next id above every id seen, and report any that were not allocated here."""
         seen = self._log_dir.producer_ids_seen.highest
         if seen < self._next:
             return
@@ -77,13 +78,14 @@ class ProducerIds:
         self._next, self._end = first, end
 
     def _try_to_write(self, first: int) -> None:
-        """Corrects the file. A full disk does not prevent the folder from being opened: no id is
-        allocated before its block is reserved."""
+        """Try to correct the file. A write error, such as a full disk, must not prevent the folder
+        from being opened; it is harmless, because no id is allocated before its block is reserved.
+        """
         with contextlib.suppress(StorageError):
             write_document(self._log_dir.files, self._path, {"next": first})
 
     def _load(self) -> int:
-        """The first id that is not reserved; writes the file if it is missing or damaged."""
+        """Return the first unreserved id; rewrite the file if it is missing or damaged."""
         files = self._log_dir.files
         is_missing = not files.exists(self._path)
         problems: list[str] = []
@@ -103,7 +105,7 @@ class ProducerIds:
         return first
 
     def _newer(self, first: int) -> int:
-        """The id in the file or in its copy, whichever is higher: the copy is written last."""
+        """Return the higher of `first` and the id in the copy, which is written last."""
         copy = read_document(self._log_dir.files, self._path + PREVIOUS_SUFFIX, [])
         copied = 0 if copy is None else int(copy["next"])
         if copied > first:
@@ -113,7 +115,7 @@ class ProducerIds:
         return max(first, copied)
 
     def _lost_count(self, known: int) -> int:
-        """An id above all that were ever allocated, without the help of the file."""
+        """Return an id above all that were ever allocated, without relying on the file."""
         by_time = self._log_dir.clock.now_ms() // 1000 * IDS_PER_SECOND
         seen = self._log_dir.producer_ids_seen.highest
         return max(known + BLOCK, seen + 1, by_time)

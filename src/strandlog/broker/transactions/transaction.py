@@ -1,4 +1,4 @@
-"""States and transitions of one transactional producer; pure.
+"""States and transitions of one transactional producer, as pure functions.
 
                  add partitions          end             markers written
     Empty ─────────────────▶ Ongoing ──────────▶ Prepare* ──────────────▶ Complete*
@@ -7,11 +7,11 @@
       │                        └────────────── add partitions ──────────────┘    │
       └───────────────────────────────────────── init ───────────────────────────┘
 
-Prepare* is the decision: once it is on disk, the transaction ends that way. Complete* is stored
-once all markers are on disk. Each `init` raises the epoch, and so does an abort that the producer
-did not ask for: a producer with the old epoch (a zombie) is fenced, here and in every partition
-that gets a marker with the new epoch. When the epochs of a producer id run out, the next `init`
-takes a new id.
+Prepare* records the outcome: once it is on disk, the outcome cannot change. Complete* is stored
+once all markers are on disk. Each `init` increments the epoch, and so does an abort that the
+producer did not request. A producer with the old epoch (a zombie) is then fenced, both here and in
+every partition that gets a marker with the new epoch. When the epochs of a producer id are
+exhausted, the next `init` allocates a new id.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Transaction:
     updated_ms: int
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NOT_STARTED
-    last_epoch: int = NO_PRODUCER_EPOCH  # the previous one, if its producer may repeat its request
+    last_epoch: int = NO_PRODUCER_EPOCH  # the previous epoch, if its producer may retry its request
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -62,7 +62,7 @@ class Transaction:
 
     @property
     def value(self) -> TransactionValue:
-        """The stored form."""
+        """The stored form of this transaction."""
         return TransactionValue(
             self.producer_id,
             self.epoch,
@@ -75,7 +75,7 @@ class Transaction:
 
 
 def restored(transactional_id: str, value: TransactionValue) -> Transaction:
-    """The transaction of a stored record."""
+    """Restore a transaction from its stored record."""
     return Transaction(
         transactional_id,
         value.producer_id,
@@ -94,7 +94,7 @@ def restored(transactional_id: str, value: TransactionValue) -> Transaction:
 def check_owner(
     transaction: Transaction | None, name: str, producer: ProducerIdentity
 ) -> Transaction:
-    """Returns the transaction if it belongs to the producer."""
+    """Return the transaction if it belongs to the producer and is not being completed."""
     if transaction is None or transaction.producer_id != producer.producer_id:
         raise InvalidProducerIdMappingError(
             f"transactional id {name!r} does not belong to producer {producer.producer_id}; "
@@ -113,8 +113,11 @@ def check_owner(
 
 
 def is_current(transaction: Transaction, producer: ProducerIdentity) -> bool:
-    """Whether a producer that asks for a new epoch has the current one. False if it repeats a
-    request whose reply was lost; it gets the same reply. Raises for any other producer."""
+    """Return whether a producer that requests a new epoch has the current one.
+
+    Return False if it retries a request whose reply was lost, so that it gets the same reply.
+    Raise for any other producer.
+    """
     if producer.producer_id == NO_PRODUCER_ID or producer == transaction.identity:
         return True
     if producer == (transaction.producer_id, transaction.last_epoch) and producer.epoch >= 0:
@@ -135,9 +138,11 @@ def initialised(
     new_producer_id: int | None,
     now_ms: int,
 ) -> Transaction:
-    """The producer with the next epoch, or with a new id if it is out of epochs. The previous epoch
-    may repeat its request only if the producer sent it: otherwise a new process has asked, and the
-    holder of the previous epoch is a zombie."""
+    """Return the transaction with the next epoch, or with `new_producer_id` if that is given.
+
+    A retry with the previous epoch is only allowed if the request came from that producer.
+    Otherwise, it came from a new process, and the producer with the previous epoch is a zombie.
+    """
     last_epoch = NO_PRODUCER_EPOCH
     if new_producer_id is None:
         producer_id, epoch = transaction.producer_id, transaction.epoch + 1
@@ -157,14 +162,14 @@ def initialised(
 
 
 def is_out_of_epochs(transaction: Transaction) -> bool:
-    """Whether the next epoch is the last one, which is reserved for an abort by the coordinator."""
+    """Return whether the next epoch is the last, which is reserved for coordinator aborts."""
     return transaction.epoch >= LAST_EPOCH - 1
 
 
 def with_partitions(
     transaction: Transaction, partitions: Iterable[TopicPartition], now_ms: int
 ) -> Transaction:
-    """The transaction with more partitions; begins it if needed."""
+    """Return the transaction with partitions added, starting it if it is not open."""
     is_open = transaction.state is ONGOING
     return replace(
         transaction,
@@ -177,8 +182,10 @@ def with_partitions(
 
 
 def is_ended(transaction: Transaction, *, commit: bool) -> bool:
-    """Whether the transaction ended that way (the producer repeats its request); False if it is
-    open; raises otherwise."""
+    """Return True if the transaction already ended with this outcome (the request is a retry).
+
+    Return False if it is open; raise in any other state.
+    """
     if transaction.state is ONGOING:
         return False
     done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
@@ -192,21 +199,23 @@ def is_ended(transaction: Transaction, *, commit: bool) -> bool:
 
 
 def prepared(transaction: Transaction, *, commit: bool, now_ms: int) -> Transaction:
-    """The transaction with its outcome decided."""
+    """Return the transaction with its outcome decided."""
     state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
     return replace(transaction, state=state, updated_ms=now_ms)
 
 
 def fenced(transaction: Transaction, now_ms: int) -> Transaction:
-    """The transaction, aborted without a request of its producer. No producer ever gets the last
-    epoch, so none needs to be fenced from it."""
+    """Return the transaction aborted by the coordinator, with an incremented epoch.
+
+    No producer ever gets the last epoch, so it never needs to be fenced.
+    """
     aborted = prepared(transaction, commit=False, now_ms=now_ms)
     epoch = min(transaction.epoch + 1, LAST_EPOCH)
     return replace(aborted, epoch=epoch, last_epoch=transaction.epoch)
 
 
 def completed(transaction: Transaction, now_ms: int) -> Transaction:
-    """The transaction after all markers were written."""
+    """Return the transaction as it is after all its markers have been written."""
     state = (
         TransactionState.COMPLETE_COMMIT
         if transaction.is_commit

@@ -1,1 +1,1 @@
-"""Segments: log files with their indexes, scanning them, and replacing them after compaction."""
+"""Segments: log files and their indexes, scanning, caching, and replacement after compaction."""

@@ -1,17 +1,19 @@
 """LRU cache of memory-mapped sealed segments; rebuilds indexes that the log contradicts.
 
-Mapping a file costs some 20 microseconds and one entry in the kernel's table; keeping every segment
-mapped would cost a large folder thousands of them. So at most `capacity` segments are mapped; the
-least recently used one is unmapped first, and `on_evict` is called. A reader may keep using a slice
-of an evicted map: the pages stay until the slice is dropped.
+Mapping a file takes about 20 microseconds and occupies one entry in the kernel's memory map. With
+every segment mapped, a large folder would need thousands of entries. So at most `capacity` segments
+are mapped; the least recently used one is unmapped first, and `on_evict` is called. A reader may
+keep using a slice of an evicted map: the pages stay mapped until the slice is released.
 
-A file that is cut while it is mapped would kill the process (SIGBUS) at the next touch of what is
-gone. So each use first compares the size of the file with that of its mapping. A segment that was
-cut is reported (`on_cut`) and read from then on, not mapped; what is missing reads as zeros, which
-are no batch, so readers get `CorruptSegmentError` with the offset at which the log goes on.
+If a file is truncated while it is mapped, accessing the missing part kills the process (SIGBUS). So
+each use first compares the size of the file with the size of its mapping. A truncated segment is
+reported (`on_cut`) and from then on read instead of mapped. The missing bytes read as zeros, which
+are not a valid batch, so readers get a `CorruptSegmentError` with the offset at which the log
+continues.
 
-Index files are checked when they are mapped (whole entries, inside the log) and rebuilt from the
-log when they are missing or wrong: on disk by the owner of the folder, in memory by a reader.
+Index files are checked when they are mapped (complete entries, positions inside the log). If they
+are missing or wrong, they are rebuilt from the log: on disk by the owner of the folder, in memory
+by a reader.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
 
 DEFAULT_CAPACITY = 128
-# An index up to this size is copied: comparing the size of one more file costs more, at each use.
+# Indexes up to this size are copied, which is cheaper than checking the file size on every use.
 COPIED_INDEX_BYTES = 32 * 1024
 
 
 class SegmentMaps:
-    """The bytes of one sealed segment: the log and its two indexes."""
+    """The contents of one sealed segment: the log and its two indexes."""
 
     __slots__ = ("_mapped", "index", "log", "source", "time_index")
 
@@ -71,31 +73,32 @@ class SegmentMaps:
             return True
         if len(self.index) % OFFSET_ENTRY.size or len(self.time_index) % TIME_ENTRY.size:
             return False
-        # A sealed segment has its largest timestamp in the time index, unless no record has one.
+        # The time index of a sealed segment holds its largest timestamp, unless no record has one.
         if not self.time_index and segment.largest is None:
             return False
         if not self.index:
-            # None is right for a small segment, or one of a few large batches; looking is cheap.
+            # A small segment, or one with a few large batches, has no entries; rebuilding the index
+            # of the latter is cheap.
             return segment.size_bytes <= INTERVAL_BYTES
         last = OFFSET_ENTRY.unpack_from(self.index, len(self.index) - OFFSET_ENTRY.size)
         return 0 < int(last[1]) < segment.size_bytes
 
     def is_cut(self) -> bool:
-        """Whether one of the files is shorter now than when it was mapped."""
+        """Return whether one of the files is shorter now than when it was mapped."""
         for mapped in self._mapped:  # noqa: SIM110 - `any` costs more, and this is called often
             if mapped.is_cut():
                 return True
         return False
 
     def lookup(self, segment: Segment, offset: int) -> IndexEntry | None:
-        """The last index entry at or below an offset."""
+        """Return the last index entry at or below an offset."""
         return search_offset(self.index, segment.base_offset, offset)
 
     def rebuild(self, files: Files, segment: Segment, *, owns_folder: bool) -> None:
-        """Make both indexes anew from the log."""
+        """Rebuild both indexes from the log."""
         rebuilt = rebuilt_indexes(self.source, segment, len(self.log))
         if owns_folder:
-            # Only what differs: a look at a segment that needs no index writes nothing.
+            # Write only what differs: opening a segment that needs no index must not write.
             if self.index != rebuilt.offset_entries:
                 files.replace(segment.stem + INDEX_SUFFIX, rebuilt.offset_entries)
             if self.time_index != rebuilt.time_entries:
@@ -139,7 +142,7 @@ class SegmentCache:
         return len(self._maps)
 
     def get(self, segment: Segment) -> SegmentMaps:
-        """The maps of a segment, made now if need be. When its log is gone:
+        """Return the maps of a segment, mapping it first if necessary. If its log is missing, raise
         `CorruptSegmentError` for the owner of the folder, else `FileNotFoundError`."""
         maps = self._maps.get(segment.stem)
         if maps is not None and maps.is_cut():
@@ -155,7 +158,7 @@ class SegmentCache:
             maps = SegmentMaps(self._files, segment, owns_folder=self._owns_folder)
         except FileNotFoundError:
             if not self._owns_folder:
-                raise  # its owner may have removed it, and it is to be looked at again
+                raise  # the owner may have removed it; the caller refreshes its view
             self._note(f"{segment.log_path} was removed while it was in use")
             damage = CorruptSegmentError(segment.log_path, 0, "the file is gone")
             damage.resume_offset = segment.end_offset
@@ -171,13 +174,14 @@ class SegmentCache:
             self._on_cut(problem)
 
     def rebuild(self, segment: Segment) -> SegmentMaps:
-        """A reader found an index entry that the log contradicts."""
+        """Rebuild the indexes of a segment after a reader found an entry that the log
+        contradicts."""
         maps = self.get(segment)
         maps.rebuild(self._files, segment, owns_folder=self._owns_folder)
         return maps
 
     def drop(self, stem: str) -> None:
-        """Forget a segment that was replaced or removed."""
+        """Evict a segment that was replaced or removed."""
         maps = self._maps.pop(stem, None)
         if maps is not None:
             self._evict(stem, maps)
@@ -194,12 +198,12 @@ class SegmentCache:
             self._evict(stem, maps)
 
 
-# A rebuilt index need not have the density of the topic's setting; this is Kafka's default.
+# A rebuilt index need not follow the topic's index.interval.bytes; this is Kafka's default.
 INTERVAL_BYTES = 4096
 
 
 class RebuiltIndexes(NamedTuple):
-    """Entries as they go into the files, and the largest timestamp."""
+    """The contents of both index files, and the largest timestamp."""
 
     offset_entries: bytes
     time_entries: bytes
@@ -207,7 +211,7 @@ class RebuiltIndexes(NamedTuple):
 
 
 def intact_batches(source: ByteSource, segment: Segment, size_bytes: int) -> Iterator[Batch]:
-    """Every intact batch; damage is skipped."""
+    """Yield every intact batch of a segment and skip damage."""
     for item in scan(
         source,
         0,
@@ -221,7 +225,7 @@ def intact_batches(source: ByteSource, segment: Segment, size_bytes: int) -> Ite
 
 
 def rebuilt_indexes(source: ByteSource, segment: Segment, size_bytes: int) -> RebuiltIndexes:
-    """Walk the whole log once."""
+    """Compute both indexes of a segment by scanning its log."""
     index, times = bytearray(), bytearray()
     largest, noted = NO_TIME_ENTRY, NO_TIME_ENTRY
     since_entry = 0

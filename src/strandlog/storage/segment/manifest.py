@@ -1,23 +1,25 @@
-"""`segments`: which sealed segments a partition has, so that one that disappears is missed.
+"""The file `segments` lists the sealed segments of a partition, so that a lost one is detected.
 
     entry: i64 base offset | i64 end offset | i64 bytes | u32 CRC-32C (with the name of the folder)
 
-A journal of claims; the file only grows, until it is written anew. An entry says "the segment with
-this base holds the offsets up to this end, in a file of so many bytes", and replaces every earlier
-entry about those offsets. With a size of -1 it says nothing but that: whatever was there may be
-gone. A size below that adds to the claim of the segment: it is -2 minus the CRC-32C of its
-transaction index. Segments without aborted transactions have no such entry.
+The file is a journal of claims, which is only appended to until it is rewritten. An entry claims
+that the segment with this base offset holds the offsets below this end offset, in a file of this
+size, and replaces every earlier entry that overlaps those offsets. A size of -1 only withdraws the
+earlier entries: their segments may have been removed. A size below -1 extends the claim of the
+segment with the checksum of its transaction index: the size is -2 minus that CRC-32C. Segments
+without aborted transactions have no such entry.
 
-    sealed       its claim is appended after its files were synced
-    retention    the claims of what goes are withdrawn, durably, before the files go
-    compaction   the same for the originals; the claim of the new segment follows after the swap
-    truncation   the same
+    sealing      the claim is appended after the segment's files have been synced
+    retention    the claims of the expired segments are durably withdrawn before the files go
+    compaction   the same for the originals; the new segment is claimed after the swap
+    truncation   the same as for retention
 
-So a claim is true whenever it can be read; a crash merely loses the newest ones, and the next start
-makes those again. A segment that is missing or has another size than claimed is damage. Without
-this file a gap would be all that is left of it, and gaps are normal. Claims about lost segments
-stay until retention or compaction pass them, so every start and every `log verify` reports the
-loss. An entry that fails its checksum is skipped: torn, or damaged and reported.
+So every claim that can be read is true. A crash can only lose the newest claims, and the next start
+adds those again. A segment that is missing, or whose size differs from its claim, is damage.
+Without this file, a lost segment would leave only a gap, and gaps are normal. Claims about lost
+segments remain until retention or compaction passes them, so every start and every `log verify`
+reports the loss. An entry that fails its checksum is skipped. At the end of the file it is torn;
+elsewhere it is damaged and reported.
 """
 
 from __future__ import annotations
@@ -37,26 +39,26 @@ _CRC = struct.Struct(">I")
 ENTRY_SIZE = _BODY.size + _CRC.size
 WITHDRAWN = -1
 END_OF_OFFSETS = 2**63 - 1
-SPARE_ENTRIES = 256  # beyond twice what is needed, before the file is written anew
+SPARE_ENTRIES = 256  # allowed beyond twice the needed number before the file is rewritten
 
 
 class Claim(NamedTuple):
-    """What is known of one segment."""
+    """The expected offsets, size and transaction index of one segment."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
-    aborted_crc: int = 0  # of its transaction index; 0 when it has none, or nothing is known
+    aborted_crc: int = 0  # of the transaction index; 0 if there is none or it is unknown
 
 
 class Loss(NamedTuple):
-    """A claim that the folder does not keep; `size_bytes` is None when the file is missing."""
+    """A claim that the folder contradicts; `size_bytes` is None if the file is missing."""
 
     claim: Claim
     size_bytes: int | None
 
     def describe(self, folder: str) -> str:
-        """The loss in words."""
+        """Return a message that describes the loss."""
         base, end, claimed, _ = self.claim
         path = join(folder, segment_stem(base) + LOG_SUFFIX)
         if self.size_bytes is None:
@@ -68,18 +70,18 @@ class Loss(NamedTuple):
 
 
 class ReadManifest(NamedTuple):
-    """What the file of a partition says."""
+    """The contents of a partition's manifest."""
 
     claims: list[Claim]
-    entries: int  # up to the last good one; what follows is torn
-    damaged: int  # entries that fail their checksum, with good ones behind them
+    entries: int  # up to the last valid one; the rest is torn
+    damaged: int  # entries that fail their checksum and are followed by valid ones
 
 
 NOTHING = ReadManifest([], 0, 0)
 
 
 def read_manifest(files: Files, folder: str) -> ReadManifest:
-    """The claims that still hold, by base offset."""
+    """Read the manifest and return the claims in effect, ordered by base offset."""
     try:
         data = files.read(join(folder, SEGMENT_MANIFEST))
     except FileNotFoundError:
@@ -111,7 +113,7 @@ def _add_aborted(claims: dict[int, Claim], found: Claim) -> None:
 
 
 def losses(claims: Iterable[Claim], names: dict[str, int]) -> list[Loss]:
-    """The claims that the files of a folder do not keep."""
+    """Return the claims that the files of a folder contradict."""
     found = []
     for claim in claims:
         size = names.get(segment_stem(claim.base_offset) + LOG_SUFFIX)
@@ -156,11 +158,12 @@ class SegmentManifest:
         return join(self._folder, SEGMENT_MANIFEST)
 
     def claim(self, claims: Iterable[Claim]) -> None:
-        """These sealed segments are on disk. Written, not durable: an older manifest is true."""
+        """Claim sealed segments that are durable. The claims are written but not synced, because
+        an older manifest is also true."""
         self._append(b"".join(map(self._packed, claims)))
 
     def claim_aborted(self, claims: Sequence[Claim]) -> None:
-        """These segments, which are claimed, have new transaction indexes."""
+        """Update the claims of segments whose transaction indexes were rewritten."""
         checksums = {claim.base_offset: claim.aborted_crc for claim in claims}
         self._append(b"".join(map(self._packed_aborted, claims)))
         self.lost = [
@@ -168,10 +171,10 @@ class SegmentManifest:
         ]
 
     def withdraw(self, base_offset: int, end_offset: int = END_OF_OFFSETS) -> None:
-        """Nothing is claimed about these offsets any more; durable after `sync`.
+        """Withdraw all claims about a range of offsets. Durable after `sync`.
 
-        A full disk must not keep files from being removed: then all claims go, and the next start
-        makes those anew that still hold.
+        A full disk must not prevent files from being removed: in that case all claims are dropped,
+        and the next start adds those that still hold.
         """
         if not self._entries:
             return
@@ -184,13 +187,13 @@ class SegmentManifest:
         self.lost = kept
 
     def sync(self) -> None:
-        """Make withdrawals durable, before files go; from any thread."""
-        with contextlib.suppress(FileNotFoundError):  # it has no claims yet
+        """Make withdrawals durable before files are removed. May be called from any thread."""
+        with contextlib.suppress(FileNotFoundError):  # there are no claims yet
             self._files.sync_file(self.path)
 
     def shorten(self, sealed: Sequence[Claim]) -> None:
-        """Write the file anew, with claims for all sealed segments, when it is damaged or most of
-        it no longer counts; durable when this returns."""
+        """Rewrite the file with the claims of all sealed segments if it is damaged or most of its
+        entries are obsolete. Durable when this returns."""
         if not self.is_damaged and self._entries <= 2 * len(sealed) + SPARE_ENTRIES:
             return
         claims = [c for c in sealed if not any(_overlaps(c, lost) for lost in self.lost)]
@@ -200,7 +203,8 @@ class SegmentManifest:
 
     def _append(self, data: bytes) -> None:
         if data:
-            # At its place, not at the end: a full disk may have taken a part of it before.
+            # Write at a fixed position instead of the end of the file, because an earlier write
+            # may have been cut short by a full disk.
             self._files.write_at(self.path, self._entries * ENTRY_SIZE, data)
             self._entries += len(data) // ENTRY_SIZE
 

@@ -2,9 +2,9 @@
 
     entry: i32 offset relative to the base | i32 position          big-endian, both ascending
 
-An entry says: the batch that begins at `position` ends with `offset`. So an entry can be checked
-against the log itself, and every reader does that before trusting it: a flipped bit in an index
-costs a rebuild, never a wrong answer.
+An entry states that the batch that starts at `position` ends with `offset`. Every reader checks an
+entry against the log before it uses it, so a flipped bit in an index causes a rebuild, never a
+wrong result.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _POSITION = 1
 
 
 class IndexEntry(NamedTuple):
-    """A batch that begins at `position` and ends with `offset` (absolute)."""
+    """A batch that starts at `position` and ends with `offset` (absolute)."""
 
     offset: int
     position: int
 
 
 def search(entries: Buffer, base_offset: int, target_offset: int) -> IndexEntry | None:
-    """The last entry at or below the target, or None when there is none."""
+    """Return the last entry at or below the target, or None if there is none."""
     count = count_at_or_below(entries, ENTRY, _OFFSET, target_offset - base_offset)
     return _last_of(entries, count, base_offset)
 
 
 def search_position(entries: Buffer, base_offset: int, position: int) -> IndexEntry | None:
-    """The last entry that begins at or before a position, or None when there is none."""
+    """Return the last entry whose batch starts at or before a position, or None."""
     return _last_of(entries, count_at_or_below(entries, ENTRY, _POSITION, position), base_offset)
 
 
@@ -46,7 +46,7 @@ def _last_of(entries: Buffer, count: int, base_offset: int) -> IndexEntry | None
 
 
 class OffsetIndex(SparseIndex):
-    """The offset index of the segment that is being written."""
+    """The offset index of a segment that is being written."""
 
     __slots__ = ()
     layout = ENTRY
@@ -55,11 +55,11 @@ class OffsetIndex(SparseIndex):
         self.add(ENTRY.pack(offset - self.base_offset, position))
 
     def lookup(self, target_offset: int) -> IndexEntry | None:
-        """The last entry at or below the target, or None when there is none."""
+        """Return the last entry at or below the target, or None if there is none."""
         return self.entry_before(self.count_up_to(target_offset))
 
     def count_up_to(self, target_offset: int) -> int:
-        """How many entries are at or below the target."""
+        """Count the entries at or below the target."""
         return self.count_at_or_below(_OFFSET, target_offset - self.base_offset)
 
     @property
@@ -67,7 +67,7 @@ class OffsetIndex(SparseIndex):
         return self.entry_before(self.size_bytes // ENTRY.size)
 
     def entry_before(self, count: int) -> IndexEntry | None:
-        """The last of the first `count` entries, or None when that is no entry."""
+        """Return the last of the first `count` entries, or None if `count` is not positive."""
         if count <= 0:
             return None
         relative, position = self.entry(count - 1)

@@ -1,15 +1,15 @@
 """Finds the batch that holds an offset in one segment and returns the bytes from there on.
 
-The partition makes a `ReadPlan`; executing it needs no lock, because bytes below its end no longer
-change. The result begins with the whole batch that holds the offset (or the next one: gaps are
+The partition creates a `ReadPlan`. Executing it needs no lock, because bytes below its end no
+longer change. The result starts with the batch that holds the offset (or the next batch: gaps are
 normal after compaction), has about `max_bytes`, and may end inside a batch. The first batch is
-complete however large it is (KIP-74), so a reader always makes progress.
+always complete, however large it is (KIP-74), so a reader always makes progress.
 
-Nothing is trusted. The index entry that a plan starts from is checked against the log; if the log
-contradicts it, the plan starts at the beginning of the segment and sets `index_is_wrong`, so that
-the owner rebuilds the index. The first batch is verified whole, and so is the last batch of a
-segment that ends before the offset. Damage is raised with the offset of the next intact batch
-(`resume_offset`); it hides the damaged batch and no other.
+A plan verifies what it uses. The index entry that it starts from is checked against the log; if the
+log contradicts the entry, the plan starts at the beginning of the segment and sets
+`index_is_wrong`, so that the owner rebuilds the index. The checksum of the first batch is verified,
+and so is that of the last batch of a segment that ends before the offset. Damage is raised with the
+offset of the next intact batch (`resume_offset`), so it hides only the damaged batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EMPTY = memoryview(b"")
 
 
 class ReadPlan:
-    """One segment's part of an answer."""
+    """A read of one segment."""
 
     __slots__ = (
         "_entry",
@@ -63,7 +63,7 @@ class ReadPlan:
         end_offset: int = NEVER,
         has_gaps: bool = True,
     ) -> None:
-        """`end_offset` is the first offset that the segment does not answer for."""
+        """Create a plan. `end_offset` is the first offset beyond the segment's range."""
         self._source = source
         self._entry = entry
         self._has_gaps = has_gaps
@@ -74,10 +74,10 @@ class ReadPlan:
         self.max_bytes = max_bytes
         self.end_offset = end_offset
         self.index_is_wrong = False
-        self.position = 0  # where the bytes begin, once it was executed
+        self.position = 0  # where the returned bytes start; set by `execute`
 
     def execute(self) -> Buffer:
-        """The bytes; empty if this segment has no batch at or after the offset."""
+        """Return the bytes, or an empty buffer if no batch ends at or after the offset."""
         found = self.locate()
         if found is None:
             return EMPTY
@@ -86,7 +86,7 @@ class ReadPlan:
         return self._source(position, length)
 
     def locate(self) -> Batch | None:
-        """The first batch that ends at or after the offset."""
+        """Return the first batch that ends at or after the offset, or None."""
         entry, source = self._entry, buffered(self._source)
         if entry is not None:
             header = indexed_header(self._source, entry, self.end_position)
@@ -114,7 +114,7 @@ class ReadPlan:
                 last = item
         if last is None or crc_matches(source, last):
             return None
-        # Its length may be wrong: then it hides batches that are in the log.
+        # The length of the last batch may be wrong, in which case it hides batches in the log.
         damage = Damage(
             source,
             last.position,
@@ -126,7 +126,8 @@ class ReadPlan:
         return self._find(source, following.position, following.header.base_offset)
 
     def _batch_after(self, damage: Damage) -> Batch:
-        """The intact batch behind damage; raises unless it begins at or before the offset."""
+        """Return the intact batch after the damage. Raise `CorruptSegmentError` unless it starts
+        at or before the offset."""
         following = damage.next_batch
         if following is not None and following.header.base_offset <= self.offset:
             return following
@@ -139,7 +140,8 @@ class ReadPlan:
 
 
 def indexed_header(source: ByteSource, entry: IndexEntry, end_position: int) -> BatchHeader | None:
-    """The header of the batch that an index entry names; None if the log contradicts the entry."""
+    """Return the header of the batch that an index entry refers to, or None if the log
+    contradicts the entry."""
     room = end_position - entry.position
     if room < HEADER_SIZE or entry.position < 0:
         return None
@@ -154,7 +156,7 @@ def indexed_header(source: ByteSource, entry: IndexEntry, end_position: int) -> 
 def source_and_entry(
     cache: SegmentCache, segment: Segment, offset: int
 ) -> tuple[ByteSource, IndexEntry | None]:
-    """The bytes of a segment, and the last index entry at or below an offset."""
+    """Return the byte source of a segment and the last index entry at or below an offset."""
     if isinstance(segment, ActiveSegment):
         return segment.file.read, segment.indexes.offsets.lookup(offset)
     maps = cache.get(segment)
@@ -162,7 +164,7 @@ def source_and_entry(
 
 
 def locate_batch(cache: SegmentCache, segment: Segment, offset: int) -> int | None:
-    """The position of the first batch that ends at or after an offset; None when there is none."""
+    """Return the position of the first batch that ends at or after an offset, or None."""
     source, entry = source_and_entry(cache, segment, offset)
     plan = ReadPlan(
         source, segment.log_path, segment.base_offset, entry, segment.size_bytes, offset, 0

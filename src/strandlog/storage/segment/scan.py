@@ -1,25 +1,25 @@
 """Scans log bytes and yields every intact batch and every damaged range.
 
-    scan             batches in order, and one `Damage` per bad range; continues behind it
+    scan             yields batches in order and one `Damage` per bad range, and continues after it
     scan_strict      the same, but raises `CorruptSegmentError` at the first damage
-    batches_of_read  the batches in the result of a read, whose last batch may be cut off
+    batches_of_read  yields the batches in the result of a read, whose last batch may be truncated
 
-The caller decides what damage means: recovery calls it a torn tail at or above the recovery point,
-and damage below it; a reader raises it; a rebuild skips it.
+The caller decides what damage means: recovery treats it as a torn tail at or above the recovery
+point and as damage below it; a reader raises it; an index rebuild skips it.
 
 A batch is checked against its neighbours before it is yielded, because the checksum does not cover
-the base offset, and because most scans check headers only. A batch begins at or after the end of
-the batch before it, and ends at or before the beginning of the batch after it. If two batches
-contradict each other, the checksum or the neighbour on the other side decides which one is wrong. A
-gap is a further reason to verify the checksum of the batch before it: a damaged length or record
-count looks like a gap.
+the base offset, and because most scans check headers only. A batch must start at or after the end
+offset of the previous batch, and end at or before the base offset of the next one. If two batches
+contradict each other, the checksum or the neighbour on the other side decides which one is wrong.
+The checksum of a batch before a gap is always verified, because a damaged length or record count
+looks like a gap.
 
-Two errors remain invisible. Next to a gap that compaction left, a base offset that moved within the
-gap looks valid. If two batches contradict each other and both have a gap on the other side, the
-first one is blamed.
+Two errors are not detected correctly. Next to a gap that compaction left, a base offset that was
+shifted within the gap looks valid. If two batches contradict each other and both have a gap on the
+other side, the first one is reported as damaged.
 
 The bytes come from a `ByteSource`, a function from (position, length) to bytes, so the same scanner
-serves mapped files, files that are being written and files that another process may replace.
+works on mapped files, files that are being written and files that another process may replace.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from strandlog.storage.files import Buffer, Files
 ByteSource = Callable[[int, int], Buffer]
 
 BUFFER_BYTES = 64 * 1024
-NEVER = 2**63  # as an offset: larger than any that a batch can have
+NEVER = 2**63  # an offset larger than that of any batch
 _new_tuple = tuple.__new__  # a third of the cost of calling the class
 
 
 class Batch(NamedTuple):
-    """An intact batch and where it begins."""
+    """The position and header of an intact batch."""
 
     position: int
     header: BatchHeader
@@ -57,9 +57,9 @@ class Batch(NamedTuple):
 class Damage:
     """A range of bytes that holds no readable batch.
 
-    `end_position` and `end_offset` are found on first access, while the source is open: the search
-    for the next intact batch may look at every byte, and not every caller needs it. If no batch
-    follows, `end_position` is the end of the scan and `end_offset` is None.
+    `end_position` and `end_offset` are computed on first access, which must happen while the source
+    is open: the search for the next intact batch may read every byte, and not every caller needs
+    it. If no batch follows, `end_position` is the end of the scan and `end_offset` is None.
     """
 
     __slots__ = (
@@ -85,13 +85,13 @@ class Damage:
 
     @property
     def next_batch(self) -> Batch | None:
-        """The first intact batch behind the damage."""
+        """The first intact batch after the damage, or None."""
         if not self._is_searched:
             self._next_batch = find_next_intact(
                 self._source, self.position, self._scan_end, self.start_offset
             )
             self._is_searched = True
-            del self._source  # or a mapped file would stay open as long as this object
+            del self._source  # else this object would keep a mapped file open
         return self._next_batch
 
     @property
@@ -107,13 +107,13 @@ class Damage:
 
 
 def view_source(view: memoryview) -> ByteSource:
-    """The bytes of a mapped file."""
+    """Return a source for the bytes of a mapped file."""
     return lambda position, length: view[position : position + length]
 
 
 def padded_source(files: Files, path: str) -> ByteSource:
-    """The bytes of a file that was truncated or may be gone. Missing bytes read as zeros, which are
-    no batch."""
+    """Return a source for a file that may be truncated or missing. Missing bytes read as zeros,
+    which are not a valid batch."""
 
     def read(position: int, length: int) -> bytes:
         try:
@@ -126,7 +126,7 @@ def padded_source(files: Files, path: str) -> ByteSource:
 
 
 def buffered(source: ByteSource) -> ByteSource:
-    """Reads 64 KiB at a time, for scans over many small batches."""
+    """Return a source that reads 64 KiB at a time, for scans over many small batches."""
     start, buffer = 0, memoryview(b"")
 
     def read(position: int, length: int) -> Buffer:
@@ -150,10 +150,11 @@ def scan(
     end_offset: int = NEVER,
     has_gaps: bool = True,
 ) -> Iterator[Batch | Damage]:
-    """Batches and damage in [position, end_position), with offsets in [next_offset, end_offset).
+    """Yield batches and damage in [position, end_position), offsets in [next_offset, end_offset).
 
-    Batches that reach `crc_from_offset` are verified whole, all others by their headers. Without
-    gaps, each batch must begin exactly where the previous one ended.
+    The checksum is verified for batches that reach `crc_from_offset`; for most others only the
+    header is checked. If `has_gaps` is false, each batch must start exactly at the offset after
+    the previous one.
     """
     next_header: BatchHeader | None = None
     while position < end_position:
@@ -201,7 +202,7 @@ def scan_strict(
     end_offset: int = NEVER,
     has_gaps: bool = True,
 ) -> Iterator[Batch]:
-    """`scan`, but raises `CorruptSegmentError` at the first damage."""
+    """Yield batches like `scan`, but raise `CorruptSegmentError` at the first damage."""
     for item in scan(
         source,
         position,
@@ -217,8 +218,8 @@ def scan_strict(
 
 
 def header_error(header: BatchHeader, next_offset: int, room: int) -> str:
-    """Why this is not the header of a batch at or after `next_offset` with at most `room` bytes;
-    "" if it is."""
+    """Return why this cannot be the header of a batch at or after `next_offset` with at most
+    `room` bytes, or "" if it can."""
     if header.magic != MAGIC:
         return f"magic byte is {header.magic}, not {MAGIC}"
     if header.size_bytes < HEADER_SIZE:
@@ -235,7 +236,8 @@ def header_error(header: BatchHeader, next_offset: int, room: int) -> str:
 def _neighbour_error(
     header: BatchHeader, next_offset: int, next_header: BatchHeader | None, limit: int
 ) -> str:
-    """Why a batch with a valid checksum does not fit between its neighbours; "" if it does."""
+    """Return why a batch with a valid checksum does not fit between its neighbours, or "" if it
+    does."""
     follows_directly = header.base_offset == next_offset and next_header is not None
     if header.next_offset <= limit or follows_directly:
         return ""  # a gap follows, or the next batch is the wrong one
@@ -243,7 +245,7 @@ def _neighbour_error(
 
 
 def crc_matches(source: ByteSource, batch: Batch) -> bool:
-    """Whether the checksum of a batch is right."""
+    """Return whether the checksum of a batch is correct."""
     position, header = batch
     return crc32c(source(position + CRC_START, header.size_bytes - CRC_START)) == header.crc
 
@@ -251,12 +253,12 @@ def crc_matches(source: ByteSource, batch: Batch) -> bool:
 def find_next_intact(
     source: ByteSource, position: int, end_position: int, next_offset: int
 ) -> Batch | None:
-    """The first whole, intact batch behind damage at `position`.
+    """Find the first complete, intact batch after damage at `position`.
 
-    Usually the damaged batch still tells where it ends, and an intact batch begins there. Otherwise
-    every byte that could begin a batch is tried. A record value may itself contain batches (a log
-    of logs), which are not ours. A batch of this log is followed by more batches up to the end of
-    the file, or up to where the damaged batch claims to end.
+    Usually the length of the damaged batch is still correct, and an intact batch starts at its end.
+    Otherwise every byte at which a batch could start is tried. A record value may itself contain
+    batches (a log of logs), which do not belong to this log. A batch of this log is followed by
+    more batches up to the end of the file, or up to the claimed end of the damaged batch.
     """
     damaged = _header_at(source, position, end_position)
     if damaged and not HEADER_SIZE <= damaged.size_bytes <= end_position - position:
@@ -285,7 +287,7 @@ def find_next_intact(
 
 
 def _header_at(source: ByteSource, position: int, end_position: int) -> BatchHeader | None:
-    """The header at a position, whatever it says; None if fewer bytes are left."""
+    """Return the header at a position without checking it, or None if too few bytes are left."""
     if position < 0 or end_position - position < HEADER_SIZE:
         return None
     raw = source(position, HEADER_SIZE)
@@ -293,7 +295,7 @@ def _header_at(source: ByteSource, position: int, end_position: int) -> BatchHea
 
 
 def _likely_header(source: ByteSource, position: int, end_position: int) -> BatchHeader | None:
-    """The header at a position if it looks like one."""
+    """Return the header at a position if it is plausible, else None."""
     header = _header_at(source, position, end_position)
     if header is None or header.magic != MAGIC:
         return None
@@ -303,7 +305,7 @@ def _likely_header(source: ByteSource, position: int, end_position: int) -> Batc
 def _candidates(
     source: ByteSource, start: int, end_position: int, next_offset: int
 ) -> Iterator[Batch]:
-    """Every position that could begin a batch, by its header alone."""
+    """Yield every position at which a batch could start, judging by the header alone."""
     while start + HEADER_SIZE <= end_position:
         window = bytes(source(start + MAGIC_POSITION, BUFFER_BYTES))
         found = window.find(MAGIC)
@@ -321,8 +323,8 @@ def _candidates(
 def _connects_to(
     source: ByteSource, batch: Batch, end_position: int, claimed_end: int, seen: set[int]
 ) -> bool:
-    """Whether batches follow each other from here to one of the two ends; adds their positions to
-    `seen`."""
+    """Return whether a chain of batches leads from here to one of the two ends. Add their
+    positions to `seen`."""
     position, header = batch
     while True:
         seen.add(position)
@@ -340,20 +342,20 @@ def _connects_to(
 def batches_of_read(
     data: Buffer, *, path: str, offset: int, end_offset: int
 ) -> Iterator[BatchView]:
-    """The whole batches in the result of a read at `offset`, each verified before it is yielded.
+    """Yield the complete batches in the result of a read at `offset`, verifying each one first.
 
-    `end_offset` is where the log ended for that read. Bytes behind it are ignored: another process
-    may be writing there. The read itself has checked the position of the first batch
-    (read_plan.py); a batch after a gap whose next neighbour is not in `data` is left to the next
-    read. Damage behind the first batch is raised without `resume_offset`: the read that begins with
-    it finds that offset.
+    `end_offset` is the end of the log as seen by that read. Bytes beyond it are ignored, because
+    another process may be writing there. The read itself has checked the position of the first
+    batch (read_plan.py). A batch that follows a gap and whose next neighbour is not in `data` is
+    left to the next read. Damage after the first batch is raised without `resume_offset`, which is
+    determined by the read that starts with the damage.
     """
     position, size, next_offset = 0, len(data), offset
     while position + HEADER_SIZE <= size and next_offset < end_offset:
         batch = BatchView(data, position)
         header = batch.header
         if header.base_offset >= end_offset and position:
-            return  # after a gap; if it is damage, the next read begins with it and reports it
+            return  # after a gap; if it is damage, the next read starts with it and reports it
         if position + header.size_bytes > size and header.size_bytes >= HEADER_SIZE and position:
             return  # the read ended inside this batch
         try:
@@ -363,7 +365,7 @@ def batches_of_read(
         if position and header.base_offset > next_offset:
             next_header = _header_in(data, position + header.size_bytes)
             if next_header is None:
-                return  # a gap or damage: the next read begins with this batch
+                return  # a gap or damage: the next read starts with this batch
             fits = header.next_offset <= next_header.base_offset
         else:
             fits = header.base_offset == next_offset or not position

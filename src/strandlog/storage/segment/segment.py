@@ -1,18 +1,18 @@
 """One segment (log file and indexes), the active segment, and the ordered list of segments.
 
-A `Segment` is sealed: its files no longer change. It costs a few hundred bytes of memory and no
-open file; its bytes are read through the segment cache. An `ActiveSegment` is the last one of a
-partition and the only one that grows. Sealing turns the second into the first.
+A `Segment` is sealed: its files no longer change. It uses a few hundred bytes of memory and no open
+file; its bytes are read through the segment cache. An `ActiveSegment` is the last segment of a
+partition and the only one that grows. Sealing turns an `ActiveSegment` into a `Segment`.
 
-`SegmentList`: base offsets ascend strictly and the active segment is last. A segment is responsible
-for the offsets from its own base up to the base of the next one.
+In a `SegmentList`, base offsets ascend strictly and the active segment is last. A segment covers
+the offsets from its own base offset up to the base offset of the next segment.
 
-`SegmentIndexes.note` is the indexing rule of appends, recovery and compaction: if more than
-index.interval.bytes were written since the last entry, the current batch gets an entry.
+`SegmentIndexes.note` implements the indexing rule for appends, recovery and compaction: if more
+than index.interval.bytes have been written since the last entry, the current batch gets an entry.
 
-`OpenFiles` limits the log files that are open for appending. Above the limit it closes the one that
-was opened first, which opens again at its next append. Nothing is lost: the bytes are in the page
-cache, and an fsync through any descriptor covers the whole file.
+`OpenFiles` limits the number of log files that are open for appending. Above the limit it closes
+the file that was opened first, which is reopened by the next append. Nothing is lost: the bytes are
+in the page cache, and an fsync through any descriptor covers the entire file.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ DEFAULT_OPEN_FILES = 1000
 
 
 class HoldsFile(Protocol):
-    """Something that can open its file again."""
+    """An object that holds a file open and can reopen it."""
 
     def forget_file(self) -> None:
-        """Let the file go."""
+        """Release the file."""
 
 
 class OpenFiles:
-    """Who holds a file, in the order of opening."""
+    """The holders of open files, in the order in which the files were opened."""
 
     def __init__(self, limit: int = DEFAULT_OPEN_FILES) -> None:
         assert limit > 0
@@ -60,14 +60,14 @@ class OpenFiles:
         return len(self._holders)
 
     def opened(self, holder: HoldsFile) -> None:
-        """A file was opened; closes the oldest ones above the limit."""
+        """Register an opened file, and close the oldest files above the limit."""
         self._holders[holder] = None
         while len(self._holders) > self._limit:
             oldest, _ = self._holders.popitem(last=False)
             oldest.forget_file()
 
     def closed(self, holder: HoldsFile) -> None:
-        """A file was let go."""
+        """Unregister a file that was released."""
         self._holders.pop(holder, None)
 
 
@@ -77,7 +77,7 @@ SAVE_AT_ENTRIES = 64
 
 
 class Segment:
-    """A sealed segment: where it begins, how long it is, how new it is."""
+    """A sealed segment, with its offsets, size and largest timestamp."""
 
     __slots__ = ("base_offset", "checked", "end_offset", "largest", "size_bytes", "stem")
 
@@ -86,11 +86,12 @@ class Segment:
     ) -> None:
         self.stem = stem
         self.base_offset = base_offset
-        # The base of the next segment; all offsets of this one lie below it, and fit the indexes.
+        # The base offset of the next segment once it is known; until then, the upper bound that
+        # relative offsets in the indexes allow.
         self.end_offset = base_offset + MAX_RELATIVE_OFFSET + 1
         self.size_bytes = size_bytes
-        self.largest = largest  # the largest timestamp; None until the index was read
-        self.checked = (0, 0)  # from which byte to which all checksums match (`read_intact`)
+        self.largest = largest  # the largest timestamp; None until the index is read
+        self.checked = (0, 0)  # byte range in which all checksums match (`read_intact`)
 
     @property
     def log_path(self) -> str:
@@ -98,17 +99,17 @@ class Segment:
 
     @property
     def paths(self) -> list[str]:
-        """All files that a segment may have."""
+        """The paths of all files that a segment may have."""
         return [self.log_path, *(self.stem + suffix for suffix in SIDE_SUFFIXES)]
 
 
 def stem_of(folder: str, base_offset: int) -> str:
-    """The path that all files of a segment share, up to the suffix."""
+    """Return the path of a segment's files without the suffix."""
     return join(folder, segment_stem(base_offset))
 
 
 class SegmentIndexes:
-    """Both indexes of a segment that is being written, and the rule by which they grow."""
+    """Both indexes of a segment that is being written, and the rule for adding entries."""
 
     __slots__ = (
         "_bytes_since_entry",
@@ -122,7 +123,8 @@ class SegmentIndexes:
     def __init__(
         self, files: Files, stem: str, base_offset: int, interval_bytes: int, state: str = ""
     ) -> None:
-        """`state` is a further suffix: indexes of a compaction under way end in `.cleaned`."""
+        """Open both indexes. `state` is an additional suffix of the file names: `.cleaned` for a
+        compaction in progress."""
         self.offsets = OffsetIndex(files, stem + INDEX_SUFFIX + state, base_offset)
         self.times = TimeIndex(files, stem + TIME_INDEX_SUFFIX + state, base_offset)
         self.largest = self.times.last or NO_TIME_ENTRY
@@ -134,7 +136,7 @@ class SegmentIndexes:
         return max(self.offsets.size_bytes, self.times.size_bytes)
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """A batch was written at `position`."""
+        """Update the indexes for a batch that was written at `position`."""
         if max_timestamp > self.largest.timestamp:
             self.largest = TimeEntry(max_timestamp, last_offset)
         if self._bytes_since_entry > self._interval_bytes:
@@ -143,13 +145,13 @@ class SegmentIndexes:
             self._bytes_since_entry = 0
             self.size_bytes = self._larger_size_bytes()
             if self.offsets.unsaved_count >= SAVE_AT_ENTRIES:
-                # The batch is written, whatever becomes of the index: it waits for the next time.
+                # The append must not fail because of an index; saving is retried later.
                 with contextlib.suppress(StorageError):
                     self.save()
         self._bytes_since_entry += size
 
     def note_header(self, position: int, header: BatchHeader) -> None:
-        """The same, for a batch that was read back."""
+        """Update the indexes for a batch that was read from the log."""
         self.note(position, header.size_bytes, header.last_offset, header.max_timestamp)
 
     def _note_largest(self) -> None:
@@ -158,7 +160,7 @@ class SegmentIndexes:
             self.times.append(self.largest)
 
     def keep_first(self, offset_count: int, time_count: int) -> None:
-        """Forget all but so many entries of each."""
+        """Truncate both indexes to the given numbers of entries."""
         self.offsets.keep(offset_count)
         self.times.keep(time_count)
         self.largest = self.times.last or NO_TIME_ENTRY
@@ -166,8 +168,8 @@ class SegmentIndexes:
         self.size_bytes = self._larger_size_bytes()
 
     def save(self) -> None:
-        """Bring both files up to date. Either both exist afterwards or none: Kafka takes a segment
-        with one index file for one that lost the other, and scans the whole log file."""
+        """Write new entries to both files. Afterwards either both files exist or neither: if only
+        one existed, Kafka would consider the other lost and scan the entire log file."""
         try:
             self._save()
         except FileNotFoundError as error:
@@ -183,13 +185,14 @@ class SegmentIndexes:
             self.offsets.make_file()
 
     def finish(self) -> None:
-        """The segment is complete: the time index ends with the largest timestamp."""
+        """Complete the indexes of a segment: add the largest timestamp to the time index and
+        save."""
         self._note_largest()
         self.save()
 
 
 class ActiveSegment(Segment):
-    """The segment that grows."""
+    """The segment of a partition that is appended to."""
 
     __slots__ = ("_files", "_log_file", "created_ms", "first_timestamp", "indexes", "open_files")
 
@@ -202,21 +205,21 @@ class ActiveSegment(Segment):
         self.indexes = SegmentIndexes(files, stem, base_offset, interval_bytes)
         self.created_ms = created_ms
         self.first_timestamp = -1
-        self.open_files: OpenFiles | None = None  # who bounds the number of open files
+        self.open_files: OpenFiles | None = None  # limits the number of open files
 
     @property
     def file(self) -> LogFile:
-        """Opened when it is first needed: an idle partition holds no file."""
+        """The log file, opened on first use so that an idle partition holds no open file."""
         return self._log_file if self._log_file is not None else self.open_file()
 
     def open_file(self) -> LogFile:
-        """See to it that there is a file under the segment's name."""
+        """Open the log file, creating it if it does not exist."""
         try:
             self._log_file = self._files.open_log(self.log_path)
         except FileNotFoundError as error:
             raise StorageError(f"could not open {self.log_path}: its folder is gone") from error
         if self._log_file.size > self.size_bytes:
-            # A write failed half-way, and so did taking it back.
+            # A write failed part-way, and so did the attempt to undo it.
             self._log_file.truncate(self.size_bytes)
         if self.open_files is not None:
             self.open_files.opened(self)
@@ -225,7 +228,7 @@ class ActiveSegment(Segment):
     def append(
         self, buffers: Sequence[Buffer], size: int, last_offset: int, max_timestamp: int
     ) -> None:
-        """Write one batch, as one or more buffers, at the end."""
+        """Append one batch, given as one or more buffers."""
         position = self.size_bytes
         (self._log_file or self.open_file()).append(buffers)
         self.size_bytes = position + size
@@ -236,7 +239,7 @@ class ActiveSegment(Segment):
     def should_roll(
         self, size: int, last_offset: int, max_timestamp: int, now_ms: int, settings: LogSettings
     ) -> bool:
-        """Whether the next batch belongs into a new segment."""
+        """Return whether the next batch belongs in a new segment."""
         if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if not self.size_bytes:
@@ -245,7 +248,7 @@ class ActiveSegment(Segment):
             return True
         if self.indexes.size_bytes + 12 > settings.segment_index_bytes:
             return True
-        # By the records' own time where they have one, so that a replay of old data rolls alike.
+        # Use record timestamps if there are any, so that a replay of old data rolls the same way.
         if self.first_timestamp >= 0 and max_timestamp >= 0:
             age_ms = max_timestamp - self.first_timestamp
         else:
@@ -256,29 +259,29 @@ class ActiveSegment(Segment):
         return age_ms > settings.segment_ms - jitter_ms
 
     def _jitter_ms(self, at_most_ms: int) -> int:
-        """A part of the jitter that differs from segment to segment but not from run to run."""
+        """Return a jitter that differs between segments but not between runs."""
         return crc32c(self.stem.encode()) % at_most_ms if at_most_ms else 0
 
     def seal(self) -> Segment:
-        """End this segment. The log file stays with the caller until it was synced."""
+        """Seal this segment. The caller keeps the log file until it is synced."""
         self.indexes.finish()
         return Segment(self.stem, self.base_offset, self.size_bytes, self.indexes.largest)
 
     def forget_file(self) -> None:
-        """Let the file go. A flush plan that still holds it keeps it open until it is done."""
+        """Release the file. A flush plan that still refers to it keeps it open until it is done."""
         self._log_file = None
         if self.open_files is not None:
             self.open_files.closed(self)
 
 
 class LogPosition(NamedTuple):
-    """A position in the log: bytes from the beginning of one of its segments."""
+    """A position in the log, as a byte position in one of its segments."""
 
     segment_base: int
     position: int
 
     def end_in(self, segment: Segment) -> int:
-        """How many bytes of a segment lie below this position."""
+        """Return how many bytes of a segment lie below this position."""
         if segment.base_offset < self.segment_base:
             return segment.size_bytes
         if segment.base_offset > self.segment_base:
@@ -287,7 +290,7 @@ class LogPosition(NamedTuple):
 
 
 class SegmentList:
-    """All segments of one partition."""
+    """The segments of one partition, in order."""
 
     __slots__ = ("_bases", "active", "sealed")
 
@@ -315,24 +318,24 @@ class SegmentList:
         return _new_tuple(LogPosition, (self.active.base_offset, self.active.size_bytes))
 
     def all(self) -> list[Segment]:
-        """From old to new."""
+        """Return all segments, oldest first."""
         return [*self.sealed, self.active]
 
     def at(self, offset: int) -> tuple[Segment, int | None]:
-        """The segment that answers for an offset, and the base of the one after it (if any)."""
+        """Return the segment that covers an offset, and the base offset of the next one or None."""
         if offset >= self.active.base_offset or not self.sealed:
             return self.active, None
         number = max(0, bisect_right(self._bases, offset) - 1)
         return self.sealed[number], self.end_of(number)
 
     def end_of(self, number: int) -> int:
-        """The first offset that the sealed segment with that number does not answer for."""
+        """Return the end offset (exclusive) of the sealed segment with the given number."""
         if number + 1 < len(self._bases):
             return self._bases[number + 1]
         return self.active.base_offset
 
     def roll(self, sealed: Segment, active: ActiveSegment) -> None:
-        """The active segment was sealed; a new one takes its place."""
+        """Replace the active segment, which was sealed, with a new one."""
         assert sealed.base_offset == self.active.base_offset < active.base_offset
         self.sealed.append(sealed)
         self._bases.append(sealed.base_offset)
@@ -340,7 +343,7 @@ class SegmentList:
         sealed.end_offset = active.base_offset
 
     def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
-        """Take out a run of sealed segments; put one in their place, or nothing."""
+        """Replace consecutive sealed segments with one segment, or remove them."""
         first = self.sealed.index(old[0])
         assert self.sealed[first : first + len(old)] == list(old)
         self.sealed[first : first + len(old)] = [new] if new else []

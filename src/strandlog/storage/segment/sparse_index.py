@@ -1,9 +1,9 @@
-"""Base of the offset and time index: fixed-size ascending entries, flushed lazily.
+"""Base of the offset and time indexes: fixed-size ascending entries, written lazily.
 
-One writer appends entries in memory; they reach the file in groups (`save`). The newest 1024
-entries stay in memory, at most 20 KiB for both indexes of a partition; a lookup further back maps
-the file for a moment. Nothing is fsynced while the segment grows: a crash loses the last entries,
-and recovery derives them from the log. Searches work on any buffer of entries.
+A single writer appends entries in memory and writes them to the file in groups (`save`). The newest
+1024 entries stay in memory, at most 20 KiB for both indexes of a partition; a lookup of older
+entries maps the file briefly. The index is not fsynced while the segment grows: a crash loses the
+last entries, and recovery derives them from the log. Searches work on any buffer of entries.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ KEEP_AT_MOST_ENTRIES = 1024
 
 
 def count_at_or_below(entries: Buffer, layout: struct.Struct, field: int, target: int) -> int:
-    """How many entries have a `field` at or below the target. Fields ascend, so this is a
-    search."""
+    """Count the entries whose `field` is at or below the target, by binary search: the fields
+    ascend."""
     low, high = 0, len(entries) // layout.size
     while low < high:
         middle = (low + high) // 2
@@ -29,10 +29,10 @@ def count_at_or_below(entries: Buffer, layout: struct.Struct, field: int, target
 
 
 class SparseIndex:
-    """The entries of the segment that is being written: some on file, the newest in memory.
+    """An index of a segment that is being written, with its newest entries in memory.
 
-    `_tail` holds the entries from byte `_tail_start` on; `_saved` bytes are on file.
-    Always _tail_start <= _saved <= _tail_start + len(_tail).
+    `_tail` holds the entries from byte `_tail_start` onwards; `_saved` bytes are in the file.
+    Invariant: _tail_start <= _saved <= _tail_start + len(_tail).
     """
 
     __slots__ = ("_files", "_saved", "_tail", "_tail_start", "base_offset", "has_file", "path")
@@ -59,7 +59,7 @@ class SparseIndex:
         return self._tail_start + len(self._tail)
 
     def add(self, entry: bytes) -> None:
-        """Append one packed entry; `save` brings it to the file."""
+        """Append one packed entry in memory; `save` writes it to the file."""
         self._tail += entry
 
     @property
@@ -67,10 +67,11 @@ class SparseIndex:
         return (self.size_bytes - self._saved) // self.layout.size
 
     def save(self) -> None:
-        """Append to the file what it does not have yet."""
+        """Write the entries that are not yet in the file."""
         unsaved = self.size_bytes - self._saved
         if unsaved:
-            # At its place, not at the end: a full disk may have taken a part of it before.
+            # Write at a fixed position instead of the end of the file, because an earlier write
+            # may have been cut short by a full disk.
             self._files.write_at(self.path, self._saved, self._tail[-unsaved:])
             self.has_file = True
             self._saved += unsaved
@@ -80,13 +81,13 @@ class SparseIndex:
             self._tail_start += excess
 
     def make_file(self) -> None:
-        """Make the file, empty, unless it exists."""
+        """Create an empty file unless the file exists."""
         if not self.has_file:
             self._files.write_at(self.path, 0, b"")
             self.has_file = True
 
     def keep(self, count: int) -> None:
-        """Keep the first `count` entries, in memory and on file."""
+        """Truncate the index to its first `count` entries, in memory and in the file."""
         size = count * self.layout.size
         del self._tail[max(0, size - self._tail_start) :]
         self._tail_start = min(self._tail_start, size)
@@ -95,7 +96,7 @@ class SparseIndex:
             self._saved = size
 
     def count_at_or_below(self, field: int, target: int) -> int:
-        """How many entries, on file and in memory, have a `field` at or below the target."""
+        """Count the entries, in the file and in memory, whose `field` is at or below the target."""
         before = self._tail_start // self.layout.size
         in_tail = count_at_or_below(self._tail, self.layout, field, target)
         if in_tail or not before:
@@ -107,14 +108,14 @@ class SparseIndex:
             mapped.close()
 
     def all_entries(self) -> list[tuple[int, ...]]:
-        """The fields of every entry, on file and in memory."""
+        """Return the fields of every entry, in the file and in memory."""
         on_file = b""
         if self._tail_start:
             on_file = self._files.read(self.path)[: self._tail_start]
         return list(self.layout.iter_unpack(on_file + self._tail))
 
     def entry(self, number: int) -> tuple[int, ...]:
-        """The fields of the entry with that number, counted from 0."""
+        """Return the fields of the entry with the given number, counted from 0."""
         start = number * self.layout.size
         if start >= self._tail_start:
             return self.layout.unpack_from(self._tail, start - self._tail_start)

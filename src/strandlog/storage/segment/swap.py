@@ -1,17 +1,17 @@
-"""Replaces sealed segments by a compacted one so that a crash at any point loses nothing.
+"""Replaces sealed segments with a compacted one, so that a crash at any point loses nothing.
 
     1  write     B.log.cleaned and its indexes, also .cleaned; sync them
-    2  rename    *.cleaned -> *.swap, the log last; sync the folder        <- from here on it counts
-    3  retire    the originals to *.deleted, from old to new
+    2  rename    *.cleaned -> *.swap, the log last; sync the folder                <- commit point
+    3  retire    the originals to *.deleted, oldest first
     4  rename    *.swap -> final names, the log last; sync the folder
 
-A crash before step 2 is done leaves `.cleaned` files (or index swaps without a log): they are
-dropped, the originals serve. A crash after it leaves `B.log.swap`: the start removes the originals
-whose base lies in [B, end of the swap) and finishes step 4. An original above that range stays; its
-records are newer than all that the swap holds, so nothing old comes back, and the next compaction
-takes care of it.
+A crash before step 2 completes leaves `.cleaned` files (or `.swap` indexes without a log). They are
+removed, and the originals remain in use. A crash after it leaves `B.log.swap`: the next start
+removes the originals whose base offset lies in [B, end of the swap) and finishes step 4. An
+original above that range is kept. Its records are newer than all records in the swap, so no old
+value reappears, and the next compaction removes what is superseded.
 
-B is the base offset of the first original, so the new segment answers for the same offsets.
+B is the base offset of the first original, so the new segment covers the same offsets.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from strandlog.storage.paths import (
 from strandlog.storage.segment.scan import Damage, scan, view_source
 from strandlog.storage.segment.segment import Segment, stem_of
 
-# The log comes last: its name is what makes a swap count, and what ends it.
+# The log comes last: renaming it commits the swap in step 2 and finishes it in step 4.
 SWAPPED_SUFFIXES = (*SIDE_SUFFIXES, LOG_SUFFIX)
 
 
 def commit_swap(files: Files, folder: str, base_offset: int) -> None:
-    """Step 2: the cleaned files are complete and synced; make them count."""
+    """Run step 2: commit the cleaned files, which are complete and synced."""
     _rename_all(files, folder, base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
     files.sync_dir(folder)
 
@@ -51,7 +51,7 @@ def finish_swap(
     remover: FileRemover,
     due_ms: int,
 ) -> None:
-    """Work 3 and 4, while the log is open; the folder is still to be synced after it."""
+    """Run steps 3 and 4 while the log is open. The caller must sync the folder afterwards."""
     for segment in originals:
         for path in segment.paths:
             remover.retire(path, due_ms)
@@ -66,7 +66,7 @@ def _rename_all(files: Files, folder: str, base_offset: int, old: str, new: str)
 
 
 def needs_tidying(names: Mapping[str, int]) -> bool:
-    """Whether a folder with these files has half-done work in it."""
+    """Return whether these files include leftovers of interrupted work."""
     for name in names:
         parsed = parse_segment_file(name)
         if parsed is None or parsed[2]:
@@ -78,9 +78,9 @@ def needs_tidying(names: Mapping[str, int]) -> bool:
 
 
 def tidy_after_crash(files: Files, folder: str) -> list[int]:
-    """Bring a partition's folder to a state without half-done work. Safe to repeat.
+    """Finish or undo interrupted work in a partition's folder. Idempotent.
 
-    Returns the base offsets of indexes whose log is gone although it was not removed.
+    Return the base offsets of indexes whose log is missing although it was never removed.
     """
     swaps: list[int] = []
     originals: list[int] = []
@@ -99,7 +99,7 @@ def tidy_after_crash(files: Files, folder: str) -> list[int]:
     names = files.list_dir(folder)
     for name in names:
         parsed = parse_segment_file(name)
-        # Indexes of a swap that never came to count, or of a segment that is gone.
+        # Indexes of a swap that was never committed, or of a segment whose log is missing.
         is_swap = name.endswith(SWAP_SUFFIX)
         is_lonely = (
             parsed is not None
@@ -120,19 +120,19 @@ def _finish_after_crash(
     swap_path = stem_of(folder, base_offset) + LOG_SUFFIX + SWAP_SUFFIX
     end_offset = _end_offset(files, swap_path)
     if end_offset is None and base_offset in originals:
-        files.remove(swap_path)  # it rotted, and its originals are still there: they serve
+        files.remove(swap_path)  # it is damaged, and the originals still exist
         return
     for original in sorted(originals):
         if base_offset <= original < max(end_offset or 0, base_offset + 1):
             for suffix in (LOG_SUFFIX, *SIDE_SUFFIXES):
                 files.remove(stem_of(folder, original) + suffix)
-    files.sync_dir(folder)  # or the next start would take a lonely index for a lost log
+    files.sync_dir(folder)  # else, after a crash, an index without a log would look like a loss
     _rename_all(files, folder, base_offset, SWAP_SUFFIX, "")
     files.sync_dir(folder)
 
 
 def _end_offset(files: Files, path: str) -> int | None:
-    """The offset after the last record of a swap, or None when the file is damaged."""
+    """Return the offset after the last record of a swap, or None if the file is damaged."""
     mapped = files.map(path)
     end_offset = 0
     try:

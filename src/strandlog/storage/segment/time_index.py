@@ -2,9 +2,9 @@
 
     entry: i64 largest timestamp so far | i32 offset relative to the base    big-endian, ascending
 
-An entry says: the batch that ends with `offset` is the first whose largest timestamp is this, and
-all before it stay below. So it can be checked against the log, and readers do. The last entry of a
-sealed segment is its largest timestamp.
+An entry states that the largest timestamp of the batch that ends with `offset` is `timestamp`, and
+that all earlier timestamps are smaller. Readers check entries against the log. The last entry of a
+sealed segment holds its largest timestamp.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ NO_TIME_ENTRY = TimeEntry(-1, -1)
 
 
 def search(entries: Buffer, base_offset: int, target_timestamp: int) -> TimeEntry | None:
-    """The last entry whose timestamp is at or below the target, or None when there is none."""
+    """Return the last entry whose timestamp is at or below the target, or None."""
     return entry_before(entries, base_offset, count_up_to(entries, target_timestamp))
 
 
 def count_up_to(entries: Buffer, target_timestamp: int) -> int:
-    """How many entries have a timestamp at or below the target."""
+    """Count the entries whose timestamp is at or below the target."""
     return count_at_or_below(entries, ENTRY, _TIMESTAMP, target_timestamp)
 
 
 def entry_before(entries: Buffer, base_offset: int, count: int) -> TimeEntry | None:
-    """The last of the first `count` entries, or None when that is no entry."""
+    """Return the last of the first `count` entries, or None if `count` is not positive."""
     if count <= 0:
         return None
     timestamp, relative = ENTRY.unpack_from(entries, (count - 1) * ENTRY.size)
@@ -48,26 +48,26 @@ def entry_before(entries: Buffer, base_offset: int, count: int) -> TimeEntry | N
 
 
 class TimeIndex(SparseIndex):
-    """The time index of the segment that is being written."""
+    """The time index of a segment that is being written."""
 
     __slots__ = ()
     layout = ENTRY
 
     def append(self, entry: TimeEntry) -> None:
-        """Note a new largest timestamp. The caller knows that it is larger than the last."""
+        """Append a new largest timestamp. The caller ensures that it is larger than the last."""
         self.add(ENTRY.pack(entry.timestamp, entry.offset - self.base_offset))
 
     def lookup(self, target_timestamp: int) -> TimeEntry | None:
-        """The last entry whose timestamp is at or below the target, or None."""
+        """Return the last entry whose timestamp is at or below the target, or None."""
         return self.last_two(target_timestamp)[1]
 
     def last_two(self, target_timestamp: int) -> tuple[TimeEntry | None, TimeEntry | None]:
-        """The last two of the entries whose timestamps are at or below the target."""
+        """Return the last two entries whose timestamps are at or below the target."""
         count = self.count_at_or_below(_TIMESTAMP, target_timestamp)
         return self.entry_before(count - 1), self.entry_before(count)
 
     def last_below(self, offset: int) -> TimeEntry | None:
-        """The last entry about a batch that ends below an offset, or None."""
+        """Return the last entry of a batch that ends below an offset, or None."""
         return self.entry_before(self.count_at_or_below(_OFFSET, offset - 1 - self.base_offset))
 
     @property
@@ -75,16 +75,16 @@ class TimeIndex(SparseIndex):
         return self.entry_before(self.size_bytes // ENTRY.size)
 
     def entry_before(self, count: int) -> TimeEntry | None:
-        """The last of the first `count` entries, or None when that is no entry."""
+        """Return the last of the first `count` entries, or None if `count` is not positive."""
         if count <= 0:
             return None
         timestamp, relative = self.entry(count - 1)
         return TimeEntry(timestamp, self.base_offset + relative)
 
     def ascending_count_up_to(self, offset: int) -> int:
-        """How many entries are about records up to `offset`; 0 when one of them is out of order.
+        """Count the entries up to `offset`. Return 0 if one of them is out of order.
 
-        Looks at all of them, where a search would trust them to ascend.
+        This checks every entry, because a binary search would assume that they ascend.
         """
         last: tuple[int, ...] = (-1, -1)
         for number, entry in enumerate(self.all_entries()):

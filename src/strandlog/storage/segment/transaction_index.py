@@ -1,24 +1,24 @@
 """Aborted transactions of a partition, in memory and in Kafka's `.txnindex` files.
 
-One entry per aborted transaction: whose it was, its first record and its marker. A reader of a
-range of offsets needs those that overlap it, ordered by their first record, and leaves their
-records out.
+There is one entry per aborted transaction, with its producer id and the offsets of its first record
+and its marker. A reader of a range of offsets needs the transactions that overlap the range,
+ordered by first offset, and omits their records.
 
-File `<base>.txnindex`, in Kafka's format: the entries whose markers lie in that segment.
+The file `<base>.txnindex`, in Kafka's format, holds the entries whose markers lie in that segment.
 
     entries of i16 version = 0 | i64 producer id | i64 first offset | i64 last offset (the marker) |
                i64 last stable offset when it ended
 
-All entries of a partition are in memory, 40 bytes each. New ones reach the file with the next
-producer snapshot or when the segment is sealed, and count after a crash only below the snapshot
-point; above it recovery reads the log and tells them again.
+All entries of a partition are kept in memory, 40 bytes each. New entries are written to the file
+with the next producer snapshot or when the segment is sealed. After a crash, only entries below the
+snapshot point are used; above it, recovery derives the entries from the log.
 
-The format has no checksum, and an entry that is missing would show aborted records as committed
-ones. So the manifest keeps a checksum for each sealed segment (manifest.py), and a producer
-snapshot one for the segment that was active then (producer_state.py). A file that contradicts them
-or cannot be right (a cut entry, offsets outside the segment or out of order) is not used, and an
-entry that came from a file is compared with the log before it is first handed out
-(read.py); either way it can be rebuilt from the log (replay.py).
+The format has no checksum, and a missing entry would make aborted records appear committed. So the
+manifest stores a checksum for each sealed segment (manifest.py), and a producer snapshot stores one
+for the segment that was active at that time (producer_state.py). A file that contradicts its
+checksum or is invalid (a truncated entry, offsets outside the segment or out of order) is not used.
+An entry that was loaded from a file is compared with the log before it is first returned (read.py).
+In both cases the index can be rebuilt from the log (replay.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """One entry."""
+    """One entry of the index."""
 
     producer_id: int
     first_offset: int
@@ -49,9 +49,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedTransactions:
-    """Those of one partition, in the order of their markers.
+    """The aborted transactions of one partition, ordered by marker offset.
 
-    `_lowest[i]` is the smallest first offset from entry i on: where a search may stop.
+    `_lowest[i]` is the smallest first offset of entry i and all later ones; it lets a search stop
+    early.
     """
 
     __slots__ = ("_first", "_last", "_lowest", "_producer", "_saved_end", "_stable", "unverified")
@@ -62,7 +63,7 @@ class AbortedTransactions:
         self._last = array("q")
         self._stable = array("q")
         self._lowest = array("q")
-        self._saved_end = 0  # entries with markers below this are on file
+        self._saved_end = 0  # entries with markers below this are in the file
         self.unverified: set[int] = set()  # markers of entries that were read from a file
 
     def __len__(self) -> int:
@@ -77,7 +78,7 @@ class AbortedTransactions:
         )
 
     def add(self, entry: AbortedTransaction) -> None:
-        """A transaction was aborted; markers come in the order of their offsets."""
+        """Add an aborted transaction. Its marker must follow all earlier markers."""
         assert not self._last or entry.last_offset > self._last[-1]
         self._producer.append(entry.producer_id)
         self._first.append(entry.first_offset)
@@ -90,7 +91,7 @@ class AbortedTransactions:
             number -= 1
 
     def overlapping(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with a record at or after `offset` and one before `end_offset`, by first record."""
+        """Return the transactions that overlap [offset, end_offset), ordered by first offset."""
         found = []
         for number in range(bisect_left(self._last, offset), len(self._last)):
             if self._lowest[number] >= end_offset:
@@ -101,23 +102,23 @@ class AbortedTransactions:
         return found
 
     def ending_in(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those whose markers lie in a range of offsets."""
+        """Return the transactions whose markers lie in [offset, end_offset)."""
         numbers = range(bisect_left(self._last, offset), bisect_left(self._last, end_offset))
         return [self._entry(number) for number in numbers]
 
     def checksum(self, offset: int, end_offset: int) -> int:
-        """CRC-32C of a file with the entries whose markers lie in a range; 0 when there are
-        none."""
+        """Return the CRC-32C of a file with the entries whose markers lie in a range, or 0 if
+        there are none."""
         return checksum(self.ending_in(offset, end_offset))
 
     def drop_below(self, offset: int) -> None:
-        """Segments below `offset` are gone, and so are their entries."""
+        """Remove the entries of segments below `offset`, which have been removed."""
         count = bisect_left(self._last, offset)
         for column in (self._producer, self._first, self._last, self._stable, self._lowest):
             del column[:count]
 
     def truncate_to(self, offset: int) -> None:
-        """The log from `offset` on is gone."""
+        """Remove the entries with markers at or above `offset`, where the log was truncated."""
         kept = self.ending_in(0, offset)
         unverified = {last for last in self.unverified if last < offset}
         saved_end = min(self._saved_end, offset)
@@ -125,7 +126,7 @@ class AbortedTransactions:
         self._saved_end, self.unverified = saved_end, unverified
 
     def replace(self, entries: Iterable[AbortedTransaction]) -> None:
-        """These are all, and true; none of them is on file."""
+        """Replace all entries with verified ones, none of which is in a file yet."""
         for column in (self._producer, self._first, self._last, self._stable, self._lowest):
             del column[:]
         for entry in entries:
@@ -136,22 +137,24 @@ class AbortedTransactions:
     # -- files ---------------------------------------------------------------------------------
 
     def note_saved(self, end_offset: int) -> None:
-        """Entries with markers below `end_offset` are on file."""
+        """Record that the entries with markers below `end_offset` are in a file."""
         self._saved_end = end_offset
 
     def save(self, files: Files, stem: str, base_offset: int, end_offset: int) -> bool:
-        """Bring the file of the active segment up to date. False when it is."""
+        """Write new entries to the file of the active segment. Return False if there are none."""
         if not self._last or self._last[-1] < self._saved_end:
             return False
         saved = self.ending_in(base_offset, max(base_offset, self._saved_end))
         unsaved = self.ending_in(max(base_offset, self._saved_end), end_offset)
-        # At its place, not at the end: a full disk may have taken a part of it before.
+        # Write at a fixed position instead of the end of the file, because an earlier write may
+        # have been cut short by a full disk.
         files.write_at(stem + ABORT_INDEX_SUFFIX, len(saved) * ENTRY.size, packed(unsaved))
         self._saved_end = end_offset
         return True
 
     def load(self, data: bytes, base_offset: int, end_offset: int, trusted_offset: int) -> bool:
-        """Take in the file of a segment, as far as it is trusted. False when it cannot be right."""
+        """Load the entries of a segment's file with markers below `trusted_offset`. Return False
+        if the file is invalid."""
         entries = unpacked(data, base_offset, end_offset, trusted_offset)
         if entries is None:
             return False
@@ -163,7 +166,7 @@ class AbortedTransactions:
 
 
 class AbortedRanges:
-    """The offsets of aborted transactions, by producer, for a walk over many batches."""
+    """The offset ranges of aborted transactions by producer, for scans over many batches."""
 
     __slots__ = ("_ranges",)
 
@@ -176,7 +179,7 @@ class AbortedRanges:
             ranges.sort()
 
     def covers(self, producer_id: int, offset: int) -> bool:
-        """Whether what this producer wrote at `offset` was aborted."""
+        """Return whether the record of this producer at `offset` was aborted."""
         ranges = self._ranges.get(producer_id)
         if ranges is None:
             return False
@@ -185,12 +188,12 @@ class AbortedRanges:
 
 
 def packed(entries: Iterable[AbortedTransaction]) -> bytes:
-    """The entries as they go into a file."""
+    """Encode entries in the format of the file."""
     return b"".join(ENTRY.pack(VERSION, *entry) for entry in entries)
 
 
 def checksum(entries: Iterable[AbortedTransaction]) -> int:
-    """CRC-32C of a file with these entries; 0 when there are none."""
+    """Return the CRC-32C of a file with these entries, or 0 if there are none."""
     return crc32c(packed(entries))
 
 
@@ -201,8 +204,8 @@ def is_whole(
     claim: Claim | None,
     mark: IndexMark | None,
 ) -> bool:
-    """Whether the entries of a segment, with markers below `trusted_offset`, are those that the
-    manifest or the producer snapshot of that offset knows."""
+    """Return whether the entries of a segment with markers below `trusted_offset` match the
+    checksum in the manifest or in the producer snapshot at that offset."""
     if claim is not None and claim.aborted_crc and claim.end_offset <= trusted_offset:
         return checksum(entries) == claim.aborted_crc
     if mark is not None and mark.base_offset == base_offset:
@@ -213,8 +216,8 @@ def is_whole(
 def unpacked(
     data: bytes, base_offset: int, end_offset: int, trusted_offset: int
 ) -> list[AbortedTransaction] | None:
-    """The entries of a segment's file with markers below `trusted_offset`; None when it cannot be
-    right."""
+    """Decode the entries of a segment's file with markers below `trusted_offset`. Return None if
+    the file is invalid."""
     entries: list[AbortedTransaction] = []
     next_offset = base_offset
     for position in range(0, len(data), ENTRY.size):
@@ -240,7 +243,7 @@ def unpacked(
 
 
 class IndexMark(NamedTuple):
-    """What a snapshot knows of the transaction index of the segment that was active then."""
+    """The checksum, stored in a producer snapshot, of the active segment's transaction index."""
 
     base_offset: int
     checksum: int

@@ -1,1 +1,1 @@
-"""A small blocking client of Kafka's protocol that moves raw batches: client.py is the way in."""
+"""A small blocking Kafka client that transfers raw batches; the entry point is client.py."""

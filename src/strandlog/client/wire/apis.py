@@ -1,10 +1,11 @@
 """The versions of each Kafka API that strandlog's own client can use.
 
-A connection takes the last version that the broker supports too. Every broker from Kafka 2.4 on
-supports one of them. Where the list ends before Kafka's newest version there is a reason: up to
-Fetch 12 a topic is named by its name; Produce 12 and EndTxn 5 belong to transactions that change
-the producer epoch when they end, so a commit could not be retried with the epoch that it was sent
-with; FindCoordinator 4 and OffsetFetch 8 name many keys or groups, and this client names one.
+A connection uses the highest version that the broker also supports. Every broker since Kafka 2.4
+supports at least one of them. Some ranges deliberately end before Kafka's newest version: from
+Fetch 13 on, topics are identified by id instead of name; Produce 12 and EndTxn 5 belong to
+transactions that change the producer epoch when they end, so a commit could not be retried with its
+original epoch; FindCoordinator 4 and OffsetFetch 8 take several keys or groups, and this client
+needs one.
 """
 
 from __future__ import annotations

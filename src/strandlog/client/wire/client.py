@@ -1,21 +1,21 @@
-"""Blocking Kafka client that moves raw batches; used by Spark tasks and drivers.
+"""Blocking Kafka client that transfers raw batches; used by Spark tasks and drivers.
 
     with WireClient("localhost:9092", {"security.protocol": "SSL", …}) as client:
         partitions = client.partitions(["orders"])
         ends = client.latest_offsets(partitions)
-        for piece in client.read_range(tp, 0, ends[tp]):
-            decode(piece.data, piece.aborted)
+        for chunk in client.read_range(tp, 0, ends[tp]):
+            decode(chunk.data, chunk.aborted)
 
     producer = client.init_producer_id("job-7", timeout_ms=60_000)      in a task
     client.add_partitions_to_txn("job-7", *producer, [tp])
     client.produce({tp: [batch]}, transactional_id="job-7")
     other.end_txn("job-7", *producer, commit=True)                      in the driver
 
-It works with strandlog and with Apache Kafka from 2.4 on. Options have the names of Kafka's clients
-(config/tables/client.py). Batches are bytes; the client does not decode records.
+It works with strandlog and with Apache Kafka 2.4 or later. Options have the same names as in
+Kafka's clients (config/tables/client.py). Batches are bytes; the client does not decode records.
 
-One thread uses a client. It starts no threads and cannot be pickled: pickle the options instead.
-Connections open on first use. Retriable errors are retried for `default.api.timeout.ms`, then
+A client is not thread-safe. It starts no threads and cannot be pickled: pickle the options instead.
+Connections are opened on first use. Retriable errors are retried for `default.api.timeout.ms`, then
 raised: `UnreachableError` with the address, `AuthenticationError`, `TopicNotFoundError`,
 `OffsetOutOfRangeError` with the valid range, …
 """
@@ -103,25 +103,25 @@ class WireClient:
         return self._open_cluster
 
     def check_reachable(self) -> None:
-        """Raise `UnreachableError` at once if every bootstrap address refuses the connection.
+        """Raise `UnreachableError` immediately if every bootstrap address refuses the connection.
 
         Other calls retry, because a broker may be restarting; a new job should fail early.
         """
         self._cluster.check_reachable()
 
     def http_address(self) -> str | None:
-        """The address of the broker's HTTP listener; None for Apache Kafka."""
+        """Return the address of the broker's HTTP listener; None for Apache Kafka."""
         return self._cluster.retry(lambda: http_address(self._cluster))
 
     # -- topics ----------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
-        """Metadata of all topics, or of those of `names` that exist."""
+        """Return the metadata of all topics, or of those in `names` that exist."""
         wanted = None if names is None else list(names)
         return self._cluster.retry(lambda: self._cluster.read_metadata(wanted))
 
     def topic_to_write(self, name: str) -> TopicMetadata:
-        """Metadata of a topic to write to; a broker with auto.create.topics.enable creates it.
+        """Return the metadata of a topic, which is created if auto.create.topics.enable is set.
 
         Raises `TopicNotFoundError` if the topic does not appear in time.
         """
@@ -143,7 +143,7 @@ class WireClient:
             raise TopicNotFoundError(name) from None
 
     def partitions(self, topics: Iterable[str] | re.Pattern[str]) -> list[TopicPartition]:
-        """All partitions of the given topics, or of all topics that match the whole pattern."""
+        """Return all partitions of the given topics, or of all topics that match a pattern."""
         if isinstance(topics, re.Pattern):
             found = {name: row for name, row in self.topics().items() if topics.fullmatch(name)}
         else:
@@ -198,19 +198,19 @@ class WireClient:
     # -- reading ---------------------------------------------------------------------------------
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The log start offset of each partition."""
+        """Return the log start offset of each partition."""
         return offsets_at(self._cluster, partitions, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def latest_offsets(
         self, partitions: Iterable[TopicPartition], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, int]:
-        """The last stable offset or the high watermark of each partition."""
+        """Return the last stable offset or the high watermark of each partition."""
         return offsets_at(self._cluster, partitions, LATEST, self._isolation(isolation))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, TimestampOffset | None]:
-        """The first record at or after each time; None if there is none."""
+        """Return the first record at or after each timestamp, or None if there is none."""
         found = list_offsets(self._cluster, times, self._isolation(isolation))
         return {tp: row if row.offset >= 0 else None for tp, row in found.items()}
 
@@ -224,7 +224,7 @@ class WireClient:
         max_wait_ms: int | None = None,
         min_bytes: int | None = None,
     ) -> RawFetch:
-        """Whole batches from an offset; none if none arrive in time."""
+        """Return complete batches from an offset; the result is empty if none arrive in time."""
 
         def given(value: int | None, name: str) -> int:
             return self.options.number(name) if value is None else value
@@ -246,7 +246,7 @@ class WireClient:
         end: int,
         isolation: IsolationLevel | None = None,
     ) -> Generator[RawFetch, None, None]:
-        """The batches of [start, end), piece by piece; see fetch.py for the contents of a piece."""
+        """Yield the batches of [start, end) in chunks; see fetch.py for the contents of a chunk."""
         fetcher = RangeFetcher(self._cluster, self._clock)
         return fetcher.read_range(tp, start, end, self._isolation(isolation))
 
@@ -262,7 +262,7 @@ class WireClient:
         timeout_ms: int | None = None,
         transactional_id: str | None = None,
     ) -> BatchSender:
-        """A sender for batches: `send(tp, batch)`, finally `flush()`."""
+        """Return a sender for batches: call `send(tp, batch)` for each, then `flush()`."""
         return BatchSender(
             self._cluster,
             self._clock,
@@ -279,7 +279,7 @@ class WireClient:
         timeout_ms: int | None = None,
         transactional_id: str | None = None,
     ) -> dict[TopicPartition, ProduceResult]:
-        """Send batches and wait; errors are in the results."""
+        """Send batches and wait for their responses; the results contain the errors."""
         sender = self.sender(acks=acks, timeout_ms=timeout_ms, transactional_id=transactional_id)
         for tp, rows in batches.items():
             for batch in rows:
@@ -289,7 +289,7 @@ class WireClient:
     # -- coordinators ----------------------------------------------------------------------------
 
     def find_coordinator(self, *, group: str = "", transactional_id: str = "") -> int:
-        """The node that coordinates a group or a transactional id."""
+        """Return the id of the node that coordinates a group or a transactional id."""
         assert bool(group) != bool(transactional_id), "one of the two"
         kind, key = (GROUP, group) if group else (TRANSACTION, transactional_id)
         return self._cluster.retry(lambda: self._coordinator_client.find(kind, key))
@@ -301,7 +301,7 @@ class WireClient:
         producer_id: int = NO_PRODUCER_ID,
         epoch: int = NO_PRODUCER_EPOCH,
     ) -> ProducerIdentity:
-        """Get a producer id; fences earlier producers with the transactional id."""
+        """Allocate a producer id, fencing earlier producers with the same transactional id."""
         return self._coordinator.init_producer_id(transactional_id, timeout_ms, producer_id, epoch)
 
     def add_partitions_to_txn(
@@ -311,33 +311,33 @@ class WireClient:
         epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Add partitions to the transaction, before the first batch."""
+        """Add partitions to the transaction; required before their first batch is sent."""
         self._coordinator.add_partitions_to_txn(transactional_id, producer_id, epoch, partitions)
 
     def end_txn(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
-        """Commit or abort; any client that has id and epoch can."""
+        """Commit or abort a transaction; any client that knows the producer id and epoch can."""
         self._coordinator.end_txn(transactional_id, producer_id, epoch, commit)
 
     def describe_transactions(
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionDescription | StrandlogError]:
-        """The description of each id, or its error."""
+        """Return the description of each transactional id, or its error."""
         return self._coordinator.describe_transactions(transactional_ids)
 
     def list_transactions(self, states: Sequence[str]) -> dict[str, str]:
-        """The transactional ids in one of these states, with their state."""
+        """Return the transactional ids that are in one of these states, with their state."""
         return self._coordinator.list_transactions(states)
 
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Commit offsets of a group without members."""
+        """Commit offsets for a group without members."""
         self._coordinator.commit_offsets(group, offsets)
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group."""
+        """Return the committed offsets of a group."""
         return self._coordinator.committed_offsets(group, partitions)
 
     @property

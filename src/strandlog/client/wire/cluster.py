@@ -1,12 +1,12 @@
-"""Brokers, leaders and connections of a cluster, with retries; finds the broker's HTTP address.
+"""Tracks the brokers, leaders and connections of a cluster, and finds the broker's HTTP address.
 
-Metadata of a topic is cached until it expires (metadata.max.age.ms) or a response contradicts it
-(`forget_topic`). After a failed connection the broker is not contacted for a back-off time that
-doubles with each failure. The `bootstrap` addresses are used while no broker is known, and when
-none of the known brokers can be reached.
+The metadata of a topic is cached until it expires (metadata.max.age.ms) or a response contradicts
+it (`forget_topic`). After a failed connection, the client waits before it connects to that broker
+again; the back-off doubles with each failure. The `bootstrap` addresses are used while no broker is
+known, and when none of the known brokers can be reached.
 
-`retry` is the only retry loop: it repeats retriable errors with growing pauses until a deadline,
-then raises the last error.
+`retry` repeats an operation after retriable errors, with increasing pauses, until a deadline; then
+it raises the last error.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NO_LEADER = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 RESOURCE_BROKER = 4
-DEFAULT_BROKER = ""  # the settings that apply to all brokers; a node id would have to be correct
+DEFAULT_BROKER = ""  # the settings of all brokers, because the node id may not be known
 HTTP_LISTENER = "http.listener"
 
 
 class TopicMetadata(NamedTuple):
-    """Cached metadata of a topic. `leaders` are node ids by partition, or -1."""
+    """Cached metadata of a topic. `leaders` has the leader's node id of each partition, or -1."""
 
     name: str
     topic_id: UUID | None  # None from brokers before Kafka 2.8
@@ -60,11 +60,11 @@ class TopicMetadata(NamedTuple):
 
 
 class RetriableBrokerError(UnreachableError):
-    """A retriable error code of a broker: refresh the metadata and retry."""
+    """The broker returned a retriable error code: refresh the metadata and retry."""
 
 
 def broker_error(code: int, about: str, text: str | None = None) -> StrandlogError:
-    """The error for a Kafka error code; a `RetriableBrokerError` if Kafka calls it retriable."""
+    """Return the error for a Kafka error code; `RetriableBrokerError` if the code is retriable."""
     codes = kio("schema.errors").ErrorCode
     known = code in {each.value for each in codes}
     name = codes(code).name.upper() if known else f"code {code}"
@@ -75,7 +75,7 @@ def broker_error(code: int, about: str, text: str | None = None) -> StrandlogErr
 
 
 class Cluster:
-    """Brokers, topics and connections."""
+    """The brokers, topics and connections of one cluster."""
 
     def __init__(self, options: WireOptions, clock: Clock) -> None:
         self.options = options
@@ -91,7 +91,7 @@ class Cluster:
     # -- retries --------------------------------------------------------------------------------
 
     def retry(self, attempt: Callable[[], Result], timeout_ms: int | None = None) -> Result:
-        """Call `attempt` until it succeeds; retries `UnreachableError` and its subclasses."""
+        """Call `attempt` until it succeeds, retrying `UnreachableError` and its subclasses."""
         if timeout_ms is None:
             timeout_ms = self.options.number("default.api.timeout.ms")
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
@@ -113,7 +113,7 @@ class Cluster:
     # -- connections -----------------------------------------------------------------------------
 
     def connection_to(self, node_id: int) -> WireConnection:
-        """The connection to a broker; opens it if needed."""
+        """Return the connection to a broker, opening it if necessary."""
         if node_id not in self._nodes:
             self.read_metadata(())
         address = self._nodes.get(node_id)
@@ -122,16 +122,16 @@ class Cluster:
         return self._connection(address)
 
     def set_address(self, node_id: int, address: Address) -> None:
-        """Store the address of a broker, from a response other than Metadata."""
+        """Store a broker address that was learned from a response other than Metadata."""
         self._nodes[node_id] = address
 
     def node_ids(self) -> list[int]:
-        """The brokers in fresh metadata."""
+        """Refresh the metadata and return the ids of all brokers."""
         self.read_metadata(())
         return sorted(self._nodes)
 
     def any_connection(self) -> WireConnection:
-        """An open connection to any broker; opens one if there is none."""
+        """Return an open connection to any broker, opening one if there is none."""
         for connection in self._connections.values():
             if connection.is_open:
                 return connection
@@ -146,9 +146,9 @@ class Cluster:
         raise UnreachableError("; ".join(reasons)) from last
 
     def check_reachable(self) -> None:
-        """Raise at once if every bootstrap address refuses the connection or has an unknown host.
+        """Raise if every bootstrap address refuses the connection or has an unknown host.
 
-        Other failures, such as a time-out, may be temporary and are left to `retry`.
+        Other failures, such as a timeout, may be temporary and are left to `retry`.
         """
         reasons: list[str] = []
         for address in dict.fromkeys(self.options.bootstrap):
@@ -227,7 +227,7 @@ class Cluster:
         return found
 
     def topic(self, name: str) -> TopicMetadata:
-        """Metadata of a topic, cached or fresh; raises `TopicNotFoundError`."""
+        """Return the cached or fresh metadata of a topic; raises `TopicNotFoundError`."""
         known = self._topics.get(name)
         max_age_ms = self.options.number("metadata.max.age.ms")
         if known is not None and self._clock.monotonic_ms() - known.read_ms <= max_age_ms:
@@ -242,7 +242,7 @@ class Cluster:
         self._topics.pop(name, None)
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """The leader of a partition; raises `RetriableBrokerError` while there is none."""
+        """Return the leader of a partition; raises `RetriableBrokerError` if there is none."""
         topic = self.topic(tp.topic)
         if not 0 <= tp.partition < topic.partition_count:
             self.forget_topic(tp.topic)
@@ -257,7 +257,7 @@ class Cluster:
         return leader
 
     def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Partitions by the node id of their leader."""
+        """Group partitions by the node id of their leader."""
         found: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             found.setdefault(self.leader_of(tp), []).append(tp)
@@ -265,10 +265,10 @@ class Cluster:
 
 
 def http_address(cluster: Cluster) -> str | None:
-    """`http://HOST:PORT` of a broker's HTTP listener; None if this client cannot reach one.
+    """Return `http://HOST:PORT` of a broker's HTTP listener, or None if there is no reachable one.
 
-    strandlog lists it among the broker settings: `http.listener`, with the port that is open; empty
-    if there is none. Apache Kafka has no such setting.
+    strandlog reports it as the broker setting `http.listener`, with the actual port; the value is
+    empty if the listener is not open. Apache Kafka has no such setting.
     """
     connection = cluster.any_connection()
     resource = {
@@ -286,10 +286,10 @@ def http_address(cluster: Cluster) -> str | None:
 
 
 def reachable_url(listener: str, peer_host: str) -> str | None:
-    """The URL of a listener for a client that reached the broker at `peer_host`.
+    """Return the URL of a listener for a client that reached the broker at `peer_host`.
 
-    A wildcard host stands for the address that the client connected to. A loopback host is of use
-    only over loopback.
+    A wildcard host is replaced by the address that the client connected to. A loopback host is only
+    reachable over loopback; otherwise the result is None.
     """
     url = urlsplit(listener)
     host, port = url.hostname or "", url.port
@@ -314,7 +314,7 @@ def _is_refused(cause: BaseException | None) -> bool:
 
 
 def _final(error: UnreachableError, timeout_ms: int) -> StrandlogError:
-    """The error to raise after the last attempt."""
+    """Return the error to raise after the last attempt."""
     text = f"{error} (retried for {timeout_ms} ms)"
     if isinstance(error, RetriableBrokerError):
         known = error_for_kafka_code(error.code, text)

@@ -1,18 +1,19 @@
-"""One pipelined connection to one broker: `send` does not wait, replies are read on demand.
+"""A pipelined connection to one broker: `send` does not wait, and replies are read on demand.
 
     reply = connection.send(FETCH, body)      does not wait
-    ...                                       the broker works meanwhile
+    ...                                       the broker processes the request
     frame, position = reply.wait()            reads the socket up to this reply
 
 A broker responds in the order of the requests, so waiting for one reply also reads those before it.
 A reply that is no longer needed is dropped when it arrives (`forget`).
 
-Opening a connection means TCP, TLS if configured, ApiVersions, SASL if configured. For each API the
-client uses the last version that both sides support. After any failure the connection is closed:
-each pending reply fails with `UnreachableError`, and a new connection is needed.
+Opening a connection consists of TCP, TLS if configured, ApiVersions, and SASL if configured. For
+each API the client uses the highest version that both sides support. After any failure the
+connection is closed: each pending reply fails with `UnreachableError`, and a new connection is
+needed.
 
-Each frame is received into its own buffer, which is never written again: record bytes in it are
-returned as views.
+Each frame is received into its own buffer, which is never overwritten, so record bytes are returned
+as views of it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class Reply:
         return self._frame is not None or self._failure is not None
 
     def wait(self, extra_ms: int = 0) -> tuple[memoryview, int]:
-        """(frame, position of the body); waits `extra_ms` longer than request.timeout.ms."""
+        """Wait for the reply and return (frame, position of the body).
+
+        The timeout is request.timeout.ms plus `extra_ms`.
+        """
         while not self.is_done:
             self._connection.receive(extra_ms)
         if self._failure is not None:
@@ -84,7 +88,7 @@ class Reply:
         return self._frame, position
 
     def parsed(self) -> Any:
-        """The body, decoded by its schema."""
+        """Wait for the reply and return its body, decoded according to its schema."""
         frame, position = self.wait()
         return decode_response(self.api.key, self.version, frame, position)
 
@@ -103,7 +107,7 @@ class Reply:
 
 
 class WireConnection:
-    """One connection, open until it is closed or breaks."""
+    """One connection, open until it is closed or fails."""
 
     def __init__(
         self, address: Address, options: WireOptions, tls: ssl.SSLContext | None = None
@@ -165,7 +169,7 @@ class WireConnection:
         return connected
 
     def _negotiate(self) -> None:
-        """Send ApiVersions; falls back to version 0 for an older broker."""
+        """Send ApiVersions, falling back to version 0 for an older broker."""
         for version in (CLIENT_VERSIONS[API_VERSIONS.key].last, 0):
             self._versions[API_VERSIONS.key] = version
             body = {"client_software_name": "strandlog", "client_software_version": "0"}
@@ -185,7 +189,7 @@ class WireConnection:
 
     def _authenticate(self) -> None:
         mechanism = self._options.text("sasl.mechanism")
-        # Not every broker lists the SASL APIs, but all support versions 0 and 1.
+        # Not every broker lists the SASL APIs, but all support these versions.
         self._versions.setdefault(SASL_HANDSHAKE, 1)
         self._versions.setdefault(SASL_AUTHENTICATE, 0)
         shake = self.send(SASL_HANDSHAKE, {"mechanism": mechanism}).parsed()
@@ -224,7 +228,7 @@ class WireConnection:
             raise self.broken(_reason(error)) from error
 
     def version(self, api_key: int) -> int:
-        """The version of an API to use with this broker."""
+        """Return the version of an API to use with this broker."""
         version = self._versions.get(api_key)
         if version is None:
             usable = CLIENT_VERSIONS[api_key]
@@ -237,7 +241,7 @@ class WireConnection:
         return version
 
     def send(self, api_key: int, body: Mapping[str, Any] | Sequence[Buffer]) -> Reply:
-        """Send a request; a dictionary is encoded by its schema."""
+        """Send a request; a dictionary is encoded according to the request's schema."""
         version, api = self.version(api_key), API_BY_KEY[api_key]
         self._next_number = self._next_number + 1 & 0x7FFF_FFFF
         reply = Reply(self, api, version, self._next_number)
@@ -255,7 +259,7 @@ class WireConnection:
         return reply
 
     def _receive_fetches(self) -> None:
-        # A broker may stop reading while its large responses are not read: a deadlock.
+        # A broker may stop reading until its large responses are read, which would be a deadlock.
         while any(reply.api == FETCH for reply in self._replies):
             self.receive()
 
@@ -316,7 +320,7 @@ class WireConnection:
             position += count
 
     def broken(self, reason: str) -> UnreachableError:
-        """Close the connection; returns the error to raise. Pending replies fail with it."""
+        """Close the connection, fail pending replies, and return the error to raise."""
         failure = UnreachableError(f"lost the connection to {self.name}: {reason}")
         self.close(failure)
         return failure

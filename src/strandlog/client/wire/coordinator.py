@@ -1,12 +1,12 @@
 """Requests to a coordinator: transactions and committed offsets.
 
-The coordinator of a group or a transactional id is cached until it responds that it is not the
-coordinator, or cannot be reached. Every request can be retried: a coordinator that has executed it
-already says so or does nothing.
+The coordinator of a group or a transactional id is cached until a request to it fails with a
+retriable error. Every request can be retried: a coordinator that has already executed it reports
+that or does nothing.
 
 A transaction has two phases: the writer passes (transactional id, producer id, epoch) to another
-process, which ends it with `end_txn`. The epoch does not change; a commit without a response is
-retried. The transaction of a producer that was fenced meanwhile cannot be committed:
+process, which ends the transaction with `end_txn`. The epoch does not change, so a commit without a
+response can be retried. If the producer has been fenced in the meantime, committing fails with
 `ProducerFencedError` or `InvalidProducerEpochError`.
 """
 
@@ -58,7 +58,7 @@ class CoordinatorClient:
         self._known: dict[tuple[int, str], int] = {}  # (kind, key) → node
 
     def find(self, kind: int, key: str) -> int:
-        """The node that coordinates a group or a transactional id."""
+        """Return the id of the node that coordinates a group or a transactional id."""
         node_id = self._known.get((kind, key))
         if node_id is not None:
             return node_id
@@ -73,7 +73,7 @@ class CoordinatorClient:
         return int(response.node_id)
 
     def _ask(self, kind: int, key: str, ask: Callable[[WireConnection], Result]) -> Result:
-        """Send to the coordinator; finds it again if it moved."""
+        """Send a request to the coordinator, looking it up again after a retriable error."""
 
         def attempt() -> Result:
             try:
@@ -94,7 +94,7 @@ class CoordinatorClient:
         producer_id: int = NO_PRODUCER_ID,
         epoch: int = NO_PRODUCER_EPOCH,
     ) -> ProducerIdentity:
-        """Get a producer id; aborts what an earlier producer with the transactional id left."""
+        """Allocate a producer id, aborting an open transaction of the same transactional id."""
         body = {
             "transactional_id": transactional_id,
             "transaction_timeout": timeout_ms,
@@ -119,7 +119,7 @@ class CoordinatorClient:
         epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Add partitions to the transaction, before the first batch."""
+        """Add partitions to the transaction; required before their first batch is sent."""
         topics = [
             {"name": name, "partitions": numbers} for name, numbers in _by_topic(partitions).items()
         ]
@@ -138,7 +138,7 @@ class CoordinatorClient:
                 for row in topic.results_by_partition
                 if row.partition_error_code
             ]
-            # Partitions that were not attempted do not have the reason.
+            # OPERATION_NOT_ATTEMPTED does not explain the failure, so other codes come first.
             failures.sort(key=lambda failure: failure[0] == OPERATION_NOT_ATTEMPTED)
             for code, tp in failures:
                 raise broker_error(code, f"adding {tp} to transaction {transactional_id!r}")
@@ -146,7 +146,7 @@ class CoordinatorClient:
         self._ask(TRANSACTION, transactional_id, ask)
 
     def end_txn(self, transactional_id: str, producer_id: int, epoch: int, commit: bool) -> None:
-        """Commit or abort."""
+        """Commit or abort a transaction."""
         body = {
             "transactional_id": transactional_id,
             "producer_id": producer_id,
@@ -165,7 +165,7 @@ class CoordinatorClient:
     def describe_transactions(
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionDescription | StrandlogError]:
-        """The description of each id, or `TransactionalIdNotFoundError` in its place."""
+        """Return the description of each id, or its error (`TransactionalIdNotFoundError`)."""
 
         def ask(name: str) -> Callable[[WireConnection], TransactionDescription | StrandlogError]:
             def one(connection: WireConnection) -> TransactionDescription | StrandlogError:
@@ -183,7 +183,7 @@ class CoordinatorClient:
         return {name: self._ask(TRANSACTION, name, ask(name)) for name in transactional_ids}
 
     def list_transactions(self, states: Sequence[str]) -> dict[str, str]:
-        """The transactional ids in one of these states, from all coordinators."""
+        """Return the transactional ids of all coordinators that are in one of these states."""
         body = {"state_filters": list(states), "producer_id_filters": []}
 
         def ask() -> dict[str, str]:
@@ -204,7 +204,7 @@ class CoordinatorClient:
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Commit offsets of a group without members."""
+        """Commit offsets for a group without members."""
         topics: dict[str, list[dict[str, Any]]] = {}
         for tp, given in offsets.items():
             offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
@@ -237,7 +237,7 @@ class CoordinatorClient:
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group, of all partitions or of some."""
+        """Return the committed offsets of a group, for all partitions or the given ones."""
         topics = None
         if partitions is not None:
             by_topic = _by_topic(partitions)

@@ -1,18 +1,18 @@
 """Fetches the raw batches of an offset range, one request ahead.
 
-`fetch` sends one request. `read_range` reads [start, end): while the caller processes one piece,
-the broker prepares the next, whose offset is known when a piece arrives.
+`fetch` sends one request. `read_range` reads [start, end): while the caller processes one chunk,
+the broker prepares the next, whose offset is known as soon as a chunk has arrived.
 
     receive 1 │ request 2 │ yield 1 ...... │ receive 2 │ request 3 │ yield 2 ...
 
-A piece has only whole batches, none of which starts at or after `end`. The first batch may start
-before `start` and the last may extend past `end`: the decoder drops what lies outside. Control
-batches are included. Offsets may be missing (compaction, transactions), even the last ones: the
-range is complete when the position has passed `end`, or when several responses have no records
-below an `end` that is readable.
+A chunk contains only complete batches, none of which starts at or after `end`. The first batch may
+start before `start` and the last may extend past `end`; the decoder drops records outside the
+range. Control batches are included. Offsets may be missing (compaction, transactions), even the
+last ones: the range is complete when the position has reached `end`, or when `end` is readable and
+several consecutive responses were empty.
 
-The size of a request adapts: the first piece shows the size of a record, so the end of a range does
-not fetch a whole piece of unwanted records.
+The request size adapts: each chunk shows the average record size, so that the last request does not
+fetch many records past the end of the range.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ _BATCH_START = struct.Struct(">qi11xi")
 
 
 class RawFetch(NamedTuple):
-    """Whole raw batches, and what a reader needs to know about them."""
+    """Complete raw batches, and the metadata that a reader needs."""
 
     tp: TopicPartition
     data: memoryview
-    next_offset: int  # start of the next piece
-    aborted: list[tuple[int, int]]  # (producer id, first offset), of aborted transactions in it
+    next_offset: int  # start of the next chunk
+    aborted: list[tuple[int, int]]  # (producer id, first offset) of each aborted transaction
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
 
 
 class RangeFetcher:
-    """Fetches for one client."""
+    """Fetches raw batches for one client."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
 
     def fetch(self, tp: TopicPartition, ask: FetchAsk) -> RawFetch:
-        """One response, possibly empty; raises `OffsetOutOfRangeError` with the valid range."""
+        """Return one response, possibly empty; `OffsetOutOfRangeError` has the valid range."""
         return self._cluster.retry(lambda: self._take(tp, ask, self._send(tp, ask)))
 
     def read_range(
         self, tp: TopicPartition, start: int, end: int, isolation: IsolationLevel
     ) -> Generator[RawFetch, None, None]:
-        """Yield pieces up to `end`; raises `UnreachableError` if `end` stays unreadable."""
+        """Yield chunks up to `end`; raises `UnreachableError` if `end` does not become readable."""
         max_bytes = self._cluster.options.number("max.partition.fetch.bytes")
         ask = FetchAsk(*tp, start, min(FIRST_PIECE_BYTES, max_bytes), isolation, 0, 1)
         progress = _Progress(self._cluster, self._clock)
@@ -99,7 +99,7 @@ class RangeFetcher:
                 ahead.forget()
 
     def _next(self, tp: TopicPartition, ask: FetchAsk, ahead: Reply | None) -> RawFetch:
-        """The response to `ask`, which may have been sent already."""
+        """Return the response to `ask`, which may already have been sent."""
         if ahead is not None:
             try:
                 return self._take(tp, ask, ahead)
@@ -111,7 +111,7 @@ class RangeFetcher:
         try:
             return self._send(tp, ask)
         except UnreachableError:
-            return None  # yield what has arrived first
+            return None  # the caller first yields the data that has already arrived
 
     def _send(self, tp: TopicPartition, ask: FetchAsk) -> Reply:
         try:
@@ -165,12 +165,12 @@ class _Progress:
         self.made()
 
     def made(self) -> None:
-        """Records arrived."""
+        """Reset the counters because records have arrived."""
         self._empty_responses = 0
         self._deadline_ms = self._clock.monotonic_ms() + self._patience_ms
 
     def is_over(self, piece: RawFetch, end: int, isolation: IsolationLevel) -> bool:
-        """Whether there are no more records below `end`."""
+        """Return whether there are no more records below `end`."""
         is_committed = isolation is IsolationLevel.READ_COMMITTED
         readable = piece.last_stable_offset if is_committed else piece.high_watermark
         if readable >= end:
@@ -186,7 +186,7 @@ class _Progress:
 
 
 def whole_batches(data: memoryview, offset: int) -> tuple[int, int]:
-    """(bytes of the whole batches in `data`, next offset)."""
+    """Return (size of the complete batches in `data`, next offset)."""
     position, size, next_offset = 0, len(data), offset
     unpack = _BATCH_START.unpack_from
     while size - position >= HEADER_SIZE:
@@ -205,7 +205,7 @@ def whole_batches(data: memoryview, offset: int) -> tuple[int, int]:
 
 
 def cut_at(piece: RawFetch, end_offset: int) -> RawFetch:
-    """The piece without the batches that start at or after an offset."""
+    """Return the chunk without the batches that start at or after an offset."""
     if piece.next_offset <= end_offset:
         return piece
     position, data = 0, piece.data
@@ -218,7 +218,7 @@ def cut_at(piece: RawFetch, end_offset: int) -> RawFetch:
 
 
 def _piece_bytes(piece: RawFetch, offset: int, end: int, max_bytes: int) -> int:
-    """Size of the next request, so that it does not extend far past the end of the range."""
+    """Return the size of the next request, so that it does not extend far past the range."""
     record_bytes = len(piece.data) / max(1, piece.next_offset - offset)
     rest_bytes = int(record_bytes * (end - piece.next_offset) * SPARE)
     return min(max(rest_bytes, MIN_PIECE_BYTES), max_bytes)

@@ -1,6 +1,6 @@
-"""ListOffsets requests to all leaders at once: start, end and lookups by time.
+"""Sends ListOffsets to all leaders in parallel: earliest, latest and lookups by timestamp.
 
-The end is the last stable offset for read_committed, the high watermark otherwise.
+The latest offset is the last stable offset for read_committed, otherwise the high watermark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LATEST, EARLIEST = -1, -2
 def list_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, TimestampOffset]:
-    """The offsets at the given times, or at LATEST or EARLIEST; -1 if there is none."""
+    """Return the offsets for the given timestamps, LATEST or EARLIEST; -1 if there is none."""
     found: dict[TopicPartition, TimestampOffset] = {}
 
     def attempt() -> None:
@@ -69,7 +69,7 @@ def _ask(
 def offsets_at(
     cluster: Cluster, partitions: Iterable[TopicPartition], time: int, isolation: IsolationLevel
 ) -> dict[TopicPartition, int]:
-    """The offsets of many partitions at LATEST or EARLIEST."""
+    """Return the LATEST or EARLIEST offset of each partition."""
     found = list_offsets(cluster, dict.fromkeys(partitions, time), isolation)
     return {tp: row.offset for tp, row in found.items()}
 
@@ -77,6 +77,6 @@ def offsets_at(
 def offset_range(
     cluster: Cluster, tp: TopicPartition, isolation: IsolationLevel
 ) -> tuple[int, int]:
-    """(log start offset, readable end) of one partition."""
+    """Return (log start offset, end of the readable records) of one partition."""
     first = offsets_at(cluster, [tp], EARLIEST, isolation)[tp]
     return first, offsets_at(cluster, [tp], LATEST, isolation)[tp]

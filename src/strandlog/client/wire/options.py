@@ -1,8 +1,8 @@
-"""Parses and validates client options before anything connects.
+"""Parses and validates client options before any connection is opened.
 
 `bootstrap` is a comma-separated list of HOST:PORT, with brackets for IPv6: `[::1]:9092`. The
-default port is 9092. The other options are those of config/tables/client.py. `WireOptions` holds
-plain values, so it can be pickled and sent to the process that makes the client.
+default port is 9092. The other options are defined in config/tables/client.py. `WireOptions` holds
+plain values, so it can be pickled and sent to the process that creates the client.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WireOptions:
 
     @classmethod
     def parse(cls, bootstrap: str, options: Mapping[str, str]) -> WireOptions:
-        """Parse and validate; raises `SettingError`."""
+        """Parse and validate the options; raises `SettingError`."""
         overrides: dict[str, Value] = {}
         for given, raw in options.items():
             name = ALIASES.get(given, given)
@@ -76,7 +76,7 @@ class WireOptions:
         return cast(int, self.values[name])
 
     def seconds(self, name: str) -> float:
-        """A setting in milliseconds, in seconds."""
+        """Convert a setting from milliseconds to seconds."""
         return self.number(name) / 1000
 
     def flag(self, name: str) -> bool:
@@ -99,7 +99,7 @@ class WireOptions:
         return 1 if self.text("acks") == "1" else -1
 
     def credentials(self) -> tuple[str, str]:
-        """(user, password)."""
+        """Return (user, password); raises `SettingError` if they are not configured."""
         if not self.text("sasl.mechanism"):
             raise InvalidSettingError(
                 "sasl.mechanism", "", f"expected {CLIENT_SETTINGS['sasl.mechanism'].allowed()}"
@@ -117,7 +117,7 @@ class WireOptions:
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """Parse a list such as `"a:9092,[::1]"`."""
+    """Parse a list of addresses such as `"a:9092,[::1]"`."""
     found: list[Address] = []
     for part in filter(None, map(str.strip, text.split(","))):
         match = _ADDRESS.fullmatch(part)

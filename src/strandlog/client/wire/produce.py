@@ -3,13 +3,14 @@
     send(tp, batch)    queues a batch; waits only if `buffer.memory` is full
     flush()            waits for all batches; returns the result of each partition
 
-A request carries at most one batch per partition, as Kafka requires, and up to five requests are in
-flight per broker. After a retriable error, a batch and all later batches of its partition are sent
-again, once none of them is in flight: this keeps their order and the sequence numbers of an
-idempotent producer. Without a producer id, a batch whose response was lost may be written twice,
-and a rejected batch may follow later ones: at least once.
+A request carries at most one batch per partition, as Kafka requires; the number of requests in
+flight per broker is limited (`max.in.flight.requests.per.connection`). After a retriable error, a
+batch and all later batches of its partition are resent once none of them is in flight: this
+preserves their order and the sequence numbers of an idempotent producer. Without a producer id,
+delivery is at least once: a batch whose response was lost may be written twice, and a retried batch
+may be written after later ones.
 
-An error concerns one partition: its later batches are dropped, other partitions continue.
+A fatal error affects only one partition: its later batches are dropped, other partitions continue.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class ProduceResult(NamedTuple):
     """The result of the batches of one partition."""
 
     base_offset: int  # of the first batch; -1 if unknown
-    batch_count: int  # number of written batches
-    error: StrandlogError | None  # why the others are not written
+    batch_count: int  # number of batches written
+    error: StrandlogError | None  # why the others were not written
 
 
 class _Batch(NamedTuple):
@@ -71,17 +72,17 @@ class _Lane:
 
     def may_send(self, now_ms: int) -> bool:
         if self.refused and not self.in_flight:
-            # Batches that could not be sent fail before the results of earlier ones arrive.
+            # Batches that could not be sent fail before earlier ones are answered, so sort them.
             self.waiting.extendleft(sorted(self.refused, key=lambda each: -each.number))
             self.refused.clear()
         if self.in_flight and not self.batch_count:
-            # The first batch goes alone: a new leader could reject it and accept the second,
-            # because it has no sequence number yet that shows the gap.
+            # Nothing is sent behind the first batch: a new leader could reject it and accept the
+            # second, because it has no earlier sequence number that would reveal the gap.
             return False
         return bool(self.waiting) and not self.refused and now_ms >= self.not_before_ms
 
     def give_up(self, error: StrandlogError) -> int:
-        """Drop the waiting batches; returns their bytes."""
+        """Drop the waiting batches and return their total size."""
         dropped = sum(len(batch.data) for batch in (*self.waiting, *self.refused))
         self.error = self.error or error
         self.waiting.clear()
@@ -136,7 +137,7 @@ class BatchSender:
             self._step()
 
     def flush(self) -> dict[TopicPartition, ProduceResult]:
-        """Wait for every batch since the last `flush`; errors are in the results."""
+        """Wait for all batches since the last `flush`; the results contain the errors."""
         while not all(lane.is_done for lane in self._lanes.values()):
             self._step()
         found = {
@@ -147,7 +148,7 @@ class BatchSender:
         return found
 
     def _step(self) -> None:
-        """Send what is ready, then wait for one reply or for the end of a pause."""
+        """Send the batches that are ready, then wait for one reply or for the end of a pause."""
         self._send_ready()
         if self._requests:
             self._take(self._requests.popleft())
@@ -230,7 +231,7 @@ class BatchSender:
             return None
         text = f"writing to {lane.tp}"
         if lane.refused:
-            # Earlier batches are sent again first: then its sequence number fits, or it is invalid.
+            # Earlier batches are resent first; only then is an error of this one meaningful.
             return RetriableBrokerError(text, code)
         found = broker_error(code, text, answer.error_message)
         if code == CORRUPT_MESSAGE:

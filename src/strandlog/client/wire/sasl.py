@@ -4,8 +4,8 @@
     SCRAM     client first → server first → client final → server final (RFC 5802, 7677); the
               password is never sent, and the server proves that it knows it too
 
-A mechanism is a generator: it yields the token to send and receives the response. It ends when the
-user is authenticated, and raises `AuthenticationError` if the server is not authentic.
+A mechanism is a generator: it yields the token to send and receives the response. It returns once
+the user is authenticated, and raises `AuthenticationError` if the server is not authentic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_ITERATIONS = 1_000_000
 
 
 def tokens(mechanism: str, user: str, password: str, nonce: str | None = None) -> Tokens:
-    """The tokens of a mechanism; only tests pass `nonce`."""
+    """Return the token generator of a mechanism; only tests pass `nonce`."""
     if mechanism == PLAIN:
         return _plain(user, password)
     return _scram(HASHES[mechanism], user, password, nonce or secrets.token_urlsafe(24))

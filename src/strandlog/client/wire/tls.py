@@ -1,8 +1,9 @@
 """Builds the client's TLS context.
 
-Trusted authorities come from a PEM file, a folder or PEM text, by default from the system. The
-certificate must name the host, unless ssl.endpoint.identification.algorithm disables the check.
-Python loads a client's own key only from a file, so PEM text is written to a temporary file.
+Trusted CA certificates come from a PEM file, a folder or a PEM string, by default from the system.
+The certificate must match the host, unless ssl.endpoint.identification.algorithm disables the
+check. Python loads a client's own key only from a file, so a PEM string is written to a temporary
+file.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Decides: topics, settings, groups, offsets. Synchronous and deterministic; never waits."""
+"""The broker's logic: topics, settings, groups and offsets. Synchronous, deterministic, and
+non-blocking."""

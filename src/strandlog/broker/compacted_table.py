@@ -1,23 +1,23 @@
-"""A coordinator's table in a compacted internal topic: append, replay, and the partition of a key.
+"""Stores a coordinator's table in a compacted internal topic: append, replay, key partitioning.
 
-The last value of each key counts; a null value deletes the key. The topic is created by the first
-write.
+The last value of each key is the current one; a null value deletes the key. The topic is created by
+the first write.
 
-All records of one owner (a group, a transactional id) are in one partition, chosen by its name as
-Kafka does, so they keep their order. Records found in another partition (its files were swapped or
-renamed) count only if the right partition has none with that key, because nothing tells which of
-the two is newer.
+All records of an owner (a group or a transactional id) are in one partition, chosen by the owner's
+name as in Kafka, so their order is preserved. Records found in any other partition (because log
+files were swapped or renamed) are used only if the correct partition has none with that key,
+because there is no way to determine which of the two is newer.
 
 `append` returns when the records are written. They are also on disk, unless the broker batches its
-fsyncs (`on_append`). An append of any size is written in as many batches as it needs. If the disk
-fails between two batches, `append` raises although the first ones stay in the log. Every caller can
-accept that: records do not depend on each other, and a failed request may be sent again.
+fsyncs (`on_append`). A large append is split into as many batches as it needs. If the disk fails
+between two batches, `append` raises, but the batches already written stay in the log. All callers
+tolerate this: records do not depend on each other, and a failed request can be retried.
 
-Records that a producer writes inside its transaction count once it commits. `replay` yields the
-records that count, in log order. `replay_open` yields the records of open transactions, except
-those followed by a record with the same key that counts.
+Records that a producer writes inside a transaction take effect when it commits. `replay` yields the
+records in effect, in log order. `replay_open` yields the records of open transactions, except those
+that have been superseded by a later record with the same key that is in effect.
 
-A damaged record is reported and skipped: its owner continues from the record before it.
+A damaged record is reported and skipped: its owner keeps the state of the preceding record.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from strandlog.storage.work import Work, run_inline
 
 TableRecord = tuple[bytes, bytes | None]
 
-BATCH_BYTES = 256 * 1024  # a batch of table records ends at about this size
-RECORD_OVERHEAD_BYTES = 32  # lengths, deltas and attributes of one record, at most
+BATCH_BYTES = 256 * 1024  # approximate maximum size of a batch of table records
+RECORD_OVERHEAD_BYTES = 32  # upper bound for the lengths, deltas and attributes of one record
 REPLAY_BYTES = 1024 * 1024
 
 _JAVA_INT_MIN = -(2**31)
@@ -53,14 +53,14 @@ class TableLog(Protocol):
         timestamp_ms: int,
         producer: tuple[int, int] | None = None,
     ) -> None:
-        """Appends records; with a producer (id, epoch), as part of its transaction."""
+        """Append records, as part of a transaction if a producer (id, epoch) is given."""
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yields every record that counts, from the beginning."""
+        """Yield every record in effect, from the beginning."""
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """Yields (producer id, key, value) of each record in an open transaction that may still
-        count."""
+        """Yield (producer id, key, value) of each record in an open transaction that may still
+        take effect."""
 
 
 class TableSpec(NamedTuple):
@@ -69,7 +69,7 @@ class TableSpec(NamedTuple):
     name: str
     partitions: int
     config: Mapping[str, object]
-    owner_of: Callable[[bytes], str]  # the owner of a record, by its key
+    owner_of: Callable[[bytes], str]  # returns the owner of a record, given its key
 
 
 class CompactedTable:
@@ -92,19 +92,22 @@ class CompactedTable:
         return self._spec.name in self._catalog
 
     def ensure(self) -> Work[None]:
-        """Creates the topic if it does not exist."""
+        """Create the topic if it does not exist."""
         if not self.exists:
             spec = self._spec
             config = {"cleanup.policy": "compact", **spec.config}
             yield from self._catalog.create(spec.name, spec.partitions, config)
 
     def log_for(self, owner: str) -> PartitionLog:
-        """The partition with the records of this owner; creates the topic if needed."""
+        """Return the partition with the records of this owner, creating the topic if needed."""
         self._ensure_now()
         return self.existing_log_for(owner)
 
     def existing_log_for(self, owner: str) -> PartitionLog:
-        """The partition with the records of this owner; `TopicNotFoundError` without a topic."""
+        """Return the partition with the records of this owner.
+
+        Raise `TopicNotFoundError` if the topic does not exist.
+        """
         logs = self._catalog.logs(self._spec.name)
         return logs[owner_partition(owner, len(logs))]
 
@@ -114,7 +117,7 @@ class CompactedTable:
         timestamp_ms: int,
         producer: tuple[int, int] | None = None,
     ) -> None:
-        """Appends records; with a producer (id, epoch), as part of its transaction."""
+        """Append records, as part of a transaction if a producer (id, epoch) is given."""
         self._ensure_now()
         logs = self._logs()
         by_partition: dict[int, list[TableRecord]] = {}
@@ -125,12 +128,12 @@ class CompactedTable:
             self._append_to(logs[partition], its_records, timestamp_ms, producer)
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yields every record that counts, from the beginning."""
+        """Yield every record in effect, from the beginning."""
         logs = self._logs()
         if len(logs) == 1:
             yield from _replay(logs[0], self._problems)
             return
-        partitions: dict[bytes, int | None] = {}  # the right partition of each key
+        partitions: dict[bytes, int | None] = {}  # the correct partition of each key
         found: set[bytes] = set()
         misplaced: list[TableRecord] = []
         for number, log in enumerate(logs):
@@ -151,8 +154,8 @@ class CompactedTable:
         yield from (record for record in misplaced if record[0] not in found)
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """Yields (producer id, key, value) of each record in an open transaction that may still
-        count."""
+        """Yield (producer id, key, value) of each record in an open transaction that may still
+        take effect."""
         for log in self._logs():
             yield from _replay_open(log, self._problems)
 
@@ -165,7 +168,7 @@ class CompactedTable:
         return self._catalog.logs(self._spec.name) if self.exists else ()
 
     def _partition_of(self, key: bytes, partition_count: int) -> int | None:
-        """The partition that a key belongs to; None for a key of another kind."""
+        """Return the partition that a key belongs to; None for an unknown kind of key."""
         try:
             return owner_partition(self._spec.owner_of(key), partition_count)
         except (DataError, AssertionError):
@@ -199,7 +202,7 @@ class CompactedTable:
 
 
 def latest_values(table: TableLog) -> dict[bytes, bytes]:
-    """The last value of each key; records without a key belong to no table."""
+    """Return the last value of each key; records without a key are ignored."""
     values: dict[bytes, bytes] = {}
     for key, value in table.replay():
         if key is None:
@@ -212,15 +215,15 @@ def latest_values(table: TableLog) -> dict[bytes, bytes]:
 
 
 def owner_partition(owner: str, partition_count: int) -> int:
-    """The partition with the records of an owner: the absolute value of Java's hash of its name,
-    modulo the number of partitions, as in Kafka."""
+    """Return the partition for an owner's records: the absolute value of the Java hash of its
+    name, modulo the number of partitions, as in Kafka."""
     code = java_hash(owner)
-    # The smallest int has no positive counterpart; Kafka counts it as 0.
+    # The smallest int has no positive counterpart; Kafka maps it to 0.
     return 0 if code == _JAVA_INT_MIN else abs(code) % partition_count
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 units, wrapping at 32 bits."""
+    """Return what Java's `String.hashCode` does: a 32-bit hash of the UTF-16 code units."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     code = 0
     for unit in units:
@@ -229,7 +232,7 @@ def java_hash(text: str) -> int:
 
 
 def _split(records: Sequence[TableRecord], limit_bytes: int) -> Iterator[Sequence[TableRecord]]:
-    """Splits records into pieces that fit a batch; a larger record is a piece of its own."""
+    """Split records into chunks that fit into a batch; an oversized record gets its own chunk."""
     start = size = 0
     for number, (key, value) in enumerate(records):
         record_size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
@@ -283,7 +286,7 @@ def _replay_open(
 
 
 def _batches(log: PartitionLog, offset: int, problems: list[str]) -> Iterator[BatchView]:
-    """Every batch with records at or after an offset; damage is reported and skipped."""
+    """Yield every batch with records at or after an offset; report damage and skip it."""
     for item in read_batches(log, offset, REPLAY_BYTES):
         if isinstance(item, CorruptSegmentError):
             problems.append(f"records of {log.tp.topic} were lost: {item}")

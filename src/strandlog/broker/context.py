@@ -1,7 +1,7 @@
 """`RequestContext`: the principal, client and listener that a request comes from.
 
-A Kafka connection has one context, and so has an embedded log; HTTP and gRPC make one per call. It
-is never made per Kafka request. Permission and quota checks of the broker look at nothing else.
+Each Kafka connection and each embedded log has one context, which all of its requests share; HTTP
+and gRPC create one per call. The broker's permission and quota checks depend on nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ IN_PROCESS_HOST = "in-process"
 
 
 class Principal(NamedTuple):
-    """Who asks, in Kafka's terms: `User:alice`."""
+    """The identity of a client, in Kafka's notation: `User:alice`."""
 
     kind: str
     name: str
@@ -28,7 +28,7 @@ EMBEDDED = Principal("User", "EMBEDDED")  # the process that owns the data folde
 
 
 class RequestContext:
-    """Where requests come from."""
+    """The origin of a request."""
 
     __slots__ = ("client_host", "client_id", "fetch_positions", "listener", "principal")
 
@@ -43,11 +43,11 @@ class RequestContext:
         self.client_id = client_id
         self.client_host = client_host
         self.listener = listener
-        # Where the last fetch of each partition began that returned records. The next one shows
-        # how many of them the consumer has read.
+        # The offset of the last fetch of each partition that returned records. The offset of the
+        # next fetch shows how many of them the consumer has read.
         self.fetch_positions: dict[tuple[TopicRef, int], int] = {}
 
 
 def embedded_context() -> RequestContext:
-    """The context of a program that owns the data folder."""
+    """Return the context of a program that owns the data folder."""
     return RequestContext(EMBEDDED, client_host=IN_PROCESS_HOST)

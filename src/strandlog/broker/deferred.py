@@ -1,21 +1,22 @@
-"""`Deferred`, a result that may come later, and procedures that wait for several of them in turn.
+"""`Deferred`, a result that may become available later, and procedures that await several in turn.
 
     open ──complete(value)──▶ done: result() returns the value
       └────fail(error)──────▶ done: result() raises the error
 
-The first completion counts; a later one changes nothing and returns False. That is not an
+Only the first completion takes effect; later ones change nothing and return False. This is not an
 assertion, because a client may disconnect while the broker is about to answer it.
 
-`deadline_ms` is on the monotonic clock: a timer of the broker looks at the result again by then.
-None means that no time was promised.
+`deadline_ms` is on the monotonic clock: a broker timer rechecks the result by then. None means that
+there is no deadline.
 
-Callbacks run inside `complete`, each exactly once, in the order in which they were added. The
-broker is in the middle of a step then, so a state machine collects its results in a
-`CompletionQueue`, which completes them when the step is over and the state is consistent: a
-callback may call the state machine again.
+Callbacks run inside `complete`, each exactly once, in the order in which they were added. Because a
+callback may call back into the state machine that completes the result, a state machine collects
+its results in a `CompletionQueue`, which completes them at the end of the step, when the state is
+consistent.
 
-A procedure is a generator that yields the `Deferred` it waits for and gets its value, or its error
-as an exception. `run` drives it; while results are available it continues without a callback.
+A procedure is a generator that yields the `Deferred` it waits for and receives its value, or its
+error as an exception. `run` drives it; as long as results are already available, it continues
+without registering a callback.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Deferred(Generic[T]):
 
     @classmethod
     def done(cls, value: T) -> Deferred[T]:
-        """A deferred result that is already complete."""
+        """Return a deferred result that is already complete."""
         result = cls()
         result.complete(value)
         return result
 
     @classmethod
     def failed(cls, error: Exception) -> Deferred[T]:
-        """A deferred result that has failed already."""
+        """Return a deferred result that has already failed."""
         result = cls()
         result.fail(error)
         return result
@@ -62,7 +63,7 @@ class Deferred(Generic[T]):
 
     @property
     def error(self) -> Exception | None:
-        """Why it failed; None while it is open and after it succeeded."""
+        """The error it failed with; None while it is open or if it succeeded."""
         return self._error
 
     def result(self) -> T:
@@ -73,7 +74,7 @@ class Deferred(Generic[T]):
         return cast(T, self._value)
 
     def complete(self, value: T) -> bool:
-        """Return True if this was the first completion."""
+        """Set the value and run the callbacks; return False if the result was already done."""
         if self._is_done:
             return False
         self._value = value
@@ -81,7 +82,7 @@ class Deferred(Generic[T]):
         return True
 
     def fail(self, error: Exception) -> bool:
-        """Return True if this was the first completion."""
+        """Set the error and run the callbacks; return False if the result was already done."""
         if self._is_done:
             return False
         self._error = error
@@ -89,7 +90,7 @@ class Deferred(Generic[T]):
         return True
 
     def on_done(self, callback: Callable[[Deferred[T]], None]) -> None:
-        """Call back once: immediately if the result is done, else when it completes."""
+        """Call `callback` once: immediately if the result is done, otherwise on completion."""
         if self._is_done:
             callback(self)
         else:
@@ -104,7 +105,7 @@ class Deferred(Generic[T]):
 
 
 def deferred(ask: Callable[[], Deferred[T]]) -> Deferred[T]:
-    """What `ask` returns; an error that it raises becomes a failed result."""
+    """Call `ask` and return its result; an error that it raises becomes a failed result."""
     try:
         return ask()
     except StrandlogError as error:
@@ -117,7 +118,7 @@ Procedure: TypeAlias = Generator[Deferred[Any], Any, T]
 def run(procedure: Procedure[T], reply: Deferred[T] | None = None) -> Deferred[T]:
     """Drive a procedure; complete `reply` with its return value, or fail it with its error.
 
-    An error before the procedure waits for the first time is raised here instead.
+    An error raised before the procedure first waits propagates to the caller instead.
     """
     reply = Deferred() if reply is None else reply
 
@@ -146,7 +147,7 @@ def run(procedure: Procedure[T], reply: Deferred[T] | None = None) -> Deferred[T
 
 
 def gather(results: Sequence[Deferred[Any]]) -> Deferred[None]:
-    """Complete when all results are done, whether they succeeded or failed."""
+    """Return a result that completes when all `results` are done, whether or not they failed."""
     gathered: Deferred[None] = Deferred()
     left = len(results) + 1
 
@@ -166,11 +167,11 @@ COMPLETED_AT_ONCE = 64
 
 
 class CompletionQueue:
-    """Results to complete when the current step is over: `with queue: …`.
+    """Collects results and completes them at the end of the current step: `with queue: …`.
 
-    Completing a result may send a response, and one step may complete thousands. At most
-    `COMPLETED_AT_ONCE` complete with the step; `deliver_later` schedules `deliver` for the others,
-    in their order, after other work had its turn.
+    Completing a result may send a response, and one step may complete thousands of results. At most
+    `COMPLETED_AT_ONCE` are completed at the end of the step; `deliver_later` schedules `deliver` to
+    complete the rest in order, after other work has had a chance to run.
     """
 
     __slots__ = ("_deliver_later", "_depth", "_is_later_due", "_results")
@@ -201,7 +202,7 @@ class CompletionQueue:
             self._complete_some()
 
     def deliver(self) -> None:
-        """Complete the next of the results that were left."""
+        """Complete the next batch of the remaining results."""
         self._is_later_due = False
         self._complete_some()
 

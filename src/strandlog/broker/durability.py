@@ -1,31 +1,32 @@
 """Group commit: decides which partitions to fsync next, and completes the requests that wait.
 
     appended ──▶ dirty ──take_flushes()──▶ busy ──flush_done()──▶ clean (dirty again if more was
-                   │                                              appended meanwhile)
+                   │                                              appended since)
                    └─ urgent, as soon as a request waits
 
-A partition is due immediately if a request waits for it: an acks=all producer, a request that must
-see what was written before it (`when_durable`; see visibility.py), or a delayed fetch. It is also
-due when `flush.messages` records are not on disk. Otherwise it is due `flush.ms` after its first
-unflushed append; fsyncing earlier only delays later writes, because the file system blocks them
-while it commits.
+A partition is due immediately if a request waits for it: an acks=all produce request, a request
+that must see earlier writes (`when_durable`; see visibility.py), or a delayed fetch. It is also due
+once it has `flush.messages` unflushed records. Otherwise it is due `flush.ms` after its first
+unflushed append; fsyncing earlier would only delay later writes, because the file system blocks
+them while it commits.
 
 `take_flushes` returns jobs for the partitions that are due. Any thread may execute them;
 `flush_done` runs on the owner's thread, advances the high watermark and completes the waiting
-requests. A failed fsync fails all requests that wait for the partition. `next_due_ms` says when
-`take_flushes` has something to return. If the runtime executes no flushes, a partition is flushed
-inside `when_durable`.
+requests. A failed fsync fails all requests that wait for the partition. `next_due_ms` returns the
+time at which `take_flushes` next has a job to return. If the runtime does not execute flushes, a
+partition is flushed inside `when_durable`.
 
 A busy partition has an fsync or a truncation in flight (`hold`, `release`). It never has two
 fsyncs in flight: after one fails, the kernel marks the pages clean, and the other would report
 success for lost bytes.
 
-One request can write to thousands of partitions. So `take_flushes` returns at most `MAX_JOBS`,
-first those that requests of few partitions wait for (`is_bulk` is False), and reserves some for the
-others: a producer does not wait until all partitions of another one are on disk.
+One request can write to thousands of partitions. So `take_flushes` returns at most `MAX_JOBS` jobs.
+Partitions awaited by requests for few partitions (`is_bulk` is False) come first, with some jobs
+reserved for the others. This way a producer does not have to wait until all partitions of another
+producer's large request are on disk.
 
-With `log.durability=page_cache` an append is as durable as it gets: nothing waits, and readers see
-records at once. `flush.ms` and `flush.messages` apply there, too.
+With `log.durability=page_cache` requests do not wait for fsyncs, and readers see records
+immediately. `flush.ms` and `flush.messages` still apply.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from strandlog.storage.partition.log import PartitionLog
 OnDurable = Callable[[StorageError | None], None]
 
 DUE_NOW_MS = 0
-MAX_JOBS = 64  # of one group commit
-RESERVED_JOBS = 16  # of those, for partitions that only requests of many partitions wait for
-BULK_PARTITIONS = 16  # a request that waits for more of them is one of many partitions
-NEVER_MS = 2**62  # flush.ms at or above this never flushes
+MAX_JOBS = 64  # per group commit
+RESERVED_JOBS = 16  # of those, reserved for partitions that only bulk requests wait for
+BULK_PARTITIONS = 16  # a request that waits for more partitions than this is a bulk request
+NEVER_MS = 2**62  # a due time at or beyond this means that the partition is never due
 
 
 class Durability:
@@ -65,31 +66,31 @@ class Durability:
         self._clock = clock
         self._fetches = delayed_fetches
         self._runtime = runtime
-        # When each is due to be flushed, whether or not a request waits.
+        # The time at which each dirty partition is due, even if no request waits for it.
         self._dirty: dict[PartitionLog, int] = {}
-        self._due: list[tuple[int, int, PartitionLog]] = []  # heap; may be stale
+        self._due: list[tuple[int, int, PartitionLog]] = []  # heap; entries may be stale
         self._entries = 0
-        # Some of the dirty ones: requests of few partitions wait for these,
+        # Dirty partitions that are due now because a non-bulk request waits for them.
         self._urgent: dict[PartitionLog, None] = {}
-        # requests of many partitions, or delayed fetches, for these.
+        # Dirty partitions that are due now for any other reason.
         self._bulk: dict[PartitionLog, None] = {}
         self._waiting: dict[PartitionLog, list[tuple[int, OnDurable]]] = {}
 
-    # -- what is due -----------------------------------------------------------------------------
+    # -- scheduling ------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether `take_flushes` has something to return now."""
+        """Return whether `take_flushes` has a job to return now."""
         due_ms = self.next_due_ms()
         return due_ms is not None and due_ms <= self._clock.monotonic_ms()
 
     def next_due_ms(self) -> int | None:
-        """When `take_flushes` has something to return, on the monotonic clock; None if nothing is
-        dirty but what is busy."""
+        """Return when `take_flushes` next has a job to return, on the monotonic clock; None if
+        there are no dirty partitions other than busy ones."""
         if not (self._urgent.keys() <= self.busy and self._bulk.keys() <= self.busy):
             return DUE_NOW_MS
         due = self._due
         while due and self._dirty.get(due[0][2]) != due[0][0]:
-            heapq.heappop(due)  # it was flushed meanwhile
+            heapq.heappop(due)  # stale: the partition has been flushed
         if not due:
             return None
         if due[0][2] not in self.busy:
@@ -97,7 +98,7 @@ class Durability:
         return min((at for log, at in self._dirty.items() if log not in self.busy), default=None)
 
     def appended(self, log: PartitionLog) -> None:
-        """Records were appended that are not on disk yet."""
+        """Schedule a flush after records have been appended."""
         settings = log.settings
         if log not in self._dirty:
             self._note_dirty(log, self._clock.monotonic_ms() + settings.flush_ms)
@@ -110,7 +111,7 @@ class Durability:
             self._make_bulk(log)
 
     def written(self, log: PartitionLog) -> None:
-        """The broker wrote to one of its own tables, or a marker: it is due immediately."""
+        """Make a partition due immediately after the broker wrote table records or a marker."""
         self.appended(log)
         if not self.waits_for_fsync:
             return
@@ -142,8 +143,9 @@ class Durability:
     def when_durable(
         self, log: PartitionLog, end_offset: int, on_durable: OnDurable, *, is_bulk: bool = False
     ) -> None:
-        """Call back once everything below `end_offset` is as safe as acks=all promises, or the
-        disk failed. `is_bulk` is for a request that waits for many partitions."""
+        """Call `on_durable` once everything below `end_offset` is as safe as acks=all promises, or
+        with an error if the disk fails. `is_bulk` marks a request that waits for many partitions.
+        """
         if not self.waits_for_fsync or log.flushed_offset >= end_offset:
             on_durable(None)
             return
@@ -163,7 +165,7 @@ class Durability:
             self._runtime.wake()
 
     def unflushed(self) -> set[PartitionLog]:
-        """Every partition that may have records which are not on disk."""
+        """Return every partition that may have records that are not on disk yet."""
         return self.busy.union(self._dirty)
 
     @property
@@ -174,7 +176,7 @@ class Durability:
     # -- flushing --------------------------------------------------------------------------------
 
     def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
-        """Jobs for partitions that are due and not busy, at most `MAX_JOBS`."""
+        """Return at most `MAX_JOBS` jobs for partitions that are due and not busy."""
         jobs = []
         for log in self._due_logs()[:max_partitions]:
             job = self._begin(log)
@@ -209,7 +211,7 @@ class Durability:
         return due + list(others)[: MAX_JOBS - len(due)]
 
     def _add_overdue(self, others: dict[PartitionLog, None], now_ms: int) -> None:
-        """Add the partitions whose flush.ms is over. Those that stay dirty keep their entry."""
+        """Add the partitions whose flush.ms has elapsed. Their heap entries are kept."""
         kept = []
         while self._due and self._due[0][0] <= now_ms and len(others) < MAX_JOBS:
             entry = heapq.heappop(self._due)
@@ -228,7 +230,7 @@ class Durability:
         self._bulk.pop(log, None)
 
     def flush_done(self, job: FlushJob, error: StorageError | None) -> None:
-        """A job was executed, or failed."""
+        """Process the outcome of a job: `error` is None if the flush succeeded."""
         log = job.log
         self.busy.discard(log)
         if error is None:
@@ -240,7 +242,7 @@ class Durability:
         self._flush_rest(log)
 
     def flush_dropped(self, job: FlushJob) -> None:
-        """A job was not executed: the partition is due again."""
+        """Make the partition of a job due again, because the job was not executed."""
         self.busy.discard(job.log)
         self._flush_rest(job.log)
         if job.log not in self._dirty:
@@ -251,7 +253,7 @@ class Durability:
             self._make_urgent(log, is_bulk=False)
 
     def flush_due(self) -> list[StorageError]:
-        """Execute what is due here, for runtimes that execute no flushes; returns the errors."""
+        """Execute the due flushes, if the runtime executes none; return the errors."""
         outcomes = [self._execute(job) for job in self.take_flushes()]
         return [error for error in outcomes if error is not None]
 
@@ -275,15 +277,19 @@ class Durability:
     # -- busy partitions -------------------------------------------------------------------------
 
     def is_busy(self, log: PartitionLog) -> bool:
-        """Whether an fsync or a truncation of the partition is in flight."""
+        """Return whether an fsync or a truncation of the partition is in flight."""
         return log in self.busy
 
     def hold(self, log: PartitionLog) -> None:
-        """A maintenance task truncates or rewrites the partition: nothing else may flush it."""
+        """Block flushes of the partition while a maintenance task truncates or rewrites it."""
         self.busy.add(log)
 
     def release(self, log: PartitionLog) -> None:
-        """The maintenance task is done with the partition, and has flushed it."""
+        """Allow flushes again, after the maintenance task has finished and flushed the partition.
+
+        Requests that wait for records that are durable now complete; if the partition has failed,
+        all of them fail.
+        """
         self.busy.discard(log)
         if log.failure is not None:
             self._complete(log, log.failure)
@@ -307,8 +313,8 @@ class Durability:
             self._waiting[log] = kept + self._waiting.get(log, [])
 
     def deleted(self, logs: Iterable[PartitionLog]) -> None:
-        """Partitions are deleted: what waits for them fails."""
+        """Fail the requests that wait for deleted partitions."""
         for log in logs:
             self._clean(log)
             self._complete(log, StorageError(f"{log.tp} was deleted before it was flushed"))
-        self._drop_stale_entries()  # they keep the logs in memory
+        self._drop_stale_entries()  # they would keep the logs in memory

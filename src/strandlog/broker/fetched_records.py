@@ -1,8 +1,8 @@
 """Iterates over the records of a fetch result, batch by batch, within a limit on decompression.
 
 A few kilobytes on disk may decompress to many megabytes (`decompressed.max.bytes`) and a million
-records (`batch.max.records`), and a fetch may have many batches. So records are decoded when the
-caller asks for them, some at a time. Unless `is_quick` says otherwise that is work for a thread.
+records (`batch.max.records`), and a fetch may return many batches. So records are decoded lazily,
+some at a time. Unless `is_quick` returns True, decode them in a separate thread.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.codecs import Codec
 
-HEADER_BYTES = 16  # of an empty header in a response, about
-QUICK_BYTES = 16 * 1024  # decoding them takes less time than to hand them to a thread
+HEADER_BYTES = 16  # approximate size of an empty header in a response
+QUICK_BYTES = 16 * 1024  # decoding this much is faster than handing it to a thread
 
 
 class DecodedRecords(NamedTuple):
-    """Some records of a batch, none if readers do not see it, and the offset after them."""
+    """Some records of a batch (none if readers must not see it), and the offset after them."""
 
     records: list[Record]
     next_offset: int
 
 
 def size_of(record: Record) -> int:
-    """The size of a record's key, value and headers."""
+    """Return the size of a record's key, value and headers."""
     headers = sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def is_quick(found: FetchPartitionData) -> bool:
-    """Whether all records can be decoded in the event loop."""
+    """Return whether decoding all records is cheap enough for the event loop."""
     if len(found.data) > QUICK_BYTES:
         return False
     try:
@@ -50,11 +50,11 @@ def records_of(
     limit_bytes: int,
     problems: list[UndecodableBatchError] | None = None,
 ) -> Iterator[DecodedRecords]:
-    """The records at `offset` and after, some at a time.
+    """Yield the records from `offset` on, some at a time.
 
-    A batch that cannot be decoded, or decompresses to more than `limit_bytes`, is raised as
-    `UndecodableBatchError`, or added to `problems` and skipped. The records of a large batch before
-    the first bad one may have been returned by then.
+    For a batch that cannot be decoded or decompresses to more than `limit_bytes`, raise
+    `UndecodableBatchError`, or add the error to `problems` and skip the batch. If the batch is
+    large, records before the first bad one may already have been yielded.
     """
     topic = str(found.topic)
     aborted = AbortedBatches(found.aborted or ())
@@ -79,7 +79,10 @@ def records_of(
 def _next(
     batches: Iterator[BatchView], problems: list[UndecodableBatchError] | None
 ) -> BatchView | None:
-    """The next batch; after damage, the read that begins there reports why."""
+    """Return the next batch, or None at the end.
+
+    Stop at damage if `problems` is given: the next read, which starts there, reports it.
+    """
     try:
         return next(batches, None)
     except DataError:

@@ -1,22 +1,22 @@
 """Periodic tasks: repair after a failed fsync, retention, compaction, file removal, checkpoints.
 
-    task          interval                                   what
+    task          interval                                   action
     repair        5 s                                        read back, check and flush the tail of
                                                              partitions whose fsync failed
     retention     log.retention.check.interval.ms            remove expired segments and producers
-    compaction    log.cleaner.backoff.ms                     the dirtiest partition that is due
+    compaction    log.cleaner.backoff.ms                     compact the dirtiest partition
     files         1 s                                        remove files after their delay, hold
                                                              the disk reserve
-    checkpoints   log.flush.offset.checkpoint.interval.ms    the four of LogDir
+    checkpoints   log.flush.offset.checkpoint.interval.ms    write LogDir's four checkpoint files
 
-`start_due` hands the tasks that are due to the runtime, as work in steps. A task that runs is not
-started again. Each task has its own interval and is independent of the others. So is each
-partition: an error is noted in `failures`, and the task continues with the next partition. A
-partition that cannot be compacted because it is damaged is left alone from then on; everything else
-is tried again at the next interval.
+`start_due` hands the tasks that are due to the runtime, as work in steps. A task is not started
+while it is still running. Tasks have their own intervals and are independent of each other. So are
+partitions: an error is recorded in `failures`, and the task continues with the next partition. A
+partition that cannot be compacted because it is damaged is not tried again; everything else is
+retried at the next interval.
 
-Tasks skip partitions with an fsync or a truncation in flight (`Durability.is_busy`), and retry
-after one second. They look at `PARTITIONS_AT_A_TIME` partitions before other work has its turn.
+Tasks skip partitions with an fsync or a truncation in flight (`Durability.is_busy`) and retry them
+after one second. They yield to other work after every `PARTITIONS_AT_A_TIME` partitions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REPAIR_INTERVAL_MS = 5_000
 REMOVE_INTERVAL_MS = 1_000
 RETRY_MS = 1_000
 FAILURES_KEPT = 100
-MAX_UNDECODABLE = 10  # batches that one compaction reports
+MAX_UNDECODABLE = 10  # maximum number of undecodable batches that one compaction reports
 PARTITIONS_AT_A_TIME = 50
 
 COMPACTION = "compaction"
@@ -98,7 +98,7 @@ class Maintenance:
         self._due_ms = {task.name: now_ms + task.interval_ms for task in self._tasks}
 
     def next_due_ms(self) -> int:
-        """When `start_due` has something to start, on the monotonic clock."""
+        """Return when `start_due` next has a task to start, on the monotonic clock."""
         due_ms = [at for name, at in self._due_ms.items() if name not in self._running]
         return min(due_ms) if due_ms else self._clock.monotonic_ms() + RETRY_MS
 
@@ -122,17 +122,17 @@ class Maintenance:
             self._running.discard(task.name)
 
     def schedule_soon(self, name: str) -> None:
-        """Let a task be due within a second."""
+        """Make a task due within a second."""
         soon_ms = self._clock.monotonic_ms() + RETRY_MS
         self._due_ms[name] = min(self._due_ms[name], soon_ms)
 
     def cancel_compaction(self) -> None:
-        """Stop a compaction that runs; it leaves the partition as it was."""
+        """Cancel a running compaction; the partition is left unchanged."""
         if self.compacting is not None:
             self.compacting.cancel()
 
     def note(self, error: StrandlogError) -> None:
-        """Keep an error for `failures`, once."""
+        """Add an error to `failures` unless it is already there."""
         if str(error) not in self.failures:
             self.failures.append(str(error))
 
@@ -140,12 +140,12 @@ class Maintenance:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
     def _isolated(self, log: PartitionLog, work: Work[None]) -> Work[None]:
-        """Work on one partition, whose errors concern no other."""
+        """Run work on one partition, so that its errors do not affect the other partitions."""
         try:
             yield from work
         except (StrandlogError, FileNotFoundError) as error:
             if log.is_closed:
-                return  # it was deleted meanwhile, and its files with it
+                return  # the partition and its files have been deleted in the meantime
             if not isinstance(error, StrandlogError):
                 raise
             self.note(error)
@@ -163,7 +163,7 @@ class Maintenance:
     # -- repair ----------------------------------------------------------------------------------
 
     def repair(self) -> None:
-        """Let partitions whose fsync failed take records again, where the disk allows it."""
+        """Make partitions whose fsync failed writable again, where the disk allows it."""
         run_inline(self._repair_all())
 
     def _repair_all(self) -> Work[None]:
@@ -171,7 +171,7 @@ class Maintenance:
 
     def _repair(self, log: PartitionLog) -> Work[None]:
         if log.failure is not None and not self._durability.is_busy(log):
-            # Without a pause: until it is over, the partition's own state must not be read.
+            # Not split into steps: the partition's state must not be read until this is done.
             log.rewrite_tail()
             self._durability.release(log)
             yield yield_control
@@ -179,7 +179,7 @@ class Maintenance:
     # -- retention -------------------------------------------------------------------------------
 
     def _apply_retention(self) -> Work[None]:
-        """Remove expired segments, and producers that have been idle for too long."""
+        """Remove expired segments and producers that have been idle for too long."""
         yield from self._for_each(self._remove_expired)
         now_ms = self._log_dir.steady_clock.now_ms()
         for number, log in enumerate(self._logs(), 1):
@@ -207,7 +207,7 @@ class Maintenance:
     # -- compaction ------------------------------------------------------------------------------
 
     def _compact_dirtiest(self) -> Work[None]:
-        """Compact the one partition that needs it most."""
+        """Compact the partition that needs it most."""
         due: list[tuple[float, PartitionLog]] = []
 
         def look(log: PartitionLog) -> Work[None]:
@@ -242,7 +242,7 @@ class Maintenance:
             self._uncleanable.add(log)
             raise
         while self._durability.is_busy(log) and self._runtime.executes_flushes:
-            yield yield_control  # its fsync is nearly done
+            yield yield_control  # wait for the fsync in flight
         if log.is_closed:
             return
         was_busy = self._durability.is_busy(log)
@@ -265,7 +265,7 @@ class Maintenance:
     # -- files -----------------------------------------------------------------------------------
 
     def remove_files(self) -> None:
-        """Remove files whose delay is over."""
+        """Remove files whose deletion delay has expired."""
         run_inline(self._remove_files())
 
     def _remove_files(self) -> Work[None]:

@@ -1,15 +1,15 @@
-"""Counters, gauges and histograms of one broker, declared once.
+"""Declares the counters, gauges and histograms of one broker.
 
-Each field of `Metrics` is one row of the table: its name, its kind, and its help text. Code adds to
-the fields directly and reads them with `snapshot`. There is no lock: only the thread that owns the
-broker counts; other threads hand their numbers to it.
+Each field of `Metrics` defines one metric: its name, its kind, and its help text. Code updates the
+fields directly and reads them with `snapshot`. There is no lock: only the thread that owns the
+broker updates metrics; other threads pass their numbers to it.
 
-    counter      only grows, from 0 at the start
+    counter      starts at 0 and only increases
     gauge        goes up and down
-    histogram    durations, counted by the upper bounds in `LIMITS_SECONDS`
+    histogram    durations, in buckets with the upper bounds `LIMITS_SECONDS`
 
-Counting costs a few additions per request, never per record. Names follow Prometheus: the unit is
-in the name, and `exported_name` adds what its conventions ask for.
+Updating metrics costs a few additions per request, never per record. Names follow the Prometheus
+conventions: the name includes the unit, and `exported_name` adds the prefix and suffix.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Histogram:
     __slots__ = ("counts", "max_seconds", "sum_seconds")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(LIMITS_SECONDS) + 1)  # the last one: longer than every limit
+        self.counts = [0] * (len(LIMITS_SECONDS) + 1)  # the last bucket has no upper bound
         self.sum_seconds = 0.0
         self.max_seconds = 0.0
 
@@ -47,7 +47,7 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """The bound below which that share of all observations lies; at most the longest one."""
+        """Return the upper bound of the bucket with this quantile, capped at the maximum."""
         wanted, seen = share * self.count, 0
         for limit, count in zip((*LIMITS_SECONDS, self.max_seconds), self.counts, strict=True):
             seen += count
@@ -65,12 +65,12 @@ class Histogram:
 
 
 class Metric(NamedTuple):
-    """One row of the table."""
+    """The definition of one metric."""
 
     name: str
     kind: Kind
     help: str
-    label: str  # what a family of histograms is divided by; "" for a single figure
+    label: str  # the label that distinguishes a family of histograms; "" for a single metric
 
     @property
     def exported_name(self) -> str:
@@ -93,7 +93,7 @@ def _gauge(words: str) -> Any:
 
 @dataclass(slots=True)
 class Metrics:
-    """The figures of one broker."""
+    """The metrics of one broker."""
 
     produced_bytes: int = _counter("Bytes produced, as record batches.")
     produced_records: int = _counter("Records produced.")
@@ -168,7 +168,7 @@ class Metrics:
         self.http_seconds.setdefault(call, Histogram()).observe(seconds)
 
     def snapshot(self) -> dict[str, Any]:
-        """All figures as plain values, by name."""
+        """Return all metrics as plain values, by name."""
         return {row.name: _plain(getattr(self, row.name)) for row in table()}
 
 
@@ -181,7 +181,7 @@ def _plain(value: Any) -> Any:
 
 
 def table() -> Iterator[Metric]:
-    """Every figure there is."""
+    """Yield the definition of every metric."""
     for each in fields(Metrics):
         facts = each.metadata
         yield Metric(each.name, facts["kind"], facts["help"], facts["label"])

@@ -1,4 +1,4 @@
-"""Offsets by time and by leader epoch: the answers to ListOffsets and OffsetForLeaderEpoch."""
+"""Looks up offsets by time and by leader epoch, for ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandlog.storage.work import Work
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 
-LEADER_EPOCH = 0  # of every partition: one broker leads all of them, always
+LEADER_EPOCH = 0  # the epoch of every partition, because a single broker always leads all of them
 NO_EPOCH, NO_OFFSET = -1, -1
 NOT_FOUND = TimestampOffset(-1, NO_OFFSET)
 
@@ -20,7 +20,7 @@ NOT_FOUND = TimestampOffset(-1, NO_OFFSET)
 def offset_at(
     log: PartitionLog, timestamp: int, isolation: IsolationLevel
 ) -> Work[TimestampOffset]:
-    """The first record at or after a time, or what a special timestamp stands for."""
+    """Return the offset of the first record at or after a time, or for a special timestamp."""
     committed = isolation is IsolationLevel.READ_COMMITTED
     end_offset = log.last_stable_offset if committed else log.high_watermark
     if timestamp == LATEST:
@@ -37,7 +37,7 @@ def offset_at(
 
 
 def check_leader_epoch(epoch: int) -> None:
-    """Raise if a client knows another leader epoch than the current one."""
+    """Raise if the leader epoch that a client knows is not the current one."""
     if epoch in (NO_EPOCH, LEADER_EPOCH):
         return
     if epoch < LEADER_EPOCH:
@@ -46,7 +46,7 @@ def check_leader_epoch(epoch: int) -> None:
 
 
 def end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
-    """(epoch, end offset) of the last leader epoch up to `epoch`."""
+    """Return (epoch, end offset) of the last leader epoch up to `epoch`."""
     if epoch == LEADER_EPOCH:
         return epoch, log.high_watermark
     if epoch == NO_EPOCH or epoch > LEADER_EPOCH:

@@ -1,17 +1,17 @@
-"""`Runtime`, the interface to threads that the caller supplies, an inline implementation, and
+"""`Runtime`, the broker's interface to threads and scheduling, its inline implementation, and
 `FlushJob`.
 
-The broker starts no threads and never waits. Its caller supplies a runtime, through which the
-broker asks for everything that takes long or has to happen later:
+The broker starts no threads and never blocks. Its caller supplies a runtime, to which the broker
+hands everything that takes long or has to happen later:
 
     server      executes blocking calls in threads and everything between them in the event loop
     inline      executes everything in the calling thread: the node, the command line, tests, and
-                the embedded library, which holds its lock meanwhile
+                the embedded library, which holds its lock during the call
 
-`executes_flushes` says who calls fsync. If it is True the owner of the runtime takes flush jobs
-(`Broker.take_flushes`), executes them in any thread, and reports each with `Broker.flush_done`. If
-it is False the broker flushes as soon as a request waits for the disk, so that the request's
-deferred result is complete when the call returns.
+`executes_flushes` determines who calls fsync. If it is True, the owner of the runtime takes flush
+jobs (`Broker.take_flushes`), executes them in any thread, and reports each with
+`Broker.flush_done`. If it is False, the broker flushes as soon as a request waits for the disk, so
+that the request's deferred result is complete when the call returns.
 """
 
 from __future__ import annotations
@@ -44,27 +44,28 @@ class FlushJob(NamedTuple):
 
 
 class Runtime(Protocol):
-    """What the broker needs from the process around it."""
+    """The interface that the broker requires from its host process."""
 
     executes_flushes: bool
 
     def wake(self) -> None:
-        """A flush or an earlier deadline became due outside of `tick`."""
+        """Handle a flush or an earlier deadline that was scheduled outside of `tick`."""
 
     def run_in_order(self, name: str, work: Work[None]) -> None:
-        """Execute a topic change, after those that were asked for before."""
+        """Execute a topic change, after all changes that were submitted earlier."""
 
     def run_in_background(self, name: str, work: Work[None], *, is_long: bool) -> None:
-        """Execute a maintenance task; compaction is long."""
+        """Execute a maintenance task; `is_long` is True for compactions."""
 
     def run_soon(self, callback: Callable[[], None]) -> None:
-        """Call back after other work had its turn."""
+        """Call `callback` after other pending work has had a chance to run."""
 
     def response_room(self) -> int:
-        """How many bytes a response may have now; a first batch is returned whole anyway."""
+        """Return how many bytes a response may have now. A fetch returns its first batch in full
+        even if it is larger."""
 
     def report(self, problem: str) -> None:
-        """A problem that an operator should see in the log of the process."""
+        """Write a problem that an operator should see to the log of the process."""
 
 
 class InlineRuntime:
@@ -74,7 +75,7 @@ class InlineRuntime:
         self.executes_flushes = executes_flushes
 
     def wake(self) -> None:
-        """Nothing waits: the caller looks at `next_deadline_ms` itself."""
+        """Do nothing: the caller polls `next_deadline_ms` itself."""
 
     def run_in_order(self, name: str, work: Work[None]) -> None:
         del name
@@ -91,4 +92,4 @@ class InlineRuntime:
         return MAX_INT
 
     def report(self, problem: str) -> None:
-        """Reports are for servers; `Broker.problems` has what concerns the data."""
+        """Do nothing: only servers log problems; `Broker.problems` lists those of the data."""

@@ -4,13 +4,14 @@
                     │ └──cancel─────▶ cancelled    (the callback never runs)
                     └──reschedule──▶ waiting, with another deadline
 
-Timers that are due together fire in the order of their deadlines, then of their creation, so that a
-run is repeatable. `run_due` fires what was due when it was called: a timer that a callback sets for
-now fires at the next call, so two callbacks cannot keep each other alive forever.
+Timers that are due together fire in the order of their deadlines, then of their creation, so that
+runs are reproducible. `run_due` fires only the timers that were due when it was called: a timer
+that a callback schedules for the current time fires at the next call, so two callbacks cannot
+reschedule each other in an endless loop.
 
-A heartbeat moves its session timer to a later time. That only changes a number; the heap entry
-moves to its new position when it reaches the top. Moving a timer to an earlier time leaves a dead
-entry behind, as cancel does; dead entries are removed when they are more than half of the heap.
+A heartbeat postpones its session timer. That only changes a number; the heap entry moves to its new
+position when it reaches the top. Moving a timer to an earlier time leaves a dead entry behind, as
+cancelling does; dead entries are removed when they make up more than half of the heap.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-FIRED_AT_ONCE = 64  # sessions of thousands of members may end together
+FIRED_AT_ONCE = 64  # the sessions of thousands of members may expire together
 _SWEEP_MINIMUM = 64
 
 
@@ -38,13 +39,13 @@ class Timer:
         return self._entry is not None
 
     def cancel(self) -> None:
-        """Make sure that the callback does not run; no effect after it ran or was cancelled."""
+        """Prevent the callback from running; has no effect if it has run or been cancelled."""
         if self._entry is not None:
             self._entry = None
             self._owner._note_dead_entry()
 
     def reschedule(self, deadline_ms: int) -> None:
-        """Fire at another time instead; a timer that has fired waits again."""
+        """Change the deadline; a timer that has fired or been cancelled becomes active again."""
         was_at, self.deadline_ms = self.deadline_ms, deadline_ms
         if self._entry is not None and deadline_ms >= was_at:
             return
@@ -70,13 +71,13 @@ class Timers:
         return timer
 
     def next_deadline_ms(self) -> int | None:
-        """When `run_due` has something to do; None if no timer waits."""
+        """Return the earliest deadline; None if no timer is waiting."""
         self._settle_top()
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, now_ms: int, limit: int = FIRED_AT_ONCE) -> int:
-        """Fire the timers that are due, at most `limit`; returns how many fired. The others stay
-        due, and `next_deadline_ms` shows that."""
+        """Fire at most `limit` of the timers that are due; return how many fired. The others stay
+        due, and `next_deadline_ms` reflects that."""
         due: list[tuple[int, int, Timer]] = []
         self._settle_top()
         while self._heap and self._heap[0][0] <= now_ms and len(due) < limit:
@@ -92,7 +93,7 @@ class Timers:
             try:
                 timer._callback()
             except BaseException:
-                # The other timers stay due.
+                # The remaining timers stay due.
                 for rest in due[index + 1 :]:
                     self._give_back(rest)
                 raise
@@ -106,7 +107,7 @@ class Timers:
             self._on_earlier()
 
     def _give_back(self, item: tuple[int, int, Timer]) -> None:
-        """Put an entry back that was taken out, unless an earlier callback cancelled its timer."""
+        """Put a removed entry back, unless an earlier callback cancelled its timer."""
         _, entry, timer = item
         if timer._entry == entry:
             heapq.heappush(self._heap, (timer.deadline_ms, entry, timer))
@@ -114,7 +115,7 @@ class Timers:
             self._dead_entries = max(0, self._dead_entries - 1)
 
     def _settle_top(self) -> None:
-        """Bring a live entry with its current deadline to the top."""
+        """Ensure that the top of the heap is a live entry with its current deadline."""
         while self._heap:
             at, entry, timer = self._heap[0]
             if timer._entry != entry:

@@ -1,7 +1,7 @@
-"""Changes to topics that take several steps: create, delete, grow, compact, expire, delete records.
+"""Multi-step topic changes: create, delete, add partitions, compact, expire, delete records.
 
-Each method returns work that the runtime executes in the order of the requests. Between two steps
-other requests have their turn, so a step looks again at everything that it relies on.
+Each method returns work that the runtime executes in the order of the requests. Other requests may
+run between two steps, so each step rechecks everything that it relies on.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ class TopicAdmin:
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Work[Topic]:
-        """Create a topic, of which no group has offsets."""
+        """Create a topic, after deleting offsets left over from an earlier topic of that name."""
         forbid_internal(check_topic_name(name))
         if name not in self._catalog:
-            # A crash or a full disk may have kept `delete` from it.
+            # A crash or a full disk may have prevented `delete` from doing this.
             yield from self._groups.delete_topic_offsets(name)
         return (yield from self._catalog.create(name, partitions, config))
 
     def create_missing(self, names: Sequence[str]) -> Work[dict[str, StrandlogError]]:
-        """Create the topics that do not exist; returns the errors."""
+        """Create the topics that do not exist yet; return the errors by topic."""
         errors: dict[str, StrandlogError] = {}
         for name in names:
             yield yield_control
-            if name not in self._catalog:  # another request may have created it meanwhile
+            if name not in self._catalog:  # another request may have created it
                 try:
                     yield from self.create(name)
                 except StrandlogError as error:
@@ -75,7 +75,7 @@ class TopicAdmin:
         return errors
 
     def delete(self, name: str) -> Work[None]:
-        """Delete a topic and the offsets that groups have committed in it. The topic is gone after
+        """Delete a topic and the offsets that groups have committed for it. The topic is gone after
         the first step; requests that wait for it fail."""
         forbid_internal(check_topic_name(name))
         logs = list(self._catalog.logs(name))
@@ -85,7 +85,7 @@ class TopicAdmin:
             yield from self._catalog.delete(name)
             try:
                 yield from self._groups.delete_topic_offsets(name)
-            except StrandlogError as error:  # the topic is gone; `create` tries again
+            except StrandlogError as error:  # the topic is gone; `create` retries this
                 self._log_dir.report(
                     "groups still have offsets of deleted topics",
                     f"groups still have offsets of the deleted topic {name!r}: {error}",
@@ -95,8 +95,8 @@ class TopicAdmin:
             self._delayed_fetches.deleted(log)
 
     def add_partitions(self, name: str, count: int) -> Work[Topic]:
-        """Raise the number of partitions to `count`."""
-        forbid_internal(name)  # the partition of a group follows from their number
+        """Increase the number of partitions to `count`."""
+        forbid_internal(name)  # a group's partition depends on the partition count
         return (yield from self._catalog.add_partitions(name, count))
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
@@ -110,7 +110,7 @@ class TopicAdmin:
         self._catalog.alter_broker(layer, changes)
 
     def compact(self, name: str) -> Work[CompactionReport]:
-        """Compact a topic now, whatever its policy is."""
+        """Compact a topic now, regardless of its cleanup policy."""
         total = CompactionReport()
         for log in list(self._catalog.logs(name)):
             yield yield_control
@@ -126,7 +126,7 @@ class TopicAdmin:
         return total
 
     def apply_retention(self, name: str) -> Work[int]:
-        """Remove expired segments of a topic now; returns how many offsets were removed."""
+        """Remove expired segments of a topic now; return how many offsets were removed."""
         removed = 0
         for log in list(self._catalog.logs(name)):
             yield yield_control
@@ -139,7 +139,7 @@ class TopicAdmin:
     def delete_records(
         self, offsets: Mapping[TopicPartition, int]
     ) -> Work[dict[TopicPartition, int | StrandlogError]]:
-        """Raise log start offsets; returns the new ones, durable."""
+        """Raise log start offsets; return the new ones, or errors, once they are durable."""
         found: dict[TopicPartition, int | StrandlogError] = {}
         for tp, offset in offsets.items():
             yield yield_control
@@ -153,7 +153,7 @@ class TopicAdmin:
                 found[tp] = error
             else:
                 found[tp] = log.log_start_offset
-        self._maintenance.schedule_soon(RETENTION)  # removes the files; the records are gone now
+        self._maintenance.schedule_soon(RETENTION)  # removes the files of the deleted records
         try:
             yield from self._log_dir.writing_log_starts()
         except StorageError as error:  # a crash could undo the deletion

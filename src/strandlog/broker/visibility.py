@@ -1,21 +1,21 @@
-"""Requests that read the end of partitions wait for the flush that makes all of it visible.
+"""Delays requests that read the end of a partition until a flush has made all appends visible.
 
-Readers see what is durable, and a partition that no request waits for is flushed `flush.ms` after
-an append. A client that sends a record with acks=1 and then asks for the end offset would not find
-it. So a request that reads the end (ListOffsets, Fetch, DeleteRecords, a lookup by time, the lag of
-a group) makes the flush due immediately and is answered after it:
+Readers only see durable records, and a partition that no request waits for is flushed `flush.ms`
+after an append. A client that sends a record with acks=1 and then asks for the end offset would
+therefore miss that record. So a request that reads the end (ListOffsets, Fetch, DeleteRecords, a
+lookup by time, the lag of a group) triggers a flush and is answered after it:
 
-    high watermark == log end offset     nothing to wait for: answered at once
-    high watermark <  log end offset     answered when all that was appended before the request is
-                                         durable; later appends are not waited for
+    high watermark == log end offset     nothing to wait for: answered immediately
+    high watermark <  log end offset     answered when everything that was appended before the
+                                         request is durable; later appends are not waited for
 
-The wait is bounded (`visibility.max.wait.ms`). If the disk takes longer, or fails, or the partition
-is deleted, the request is answered with what is durable: that is correct, and the records after it
-may never become durable. Requests that wait for the same end of the same partition share one
-callback, and a partition has at most one fsync in flight; so any number of requests costs at most
-two fsyncs of each partition that they read.
+The wait is bounded (`visibility.max.wait.ms`). If the disk takes longer or fails, or the partition
+is deleted, the request is answered from the durable records. That is still correct, because the
+records after them may never become durable. Requests that wait for the same end offset of the same
+partition share one callback, and a partition has at most one fsync in flight, so any number of
+concurrent requests costs at most two fsyncs per partition that they read.
 
-With `log.durability=page_cache` readers see what is appended, and no request waits here.
+With `log.durability=page_cache` readers see all appended records, and no request waits here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ End = tuple[PartitionLog, int]
 
 
 class _Request:
-    """One request that waits for the ends of some partitions."""
+    """A request that waits until the ends of some partitions are visible."""
 
     __slots__ = ("_ends", "_then", "_timer")
 
@@ -45,13 +45,13 @@ class _Request:
         self._timer = timer
 
     def end_visible(self, end: End) -> None:
-        """One of the ends is visible, or will never be."""
+        """Stop waiting for an end, which is visible now or never will be."""
         self._ends.discard(end)
         if not self._ends:
             self.finish()
 
     def finish(self) -> set[End]:
-        """Answer the request, once; returns the ends that are not visible yet."""
+        """Answer the request unless it has been answered; return the ends still awaited."""
         then, self._then = self._then, None
         left, self._ends = self._ends, set()
         if self._timer is not None:
@@ -62,7 +62,7 @@ class _Request:
 
 
 class Visibility:
-    """The requests of one broker that wait to see what was appended before them."""
+    """The requests of one broker that wait until earlier appends are visible."""
 
     def __init__(
         self, durability: Durability, timers: Timers, clock: Clock, max_wait_ms: int
@@ -74,9 +74,9 @@ class Visibility:
         self._waiting: dict[End, dict[_Request, None]] = {}
 
     def when_visible(self, logs: Iterable[PartitionLog], then: Callable[[], None]) -> bool:
-        """Call `then` when readers see all that is in these partitions now, or the time is over.
+        """Call `then` once readers can see everything in these partitions, or after a time-out.
 
-        Returns True if there was nothing to wait for and `then` was called.
+        Return True if there was nothing to wait for and `then` has been called.
         """
         ends = {(log, log.log_end_offset) for log in logs if has_more_to_show(log)}
         if not ends:
@@ -94,7 +94,7 @@ class Visibility:
         return False
 
     def _wait_for(self, end: End, *, is_bulk: bool) -> None:
-        # After an error, what is durable is the answer, too.
+        # The error is ignored: the request is then answered from the durable records.
         self._durability.when_durable(*end, lambda _error: self._end_visible(end), is_bulk=is_bulk)
 
     def _end_visible(self, end: End) -> None:
@@ -102,7 +102,7 @@ class Visibility:
             request.end_visible(end)
 
     def _give_up(self, request: _Request) -> None:
-        """The disk takes too long. The callback of an end stays until the flush is done."""
+        """Answer a request whose time is up; callbacks stay registered until the flush is done."""
         for end in request.finish():
             if end in self._waiting:
                 self._waiting[end].pop(request, None)

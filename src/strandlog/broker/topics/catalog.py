@@ -1,23 +1,23 @@
-"""Creates, alters, deletes and looks up topics; `topics.json` decides which exist.
+"""Creates, alters, deletes and looks up topics; `topics.json` defines which topics exist.
 
-The file also has the broker settings that clients changed at run time (`dynamic_settings.py`).
-Partition directories follow the file, unless they hold records that it does not account for: then
-the file is damaged, missing or older than they are (`catalog_recovery.py`).
+The file also stores the broker settings that clients changed at run time (`dynamic_settings.py`).
+It is authoritative over the partition directories, unless they hold records that it does not
+account for: then the file is damaged, missing or older than they are (`catalog_recovery.py`).
 
-    create   directories first, made durable; then the file. The topic exists from then on
-    delete   the file first, with the topic marked as deleting. The topic is gone from then on; then
-             the directories are renamed, and the mark is removed
+    create   make the directories durable, then write the file: from then on, the topic exists
+    delete   write the file with the topic marked as deleting: from then on, the topic is gone. Then
+             rename the directories and remove the mark
 
-So a crash leaves at most directories of a topic that does not exist yet (set aside as strays) or no
-longer (removed, because of the mark). A directory that is missing is created again, empty, and
-reported; its offsets do not start at 0 again.
+So a crash can only leave behind directories of a topic that does not exist yet (set aside as
+strays) or no longer exists (removed, because of the mark). A missing directory is created again,
+empty, and reported; its offsets do not restart at 0.
 
-A change that the disk rejects has not happened: memory changes after the file, and what was begun
-is undone. Directories of a deleted topic that cannot be renamed stay marked; the rename is tried
-again when a topic of that name is created, and at the next start.
+A change that fails on disk has no effect: memory is updated after the file, and completed steps are
+undone. If the directories of a deleted topic cannot be renamed, the topic stays marked; the rename
+is retried when a topic of that name is created, and at the next start.
 
-A partition that was interrupted in the middle of a change (Ctrl-C, out of memory) may no longer
-match its files. The next use opens it again from the disk, as after a crash.
+A partition whose change was interrupted (Ctrl-C, out of memory) may no longer match its files. It
+is reopened from disk before its next use, as after a crash.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class TopicCatalog:
         self._path = join(log_dir.path, CATALOG_FILE)
         self._topics: dict[str, Topic] = {}
         self._names_by_id: dict[str, str] = {}
-        self._deleting: dict[str, Topic] = {}  # deleted, with folders that are still there
+        self._deleting: dict[str, Topic] = {}  # deleted, but their directories still exist
         self._logs: dict[str, list[PartitionLog]] = {}
         self._to_reopen: set[PartitionLog] = set()
-        self._in_progress: set[str] = set()  # being made, or growing
+        self._in_progress: set[str] = set()  # being created, or getting more partitions
         self._load()
 
     # -- looking up ----------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class TopicCatalog:
         return name in self._topics
 
     def is_in_progress(self, name: str) -> bool:
-        """Whether the topic is being created, or gets more partitions."""
+        """Return whether the topic is being created or is getting more partitions."""
         return name in self._in_progress
 
     def topic(self, name: str) -> Topic:
@@ -99,21 +99,21 @@ class TopicCatalog:
         return topic
 
     def existing_or_valid(self, name: str) -> Topic:
-        """The topic; an InvalidTopicError if no topic can have that name, so that a client does not
-        wait for it to be created."""
+        """Return the topic. Raise InvalidTopicError if the name is not valid, so that a client does
+        not wait for the topic to be created."""
         if name not in self._topics:
             check_topic_name(name)
         return self.topic(name)
 
     def topic_with_id(self, topic_id: UUID | None) -> Topic:
-        """The topic with this id; a topic that is created again has another id."""
+        """Return the topic with this id; a topic that is deleted and recreated has a new id."""
         name = None if topic_id is None else self._names_by_id.get(base64_id(topic_id))
         if name is None:
             raise UnknownTopicIdError(f"no topic has the id {topic_id}; ask for it by its name")
         return self._topics[name]
 
     def logs(self, name: str) -> list[PartitionLog]:
-        """The open partitions of a topic, by number."""
+        """Return the open partitions of a topic, in order of their numbers."""
         if self._to_reopen:
             self._reopen()
         logs = self._logs.get(name)
@@ -128,13 +128,13 @@ class TopicCatalog:
         return logs[partition]
 
     def resolve(self, topic: TopicRef, partition: int) -> PartitionLog:
-        """The log of a partition whose topic is given by name or by id."""
+        """Return the log of a partition whose topic is given by name or by id."""
         if isinstance(topic, UUID):
             topic = self.topic_with_id(topic).name
         return self.log(topic, partition)
 
     def existing(self, partitions: Iterable[tuple[TopicRef, int]]) -> list[PartitionLog]:
-        """The logs of those partitions that exist."""
+        """Return the logs of the partitions that exist; skip the others."""
         found = []
         for topic, partition in partitions:
             with contextlib.suppress(StrandlogError):
@@ -143,7 +143,7 @@ class TopicCatalog:
 
     @contextlib.contextmanager
     def guard(self, log: PartitionLog) -> Iterator[None]:
-        """Around a change of a partition: after any other exception it is opened again."""
+        """Guard a change of a partition: it is reopened after any exception but StrandlogError."""
         try:
             yield
         except StrandlogError:
@@ -153,7 +153,7 @@ class TopicCatalog:
             raise
 
     def reopen_before_use(self, log: PartitionLog) -> None:
-        """The partition was interrupted in a change: open it again before its next use."""
+        """Reopen a partition before its next use, because a change of it was interrupted."""
         self._to_reopen.add(log)
 
     def _reopen(self) -> None:
@@ -171,7 +171,7 @@ class TopicCatalog:
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Work[Topic]:
-        """Create a topic; durable when the work is done."""
+        """Create a topic; it is durable when the work is done."""
         topic = self.check_new(name, partitions, config)
         if name in self._deleting:
             yield from self._finish_delete(self._deleting[name])
@@ -182,7 +182,8 @@ class TopicCatalog:
     def check_new(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
-        """The topic that `create` would create, without an id; raises what `create` would raise."""
+        """Return the topic that `create` would create, without an id; raise the errors that
+        `create` would raise."""
         check_topic_name(name)
         if name in self._topics or name in self._in_progress:
             raise TopicExistsError(name)
@@ -215,7 +216,7 @@ class TopicCatalog:
         made.append(self._log_dir.create_files(tp, topic.topic_id, topic.settings))
 
     def _remove_folders(self, topic: Topic, first: int) -> None:
-        """Undo `_make`, as far as the disk allows; what stays is a stray."""
+        """Undo `_make` as far as the disk allows; directories that remain become strays."""
         for partition in range(first, topic.partitions):
             with contextlib.suppress(StorageError, FileNotFoundError):
                 self._log_dir.delete_partition(TopicPartition(topic.name, partition), 0)
@@ -227,7 +228,10 @@ class TopicCatalog:
         ]
 
     def _check_room_for(self, more: int) -> None:
-        """Each partition costs memory, files and time at the next start."""
+        """Raise if the broker would have too many partitions.
+
+        Each one costs memory, files and start-up time.
+        """
         limit, there = self._settings.max_partitions_per_broker, len(self._log_dir.logs)
         if there + more > limit:
             raise InvalidPartitionsError(
@@ -236,7 +240,7 @@ class TopicCatalog:
             )
 
     def add_partitions(self, name: str, count: int) -> Work[Topic]:
-        """Raise the number of partitions to `count`."""
+        """Increase the number of partitions to `count`."""
         topic = self.topic(name)
         check_partition_count(count, self._settings.max_partitions_per_topic)
         if count <= topic.partitions:
@@ -267,8 +271,8 @@ class TopicCatalog:
         return altered
 
     def alter_broker(self, layer: Layer, changes: Mapping[str, object | None]) -> None:
-        """Change dynamic settings of the broker; None removes a value from the layer. Topics
-        without a value of their own follow the broker's at once."""
+        """Change dynamic settings of the broker; None removes a value from the layer. The change
+        applies immediately to topics that do not override the setting."""
         before = self.dynamic.layers
         self.dynamic.apply(self.dynamic.with_changes(layer, changes))
         topics = {
@@ -288,7 +292,7 @@ class TopicCatalog:
                 log.settings = topic.settings
 
     def effective_settings(self, config: Mapping[str, Value]) -> LogSettings:
-        """The settings of a topic: its own values, else the broker's, else the defaults."""
+        """Return the settings of a topic: its own values, then the broker's, then the defaults."""
         return log_settings({**self._settings.topic_defaults, **config})
 
     def delete(self, name: str) -> Work[None]:
@@ -311,7 +315,7 @@ class TopicCatalog:
             yield partial(self._rename_folders, topic, renamed)
         finally:
             for tp, path in renamed:
-                self._log_dir.unregister(tp)  # also what was not open
+                self._log_dir.unregister(tp)  # including partitions that were not open
                 self._log_dir.remove_later(path, topic.settings.file_delete_delay_ms)
         others = {name: other for name, other in self._deleting.items() if name != topic.name}
         self._save(self._topics, others)
@@ -322,17 +326,17 @@ class TopicCatalog:
                 continue
             metadata = self._log_dir.metadata(tp)
             if metadata.is_sealed and metadata.topic_id != topic.topic_id:
-                continue  # of a newer topic with this name, which the catalog does not know yet
+                continue  # it belongs to a newer topic with this name, not in the catalog yet
             renamed.append((tp, self._log_dir.rename_away(tp)))
         self._log_dir.fsync_directory()
 
     def _save(self, topics: dict[str, Topic], deleting: dict[str, Topic] | None = None) -> None:
-        """Make this the state, on disk first."""
+        """Save the new state to disk, then apply it in memory."""
         deleting = self._deleting if deleting is None else deleting
         try:
             self._write(topics, deleting)
         except StorageError:
-            # The file may have been replaced nevertheless: write the old state again.
+            # The file may have been replaced despite the error: write the old state again.
             with contextlib.suppress(StorageError):
                 self._write(self._topics, self._deleting)
             raise
@@ -370,7 +374,7 @@ class TopicCatalog:
         problems += compared.problems
         self._log_dir.problems += problems
         if document is None or problems:
-            # A new folder gets its file at once, so a file that is missing later was lost.
+            # Write the file of a new folder immediately, so that a missing file means it was lost.
             self._save(compared.topics)
         self._names_by_id = {topic.topic_id: name for name, topic in self._topics.items()}
         self._open_partitions(compared)

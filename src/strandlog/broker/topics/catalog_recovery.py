@@ -1,7 +1,7 @@
-"""Compares the catalog file with the partition directories at the start, and repairs the catalog.
+"""Compares the catalog file with the partition directories at start-up and repairs the catalog.
 
-The file says which topics exist; a directory with records is evidence that its topic existed when
-they were written. Where the two disagree, the directory wins:
+The file lists the topics that exist; a directory with records is evidence that its topic existed
+when they were written. Where the two disagree, the directory wins:
 
     file                     directories                   result
     nothing (lost, damaged)  orders-0, orders-1, id X      topic `orders`, id X, 2 partitions
@@ -10,13 +10,13 @@ they were written. Where the two disagree, the directory wins:
     nothing about orders     orders-0 was never written    an unfinished creation: set aside
     orders, id X             all directories: id Y, sealed id Y: the file is older than the topic
 
-A directory that was copied or renamed by hand (`cp -r orders-0 orders-20261116`) is no evidence:
-its `partition.metadata` was written for another one. It is set aside, and so is one whose number no
-topic can have, unless a checksum shows that it was created under that name.
+A directory that was copied or renamed by hand (`cp -r orders-0 orders-20261116`) is not evidence:
+its `partition.metadata` was written for another directory. It is set aside, and so is a directory
+with an invalid partition number, unless a checksum shows that it was created under that name.
 
-A topic that only its directories show has lost its settings. Until they are set again it deletes
-nothing: no retention, no compaction (internal topics are always compacted). Every decision is
-reported.
+A topic that is restored from its directories alone has lost its settings. Until they are set again,
+nothing in it is deleted by retention or compaction (internal topics are always compacted). Every
+decision is reported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INTERNAL = {"cleanup.policy": "compact"}
 
 @dataclass(slots=True)
 class Reconciled:
-    """The topics after the comparison, and what it found."""
+    """The repaired topics, and the strays and problems that were found."""
 
     topics: dict[str, Topic]
     metadata: dict[TopicPartition, PartitionMetadata] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Reconciliation:
         self._strays: list[TopicPartition] = []
 
     def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
-        """Compare; `is_lost` if there was no readable catalog file."""
+        """Compare the topics with the directories; `is_lost` if no catalog file was readable."""
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}
@@ -102,8 +102,8 @@ class Reconciliation:
         return Reconciled(found, self._metadata, self._strays, self._problems)
 
     def _is_made_by_hand(self, tp: TopicPartition, in_catalog: set[TopicPartition]) -> bool:
-        """Whether the directory of a partition that the catalog does not have is a copy of another
-        one, was renamed, or has a number that no partition has."""
+        """Return whether the directory of a partition that is not in the catalog was copied or
+        renamed from another one, or has an invalid partition number."""
         if self._metadata[tp].is_sealed:
             return False
         if tp.partition >= self._most_partitions:
@@ -112,19 +112,19 @@ class Reconciliation:
         if original is None:
             return False
         found = self._metadata.get(original)
-        # When two folders have each other's file, neither is a copy.
+        # If two directories contain each other's metadata file, neither is a copy.
         return original in in_catalog if found is None else found.is_sealed
 
     def _missing_topic(
         self, name: str, partitions: list[TopicPartition], *, is_lost: bool
     ) -> Topic | None:
-        """A topic that only directories show."""
+        """Restore a topic from its directories; None if its creation was never finished."""
         if not is_lost and not any(map(self._log_dir.has_history, partitions)):
             self._strays += partitions
             return None
         topic_id = _majority(self._metadata[tp] for tp in partitions)
         count = 1 + max(tp.partition for tp in partitions)
-        if name in self._internal_partitions:  # the place of a record follows from their number
+        if name in self._internal_partitions:  # a record's partition depends on the count
             count = max(count, self._internal_partitions[name])
         raw = INTERNAL if name in INTERNAL_TOPICS else KEEP_EVERYTHING
         config = TOPIC_SETTINGS.parse(raw)
@@ -137,7 +137,7 @@ class Reconciliation:
         return Topic(name, topic_id, count, config, self._effective(config))
 
     def _grown(self, topic: Topic, partitions: list[TopicPartition]) -> Topic:
-        """A topic with partitions that have records and are not in the catalog."""
+        """Return the topic, grown to include partitions with records beyond its catalog count."""
         beyond = [tp for tp in partitions if tp.partition >= topic.partitions]
         written = [tp.partition for tp in beyond if self._log_dir.has_history(tp)]
         count = max([topic.partitions, *(number + 1 for number in written)])
@@ -150,7 +150,7 @@ class Reconciliation:
         return replace(topic, partitions=count)
 
     def _with_folders_id(self, topic: Topic, known_ids: set[str]) -> Topic:
-        """A topic with the id that all of its directories have, if that differs."""
+        """Return the topic with the id that all of its directories agree on, if that differs."""
         own = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         found = {self._metadata[tp] for tp in own if tp in self._metadata}
         if len(found) != 1:
@@ -165,7 +165,7 @@ class Reconciliation:
 
 
 def _majority(found: Iterable[PartitionMetadata]) -> str:
-    """The id that most directories have; "" if none has a usable one."""
+    """Return the most common topic id of the directories; "" if none has a valid one."""
     counts = Counter(metadata.topic_id for metadata in found if _is_id(metadata))
     return counts.most_common(1)[0][0] if counts else ""
 

@@ -1,16 +1,16 @@
-"""Broker settings that clients change while the broker runs.
+"""Broker settings that clients can change while the broker runs.
 
-A change names one of two layers, as in Kafka. The strongest layer that has a value wins:
+As in Kafka, a change applies to one of two layers. The first of these layers that has a value wins:
 
     node       AlterConfigs on broker "0"
-    cluster    AlterConfigs on broker "", the default of all brokers
-    static     file, environment, options: what the broker was started with
+    cluster    AlterConfigs on broker "", the default for all brokers
+    static     file, environment and options that the broker was started with
     built in   the default of the setting
 
-`DynamicSettings` decides and validates; the catalog stores the two upper layers in `topics.json`,
-so a change outlives a restart. `apply` writes the result into the broker's `BrokerSettings`, which
-every part of the broker shares and reads each time that it needs a value. Only a setting whose row
-says `dynamic` is read that way; any other is rejected.
+`DynamicSettings` validates changes and merges the layers; the catalog stores the upper two in
+`topics.json`, so changes survive a restart. `apply` writes the result into the `BrokerSettings`
+that all parts of the broker share and read whenever they need a value. Only settings marked as
+`dynamic` are read that way; changes to any other setting are rejected.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings
 from strandlog.errors import InvalidSettingError, UnknownSettingError
 
 Layer = Literal["node", "cluster"]
-LAYERS: tuple[Layer, ...] = get_args(Layer)  # the strongest first
+LAYERS: tuple[Layer, ...] = get_args(Layer)  # highest precedence first
 Layers = Mapping[Layer, Mapping[str, Value]]
 
 
 class DynamicSettings:
-    """The two layers, and the settings that they change."""
+    """The two dynamic layers, and the broker settings that they override."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -36,8 +36,8 @@ class DynamicSettings:
         self._layers: Layers = {layer: {} for layer in LAYERS}
 
     def load(self, document: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Read the layers from a file. Returns a problem for each value that this version does not
-        accept; such a value has no effect."""
+        """Load the layers from a document. Return a problem for each value that this version does
+        not accept; such a value has no effect."""
         problems: list[str] = []
         layers: dict[Layer, dict[str, Value]] = {layer: {} for layer in LAYERS}
         for layer in LAYERS:
@@ -50,7 +50,7 @@ class DynamicSettings:
         return problems
 
     def as_document(self) -> dict[str, dict[str, str]]:
-        """The layers with values, as the file stores them."""
+        """Return the layers that have values, in the format of the file."""
         return {
             layer: {name: BROKER_SETTINGS[name].format(value) for name, value in values.items()}
             for layer, values in self._layers.items()
@@ -63,18 +63,18 @@ class DynamicSettings:
         return self._layers
 
     def static_value(self, name: str) -> Value | None:
-        """The value that the broker was started with; None for a default."""
+        """Return the value that the broker was started with; None if it was not set."""
         return self._static.get(name)
 
     def value_below(self, layer: Layer, name: str) -> Value:
-        """The value of a setting in the layers from `layer` down."""
+        """Return the value of a setting, considering only `layer` and the layers below it."""
         for each in LAYERS[LAYERS.index(layer) :]:
             if name in self._layers[each]:
                 return self._layers[each][name]
         return self._static.get(name, BROKER_SETTINGS[name].default)
 
     def with_changes(self, layer: Layer, changes: Mapping[str, object | None]) -> Layers:
-        """The layers after a change, validated; None removes a value."""
+        """Validate a change and return the resulting layers; None removes a value."""
         values = dict(self._layers[layer])
         for name, raw in changes.items():
             row = BROKER_SETTINGS[name]
@@ -89,7 +89,7 @@ class DynamicSettings:
         return {**self._layers, layer: values}
 
     def apply(self, layers: Layers) -> None:
-        """Replace the layers, and apply their values to the broker."""
+        """Replace the layers and apply their values to the broker."""
         self._layers = layers
         merged = dict(self._static)
         for layer in reversed(LAYERS):

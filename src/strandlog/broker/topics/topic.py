@@ -1,5 +1,4 @@
-"""One topic, its entry in `topics.json`, the rules for names and partition counts, and the internal
-topics."""
+"""`Topic` and its entry in `topics.json`, name and partition count rules, and internal topics."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_setti
 from strandlog.errors import InvalidPartitionsError, InvalidTopicError, StorageError
 from strandlog.storage.folder.identity import uuid_of
 
-MAX_TOPIC_NAME_LENGTH = 249  # with a partition number and a suffix it still fits a file name
+MAX_TOPIC_NAME_LENGTH = 249  # leaves room for a partition number and a suffix in a file name
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
@@ -35,7 +34,7 @@ class Topic:
 
     @property
     def uuid(self) -> UUID:
-        """The topic id as Kafka's protocol has it."""
+        """The topic id as a UUID, the form used in Kafka's protocol."""
         return uuid_of(self.topic_id)
 
     @property
@@ -43,7 +42,7 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     def as_document(self) -> dict[str, Any]:
-        """The topic's entry in `topics.json`."""
+        """Return the topic's entry in `topics.json`."""
         config = {name: TOPIC_SETTINGS[name].format(value) for name, value in self.config.items()}
         document: dict[str, Any] = {
             "topic_id": self.topic_id,
@@ -56,7 +55,7 @@ class Topic:
 
 
 class PartitionState(NamedTuple):
-    """What there is to know about one partition."""
+    """The offsets, size and failure of one partition."""
 
     topic: str
     partition: int
@@ -67,14 +66,14 @@ class PartitionState(NamedTuple):
     size_bytes: int
     segments: int
     failure: StorageError | None
-    active_base_offset: int  # of the segment that is written to
+    active_base_offset: int  # base offset of the active segment, which receives appends
     active_size_bytes: int
 
 
 def topic_from_document(
     name: str, document: Mapping[str, Any], defaults: Mapping[str, Value] | None = None
 ) -> Topic:
-    """Reads a topic's entry in `topics.json`; `defaults` are the broker's topic defaults."""
+    """Parse a topic's entry in `topics.json`; `defaults` are the broker's topic defaults."""
     config = TOPIC_SETTINGS.parse(document["config"])
     return Topic(
         name=name,
@@ -87,7 +86,7 @@ def topic_from_document(
 
 
 def check_topic_name(name: object) -> str:
-    """Returns the name if it is valid. It becomes part of a directory name, hence the rules."""
+    """Return the name if it is valid. It becomes part of a directory name, hence the rules."""
     if not isinstance(name, str):
         raise InvalidTopicError(name, "a name is a str")
     if not name:
@@ -105,13 +104,13 @@ def check_topic_name(name: object) -> str:
 
 
 def forbid_internal(name: str) -> None:
-    """Raises for an internal topic: clients that wrote to it could damage their groups."""
+    """Raise if the topic is internal: clients that wrote to it could corrupt coordinator state."""
     if name in INTERNAL_TOPICS:
         raise InvalidTopicError(name, "it is an internal topic; choose another name")
 
 
 def check_partition_count(count: object, limit: int) -> int:
-    """Returns the count if a topic may have that many partitions."""
+    """Return the count if a topic may have that many partitions; raise otherwise."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise InvalidPartitionsError(f"partition count must be an integer, got {count!r}")
     if not 1 <= count <= limit:

@@ -1,1 +1,1 @@
-"""Progress of streaming queries: committed offsets and reports to a broker."""
+"""Progress of streaming queries: offset commits and reports to brokers."""

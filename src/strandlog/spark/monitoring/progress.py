@@ -1,17 +1,18 @@
 """Query listener: reports micro-batches and commits their offsets to groups.
 
-    watch(spark)                    commit progress; reports go to the log. session() does this
+    watch(spark)                    commit progress and log reports; session() does this
     watch(spark, print_report)      print reports to stderr, one line each
     watch(spark, report="off")      send no reports to brokers
 
-After each micro-batch Spark passes the offsets of each source to its listeners. If a strandlog
-source has a `groupId`, they are committed there, so that the group is at the end when a bounded run
-is over. The source itself commits when the next micro-batch is planned (reader.py), for sessions
-without a listener. Brokers that a query uses receive its progress (session_reports.py).
+After each micro-batch, Spark passes the offsets of each source to its listeners. If a strandlog
+source has a `groupId`, they are committed to this group, so that it has no lag when a bounded run
+has finished. For sessions without a listener, the source itself commits when the next micro-batch
+is planned (reader.py). The progress of a query is reported to the brokers that it uses
+(session_reports.py).
 
-Listeners do not get the options of a source. They are in the query's plan, which is read when the
-query starts; Spark waits for that. If the plan has an unknown shape, and over Spark Connect, whose
-clients see no plan, only the source commits.
+Spark does not pass the options of a source to listeners. They are read from the query's plan when
+the query starts; Spark waits for the listener at that point. Only the source commits if the plan
+has an unknown shape, and over Spark Connect, whose clients cannot access the plan.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class QueryReport(NamedTuple):
     rows: int
     rows_per_second: float
     batch_ms: int
-    lag: int | None  # records that are not processed yet
+    lag: int | None  # records that have not been processed yet
     state_rows: int
-    late_rows: int  # behind the watermark, and dropped
+    late_rows: int  # rows dropped because they are behind the watermark
     watermark: str | None
 
     def __str__(self) -> str:
@@ -65,7 +66,7 @@ class QueryReport(NamedTuple):
 
 
 def report_of(progress: Any) -> QueryReport:
-    """Summarise Spark's progress of a micro-batch."""
+    """Summarise Spark's progress report on a micro-batch."""
     lags = [_lag(source) for source in progress["sources"]]
     known = [lag for lag in lags if lag is not None]
     return QueryReport(
@@ -89,7 +90,7 @@ def _lag(source: Any) -> int | None:
 
 
 def _offsets(text: Any) -> Offsets | None:
-    """The offsets of a strandlog source; None for other sources."""
+    """Return the offsets of a strandlog source, or None for other sources."""
     with contextlib.suppress(AttributeError, TypeError, ValueError):
         return from_document(json.loads(text))
     return None
@@ -117,7 +118,7 @@ class ProgressListener(StreamingQueryListener):
     def onQueryStarted(self, event: Any) -> None:
         try:
             options = _options_of_sources(self._session(), str(event.id))
-        except Exception as error:  # noqa: BLE001 - of Java: a plan of unknown shape
+        except Exception as error:  # noqa: BLE001 - from Java: a plan of unknown shape
             logger.info("cannot read the plan of query %s: %s", event.id, error)
             return
         groups = [
@@ -141,7 +142,7 @@ class ProgressListener(StreamingQueryListener):
         self.reports.progressed(str(progress.id), str(progress.runId), report)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing to report."""
+        """Do nothing: an idle query has no progress to report."""
 
     def onQueryTerminated(self, event: Any) -> None:
         self.reports.ended(str(event.runId), event.exception)
@@ -158,7 +159,7 @@ class SourceGroup:
         self._access: LogAccess | None = None
 
     def commit(self, done: Offsets) -> None:
-        """Commit the end offsets of a micro-batch. A failure does not fail the query."""
+        """Commit the end offsets of a micro-batch; a failure is only logged."""
         name = self._options["groupId"]
         try:
             if self._access is None:
@@ -174,7 +175,10 @@ class SourceGroup:
 
 
 def _options_of_sources(spark: Any, query_id: str) -> list[Options | None]:
-    """The options of each source, in the order of the progress; None for other formats."""
+    """Return the options of each source, in the order of Spark's progress reports.
+
+    Sources of other formats are None.
+    """
     query = spark._jsparkSession.streams().get(query_id)
     leaves = query.streamingQuery().analyzedPlan().collectLeaves()
     relations = [leaves.apply(number) for number in range(leaves.length())]
@@ -182,7 +186,7 @@ def _options_of_sources(spark: Any, query_id: str) -> list[Options | None]:
     known: list[Any] = []
     for relation in relations:
         kind = relation.getClass().getSimpleName()
-        # A relation that is read twice is one source.
+        # A relation that is read twice counts as one source.
         if not kind.startswith("StreamingRelation") or any(relation.equals(each) for each in known):
             continue
         known.append(relation)
@@ -199,7 +203,7 @@ _listeners: WeakKeyDictionary[Any, ProgressListener] = WeakKeyDictionary()
 
 
 def ensure_watched(spark: SparkSession) -> None:
-    """Listen to the queries of a session, unless `watch` does so already."""
+    """Add a listener to a session, unless it already has one."""
     if _listeners.get(spark) is None:
         watch(spark)
 
@@ -209,10 +213,10 @@ def watch(
     show: Callable[[QueryReport], None] = log_report,
     report: str | None = None,
 ) -> ProgressListener:
-    """Listen to the queries of a session. A second call only changes where reports go.
+    """Add a listener to a session, or change where the existing listener sends its reports.
 
-    `report` is the address for reports to brokers (report_address.py); it applies to brokers that
-    have not received a report yet.
+    `report` overrides the address for reports (report_address.py); it applies to brokers that have
+    not received a report yet.
     """
     if report is not None:
         parse_report(report)

@@ -1,10 +1,10 @@
-"""Decides where progress reports go: to the HTTP listener of the broker, by default.
+"""Determines where progress reports are sent: by default, to the broker's HTTP listener.
 
-    not set                     the HTTP address that the broker announces; nowhere without one
-    "http://host:9095"          there, or https://…; a path in front of /api is kept
-    "off"                       nowhere
+    not set                     the HTTP address that the broker announces, if any
+    "http://host:9095"          this address (or https://…); a path is prepended to /api
+    "off"                       no reports are sent
 
-Apache Kafka has no HTTP listener and announces none, so nothing is sent.
+Apache Kafka announces no HTTP listener, so it receives no reports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandlog.errors import InvalidSettingError, StrandlogError, UnreachableErr
 OFF = "off"
 ALLOWED = "http://HOST:PORT, https://HOST:PORT, or off"
 DEFAULT_PORTS = {"http": 80, "https": 443}
-# A broker that takes longer is asked again later.
+# If the broker takes longer, the request is retried later.
 QUICK = {
     "socket.connection.setup.timeout.ms": "2000",
     "request.timeout.ms": "2000",
@@ -32,18 +32,18 @@ class ReportAddress(NamedTuple):
     is_tls: bool
     host: str
     port: int
-    path: str = ""  # in front of /api
+    path: str = ""  # prepended to /api
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http{'s' if self.is_tls else ''}://{host}:{self.port}{self.path}"
 
 
-FindAddress = Callable[[], ReportAddress | None]  # UnreachableError: ask again later
+FindAddress = Callable[[], ReportAddress | None]  # UnreachableError: retry later
 
 
 def parse_report(text: str) -> ReportAddress | None:
-    """Parse an address; None means that no reports are sent."""
+    """Parse an address; return None if reports are off."""
     if text.strip().lower() == OFF:
         return None
     try:
@@ -61,7 +61,10 @@ def parse_report(text: str) -> ReportAddress | None:
 def address_finder(
     report: str | None, bootstrap: str | None, client: Mapping[str, str]
 ) -> FindAddress | None:
-    """A function that returns the given address or asks the broker; None: send no reports."""
+    """Return a function that finds the address, or None if no reports are sent.
+
+    The address is the one in `report` or, if that is None, the one that the broker announces.
+    """
     if report is not None:
         given = parse_report(report)
         return None if given is None else lambda: given

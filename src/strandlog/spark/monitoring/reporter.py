@@ -3,18 +3,18 @@
     reporter = Reporter("flights", address_finder(None, "127.0.0.1:9092", {}))
     reporter.set_state("running", ui_url=…)
     reporter.add(report)                after each micro-batch
-    reporter.end("failed", "why")       last
+    reporter.end("failed", "why")       when the pipeline ends
 
-None of these waits for the network or raises: a thread sends the newest state, at most once a
-second. Only `end` waits, briefly, so that the last state arrives. Reports that could not be sent
-are not queued: for each query there is only the last one.
+None of these calls raises or waits for the network: a thread sends the latest state, at most once a
+second. Only `end` waits, briefly, so that the final state is delivered. Reports that could not be
+sent are not queued; only the last report of each query is kept.
 
-A broker that does not answer causes one warning. The thread then retries quietly, at growing
-intervals, as long as the pipeline runs. A broker that was restarted has lost its reports and may
-have another port, so the thread asks for its address again and sends the last report of every
-query. A broker without an HTTP listener is not asked again.
+If a broker does not respond, one warning is logged. The thread then retries silently, with
+increasing delays, as long as the pipeline runs. A restarted broker has lost its reports and may
+use another port, so the thread looks up its address again and sends the last report of every query.
+If a broker has no HTTP listener, the thread exits.
 
-While nothing happens, a heartbeat keeps the pipeline listed; the broker drops silent ones.
+A heartbeat keeps an idle pipeline listed; the broker drops pipelines that stop reporting.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ logger = logging.getLogger(__name__)
 State = Literal["running", "stopped", "failed"]
 
 INTERVAL_SECONDS = 1.0
-HEARTBEAT_SECONDS = 10.0  # shorter than the keep-alive of a server
+HEARTBEAT_SECONDS = 10.0  # shorter than the server's keep-alive time-out
 LONGEST_PAUSE_SECONDS = 30.0
 RESPONSE_SECONDS = 2.0
 END_SECONDS = 2.0
 MAX_RESPONSE_BYTES = 64 * 1024
-# Limits of the broker: server/http/api/pipelines.py.
+# The broker's limits (server/http/api/pipelines.py).
 MAX_QUERIES = 32
 MAX_NAME_CHARACTERS = 200
 MAX_ERROR_CHARACTERS = 2000
@@ -63,7 +63,7 @@ class Reporter:
         find: FindAddress | None,
         is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_alive` is called at each heartbeat; False ends the reports with "stopped"."""
+        """`is_alive` is called before each report; if it returns False, "stopped" is reported."""
         self._name = name[:MAX_NAME_CHARACTERS]
         self._find = find
         self._is_alive = is_alive
@@ -86,7 +86,7 @@ class Reporter:
     def set_state(
         self, state: State, error: str | None = None, *, ui_url: str | None = None
     ) -> None:
-        """Report this state of the pipeline."""
+        """Report a new state of the pipeline."""
         with self._changed:
             self._state, self._error = state, error
             self._ui_url = ui_url or self._ui_url
@@ -102,7 +102,7 @@ class Reporter:
             if before is None and len(self._reports) == MAX_QUERIES:
                 return  # the broker accepts no more
             if before is not None and report.name in self._unsent and not report.rows:
-                # An idle batch has no rate, and must not hide that of the one before.
+                # An idle batch has no rate, so keep that of the previous, unsent report.
                 report = report._replace(
                     rows=before.rows,
                     rows_per_second=before.rows_per_second,
@@ -113,11 +113,11 @@ class Reporter:
             self._wake()
 
     def end(self, state: State, error: str | None = None) -> None:
-        """Report the last state; waits up to END_SECONDS until it is sent."""
+        """Report the final state, waiting up to END_SECONDS for it to be sent."""
         with self._changed:
             if self._is_over:
                 return
-            self._ui_url = None  # Spark's UI ends with the pipeline
+            self._ui_url = None  # Spark's UI shuts down with the pipeline
             self.set_state(state, error)
             self._is_over = True
             thread = self._thread
@@ -146,7 +146,7 @@ class Reporter:
             except _SEND_ERRORS as error:
                 self._disconnect()
                 with self._changed:
-                    self._has_news = True  # it was not sent
+                    self._has_news = True  # the state was not sent
                 if was_connected:
                     continue  # the server may have closed an old connection; try a new one
                 if is_last:
@@ -162,7 +162,7 @@ class Reporter:
             self._reports.clear()
 
     def _wait_for_news(self) -> bool:
-        """Wait for something to send, or for the next heartbeat; returns whether it is the last."""
+        """Wait until a report or heartbeat is due; return whether it is the last one."""
         with self._changed:
             timeout = HEARTBEAT_SECONDS if self._state == "running" else None
             self._changed.wait_for(
@@ -177,7 +177,7 @@ class Reporter:
             self._changed.wait_for(lambda: self._is_over, seconds)
 
     def _document(self, *, is_whole: bool) -> dict[str, Any]:
-        """The document to send now; its contents count as sent."""
+        """Return the document to send, and mark its contents as sent."""
         with self._changed:
             names = [name for name in self._reports if is_whole or name in self._unsent]
             self._unsent.clear()
@@ -192,7 +192,7 @@ class Reporter:
     # -- HTTP ------------------------------------------------------------------------------------
 
     def _send(self) -> bool:
-        """Send a report; False if the broker has no HTTP listener."""
+        """Send a report; return False if the broker has no HTTP listener."""
         is_new = self._connection is None
         if self._connection is None:
             assert self._find is not None, "is_over without an address"
@@ -201,7 +201,7 @@ class Reporter:
                 return False
             self._connection = _connection_to(self._address)
         assert self._address is not None
-        # A new connection: the broker may have been restarted, so send everything.
+        # On a new connection, send everything, because the broker may have been restarted.
         body = json.dumps(self._document(is_whole=is_new), allow_nan=False).encode()
         path = f"{self._address.path}/api/v1/pipelines/{quote(self._name, safe='')}/progress"
         self._connection.request("POST", path, body, {"Content-Type": "application/json"})
@@ -235,7 +235,7 @@ def _connection_to(address: ReportAddress) -> HTTPConnection:
 
 
 def _query(report: QueryReport) -> dict[str, Any]:
-    """A report in the format of the broker's HTTP API."""
+    """Convert a report to the format of the broker's HTTP API."""
     rate, watermark = report.rows_per_second, report.watermark
     return {
         **report._asdict(),
@@ -252,7 +252,7 @@ def _url(text: str | None) -> str | None:
 
 
 def _detail(body: bytes) -> str:
-    """The detail of a problem response, shortened."""
+    """Return the detail of a problem response, truncated."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(body)["detail"])[:MAX_NAME_CHARACTERS]
     return "no details"

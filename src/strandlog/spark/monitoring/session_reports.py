@@ -1,16 +1,16 @@
 """Reports the queries of one Spark application to the brokers that they read from and write to.
 
-In a broker's console the application is a pipeline under its name. It lists the queries that use
-this broker (`bootstrap.servers`) as source or sink; queries that read a folder, or use no strandlog
-at all, are not listed.
+In a broker's console, the application appears as a pipeline with the application's name. It lists
+the queries that use this broker (`bootstrap.servers`) as a source or sink. Queries that read a
+folder, or that do not use strandlog, are not listed.
 
-    running    queries run, or may run
-    failed     a query has failed, and none was started since
-    stopped    all queries have ended, or the session or the program has
+    running    queries are running
+    failed     a query has failed, and no query has started since
+    stopped    all queries, the session or the program have ended
 
-The sources of a query are known when it starts (progress.py). Its sink is in its plan, which exists
-from the first micro-batch on: a query that only writes is listed from then on. Sinks inside
-foreachBatch are not visible.
+The sources of a query are known when it starts (progress.py). Its sink is in the execution plan,
+which exists from the first micro-batch on, so a query that only writes is listed from then on.
+Sinks inside foreachBatch are not visible.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Broker:
-    """A broker that receives reports of this session."""
+    """A broker that receives reports from this session."""
 
     reporter: Reporter
     active: set[str] = field(default_factory=set)  # runs
@@ -49,26 +49,26 @@ class SessionReports:
     """Reports of one session to its brokers."""
 
     def __init__(self, spark: SparkSession, report: str | None = None) -> None:
-        """`report` is an address, or "off"; None: the HTTP address that each broker announces."""
+        """`report` is an address or "off"; None selects the address that each broker announces."""
         self._session = ref(spark)
         self.report = report
-        # Spark calls `started` in the thread that starts a query, and the rest in its own thread.
+        # Spark calls `started` on the thread that starts a query, the others on a listener thread.
         self._lock = threading.Lock()
         self._brokers: dict[str, _Broker] = {}  # by bootstrap.servers
         self._runs: dict[str, list[str]] = {}  # the brokers of each run
         self._seen: set[str] = set()  # runs whose sink was looked up
 
     def started(self, run_id: str, sources: Iterable[Options | None]) -> None:
-        """A query with these sources starts; None for other formats."""
+        """Register a query that has started; sources of other formats are None."""
         with self._lock:
             self._runs[run_id] = []
             for options in sources:
                 self._join(run_id, options)
 
     def progressed(self, query_id: str, run_id: str, report: QueryReport) -> None:
-        """A query has completed a micro-batch."""
+        """Report that a query has completed a micro-batch."""
         if run_id not in self._runs:
-            return  # its plan was not readable
+            return  # its plan could not be read
         sink = None if run_id in self._seen else self._sink(query_id)
         with self._lock:
             self._seen.add(run_id)
@@ -79,12 +79,12 @@ class SessionReports:
     def _sink(self, query_id: str) -> Options | None:
         try:
             return _options_of_sink(self._session(), query_id)
-        except Exception as error:  # noqa: BLE001 - of Java: a plan of unknown shape
+        except Exception as error:  # noqa: BLE001 - from Java: a plan of unknown shape
             logger.info("cannot read the sink of query %s: %s", query_id, error)
             return None
 
     def ended(self, run_id: str, exception: str | None) -> None:
-        """A query has ended, with an exception if it failed."""
+        """Report that a query has ended; `exception` is set if it failed."""
         with self._lock:
             self._seen.discard(run_id)
             for bootstrap in self._runs.pop(run_id, []):
@@ -116,17 +116,17 @@ class SessionReports:
     def _reporter(self, spark: SparkSession, bootstrap: str, options: Options) -> Reporter:
         context: Any = spark.sparkContext
         find = address_finder(self.report, bootstrap, options.client)
-        # A stopped context has no Java object any more.
+        # A stopped context no longer has a Java object.
         reporter = Reporter(context.appName, find, lambda: context._jsc is not None)
         atexit.register(reporter.end, "stopped")
         return reporter
 
 
 def _options_of_sink(spark: Any, query_id: str) -> Options | None:
-    """The options of a query's sink, if its format is strandlog."""
+    """Return the options of a query's sink, or None if its format is not strandlog."""
     query = spark._jsparkSession.streams().get(query_id)
     if query is None:
-        return None  # it has ended already
+        return None  # the query has already ended
     plan = query.streamingQuery().logicalPlan()
     if plan.getClass().getSimpleName() != "WriteToMicroBatchDataSource":
         return None

@@ -1,4 +1,4 @@
-"""Pipelines: TOML files that describe sources, views and sinks, and what runs them.
+"""Pipelines: TOML files that describe sources, views and sinks, and their runner.
 
 run("flights.toml", on_progress=print)
 """

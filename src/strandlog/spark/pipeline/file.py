@@ -1,8 +1,8 @@
-"""Parses and validates a pipeline file (the tables of model.py), without Spark.
+"""Parses and validates a pipeline file (see model.py for its tables), without Spark.
 
-Every problem has its line and says what to do, and all problems are reported at once. Names are
-unique: views and sinks refer to sources and to the views above them. Options are checked against
-the table of options.
+All problems are reported together, each with its line and how to fix it. The names of sources and
+views are unique; views and sinks refer to sources and to preceding views. Options are checked
+against the table in options.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STREAMS_ONLY = {
     "dead_letter": "a static source is read for each micro-batch, and so would be its bad records",
     "starting": "a static source is always read from the beginning to the end",
 }
-# Options that the pipeline sets, and what to write instead.
+# Options that the pipeline sets itself, and what to use instead.
 OWN_OPTIONS = {
     "source": {
         "subscribe": "set the topic with the key topic",
@@ -57,7 +57,7 @@ _KEY = re.compile(r'^\s*"?([A-Za-z_]+)"?\s*=')
 
 
 class Problem(NamedTuple):
-    """One problem of a file."""
+    """One problem in a file."""
 
     line: int
     text: str
@@ -234,7 +234,7 @@ class PipelineFile:
     # -- checks --------------------------------------------------------------------------------
 
     def _check_whole(self, pipeline: Pipeline) -> None:
-        """Checks that need more than one table."""
+        """Run the checks that involve more than one table."""
         sources, sinks = pipeline.sources, pipeline.sinks
         if sources and all(source.is_static for source in sources):
             self._add("source", 0, "static", "at least one source must be a stream")
@@ -286,11 +286,11 @@ class PipelineFile:
         try:
             parse_options(use, {**more, **given})
         except SettingError as error:
-            if getattr(error, "name", "") not in more:  # a problem of a key, reported before
+            if getattr(error, "name", "") not in more:  # otherwise the key was already reported
                 self._add(kind, number, "options", str(error))
 
     def _report_own(self, kind: str, number: int, name: str, own: Mapping[str, str]) -> None:
-        """Report an option that would replace what the pipeline sets."""
+        """Report an option that would override a value set by the pipeline."""
         reason = own.get(option_named(name) or "")
         if reason is not None:
             self._add(kind, number, "options", f"{name}: {reason}")
@@ -368,7 +368,7 @@ class PipelineFile:
 
 
 def column_names(schema: str) -> list[str]:
-    """The column names of a schema like "id BIGINT, place STRUCT<x: DOUBLE, y: DOUBLE>"."""
+    """Return the column names of a schema like "id BIGINT, place STRUCT<x: DOUBLE, y: DOUBLE>"."""
     names = [""]
     depth = 0
     for piece in re.split(r"([<>(),])", schema):
@@ -381,13 +381,13 @@ def column_names(schema: str) -> list[str]:
 
 
 def nearest(name: str, known: Any) -> str:
-    """A suggestion for a misspelled name; empty if no name is similar."""
+    """Return a suggestion for a misspelled name, or "" if no known name is similar."""
     found = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _lines(text: str) -> dict[tuple[str, int, str], int]:
-    """The line of each key, by (table, index among the tables of that name, key)."""
+    """Return the line of each key, by (table, index among the tables of that name, key)."""
     found: dict[tuple[str, int, str], int] = {}
     counts: dict[str, int] = {}
     kind, number = "", 0

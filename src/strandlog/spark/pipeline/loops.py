@@ -1,11 +1,11 @@
-"""Finds pipelines that feed themselves: a sink or a dead letter writes what its own source reads.
+"""Finds loops in a pipeline: sinks and dead-letter topics that feed their own source.
 
     source.topic ─▶ source ─▶ views ─▶ sink.topic ─▶ a source of that topic ─▶ …
                           └─▶ dead_letter ─▶ a source of that topic ─▶ …
 
-Such a pipeline never ends. Chains without a way back are fine, and so are static sources, which are
-read as they are. The tables of a view are the names after FROM and JOIN; SQL that names its tables
-in another way is not understood.
+Such a pipeline never finishes. Chains that do not lead back are allowed, and so are static sources,
+because they are not streamed. The tables of a view are taken to be the names after FROM and JOIN;
+tables that SQL refers to in any other way are not detected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TABLES = re.compile(rf"\b(?:from|join)\s+({_NAME}(?:\s*,\s*{_NAME})*)", re.IGNO
 
 
 class Loop(NamedTuple):
-    """A table whose topic leads back to the source of its rows."""
+    """A sink or dead letter whose topic leads back to the source of its rows."""
 
     kind: str  # source or sink
     number: int
@@ -31,7 +31,7 @@ class Loop(NamedTuple):
 
 
 def loops(pipeline: Pipeline) -> list[Loop]:
-    """Every sink and dead letter that feeds itself."""
+    """Return every sink and dead letter that is part of a loop."""
     streams = [source for source in pipeline.sources if not source.is_static]
     reads = _reads(pipeline)
     sinks = [sink if sink.kind == "topic" else None for sink in pipeline.sinks]
@@ -55,7 +55,7 @@ def loops(pipeline: Pipeline) -> list[Loop]:
 
 
 def _reads(pipeline: Pipeline) -> dict[str, set[str]]:
-    """The sources behind each source and view, by name."""
+    """Return the names of the underlying sources of each source and view."""
     found = {source.name: {source.name} for source in pipeline.sources}
     for view in pipeline.views:
         sql = _LITERAL.sub(" ", view.sql)
@@ -70,7 +70,7 @@ def _reads(pipeline: Pipeline) -> dict[str, set[str]]:
 
 
 def _reached(topic: str, streams: list[SourceTable], writes: dict[str, set[str]]) -> set[str]:
-    """The sources that read a topic, directly or through other topics."""
+    """Return the sources that read a topic, directly or through other topics."""
     topics, found = {topic}, set[str]()
     while True:
         new = {source.name for source in streams if source.topic in topics} - found

@@ -6,10 +6,10 @@
     [[view]]     name, sql
     [[sink]]     from, and one of topic, parquet and console [, key, partitions, mode, options]
 
-Options are those of the source and the sink; options of the pipeline go to the client (kafka.*) of
-all its sources and sinks. Paths are relative to the working directory.
+Options are those of the source and the sink; the options of [pipeline] are client options (kafka.*)
+for all sources and sinks. Paths are relative to the working directory.
 
-A static source is a lookup table: Spark reads it as a whole for every micro-batch that joins it.
+A static source is a lookup table: Spark reads all of it for every micro-batch that joins it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandlog.errors import InvalidSettingError
 PIPELINE_NAME_RULE = "1 to 200 letters, digits and . _ -, but not . or .."
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 FORMATS = ("json", "avro", "string", "binary")
-PARSED_FORMATS = ("json", "avro")  # have columns of their own, and may fail to parse
+PARSED_FORMATS = ("json", "avro")  # parsed into columns, which may fail
 MODES = ("append", "update", "complete")
 TARGETS = ("topic", "parquet", "console")
 KEYS = {
@@ -45,7 +45,10 @@ KEYS = {
 
 
 def check_pipeline_name(name: str) -> None:
-    """A pipeline's name is a folder of its checkpoint, and part of file names and of a URL."""
+    """Raise `InvalidSettingError` if a pipeline name is invalid.
+
+    The name is a folder of the checkpoint and part of file names and of a URL.
+    """
     if not _PIPELINE_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidSettingError("name", name, PIPELINE_NAME_RULE)
 
@@ -82,24 +85,24 @@ class SinkTable:
     target: str
     key: str | None = None
     mode: str = "append"
-    partitions: int | None = None  # of a topic to create; None is the broker's default
+    partitions: int | None = None  # of a topic to create; None for the broker's default
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Unique in the pipeline; the query's name, and a folder of the checkpoint."""
+        """The name of the query and its checkpoint folder, unique in the pipeline."""
         return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{self.view}-{self.kind}-{self.target}")
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A whole file."""
+    """The contents of a pipeline file."""
 
     name: str
     checkpoint: str
     bootstrap: str | None = None
     data: str | None = None
-    trigger: str | None = None  # interval between micro-batches; None starts the next at once
+    trigger: str | None = None  # interval between micro-batches; None for no delay
     report: str | None = None  # address for progress reports: report_address.py
     options: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[SourceTable, ...] = ()
@@ -108,7 +111,7 @@ class Pipeline:
 
     @property
     def query_names(self) -> list[str]:
-        """Its streaming queries, in the order in which they start."""
+        """The names of the streaming queries, in the order in which they start."""
         dead_letters = [each for each in self.sources if each.dead_letter is not None]
         names = [f"{source.name}-dead-letter" for source in dead_letters]
         return [*names, *(sink.name for sink in self.sinks)]

@@ -1,14 +1,14 @@
 """Builds views and streaming queries from a pipeline, and creates missing topics.
 
-Each sink is a streaming query with its own checkpoint, <checkpoint>/<pipeline>/<query>; so is each
-dead-letter topic. A record that a source cannot parse goes to the dead-letter topic with its key,
-value and headers unchanged, and with headers that say where it came from and why (`ERROR_HEADERS`);
-the views see the other records.
+Each sink and each dead-letter topic is a streaming query with its own checkpoint,
+<checkpoint>/<pipeline>/<query>. A record that a source cannot parse is written to the dead-letter
+topic with its key, value and headers unchanged, plus headers for its origin and the reason
+(`ERROR_HEADERS`). Views see only the records that parse.
 
-Topics of sinks and dead letters are created if they do not exist. Their values are JSON, one object
-per row. Each micro-batch is written under the query id and the batch id, so a repeated micro-batch
-is written once, in every output mode. docs/decisions/0015 says why this uses foreachBatch and not
-the streaming sink.
+The topics of sinks and dead letters are created if they do not exist. The values of a sink's topic
+are JSON, one object per row. Each micro-batch is identified by query id and batch id, so a repeated
+micro-batch is written only once, in every output mode. docs/decisions/0015 explains why this uses
+foreachBatch instead of the streaming sink.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POLL_SECONDS = 0.05
-# Headers that are added to a dead letter, as text, and the SQL of their values.
+# The string headers that are added to a dead letter, and the SQL expressions of their values.
 ERROR_HEADERS = {
     "__strandlog.errors.topic": f"{CORRUPT}.topic",
     "__strandlog.errors.partition": f"{CORRUPT}.partition",
@@ -55,7 +55,7 @@ class PipelineQueries:
         pipeline: Pipeline,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` is called repeatedly while queries start, and may raise to cancel the start."""
+        """`check` is called repeatedly while queries start; it may raise to cancel the start."""
         self._spark = spark
         self._check = check
         self._pipeline = pipeline
@@ -63,9 +63,9 @@ class PipelineQueries:
         self._reported: dict[str, str] = {}  # time of each query's last report
 
     def start(self, *, available_now: bool = False) -> None:
-        """Start every query. If one does not start, those that did are stopped.
+        """Start every query. If one fails to start, stop the others.
 
-        A mistake that only Spark can see, in SQL or in a schema, is a `ConfigurationError`.
+        An error in SQL or in a schema that only Spark detects raises `ConfigurationError`.
         """
         prepare_topics(self._pipeline)
         try:
@@ -158,7 +158,7 @@ class PipelineQueries:
 
         def configure(writer: Any) -> Any:
             def write(batch: Any, batch_id: int) -> None:
-                # The query id is part of the checkpoint, so it survives restarts.
+                # The query id is stored in the checkpoint, so it survives restarts.
                 query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
                 name = {"txnAppId": f"{pipeline}-{query}", "txnVersion": str(batch_id)}
                 (
@@ -192,7 +192,7 @@ class PipelineQueries:
             writer = writer.trigger(availableNow=True)
         elif pipeline.trigger is not None:
             writer = writer.trigger(processingTime=pipeline.trigger)
-        # One after the other: several Python processes at once take longer to start.
+        # Start queries one at a time: several Python processes at once take longer to start.
         self.queries.append(start_patiently(lambda: start_once(writer), self._check))
 
     # -- watching ------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class PipelineQueries:
         return any(query.isActive for query in self.queries)
 
     def failure(self) -> str | None:
-        """Why a query failed; None if none has."""
+        """Return why a query failed, or None if none has failed."""
         for query in self.queries:
             error = query.exception()
             if error is not None:
@@ -210,27 +210,27 @@ class PipelineQueries:
         return None
 
     def reports(self) -> Iterator[QueryReport]:
-        """Every micro-batch since the last call, in the order of each query."""
+        """Yield a report for every micro-batch since the last call, in order for each query."""
         for query in self.queries:
             last = query.lastProgress
             if last is None or last["timestamp"] == self._reported.get(query.name):
-                continue  # fetching the whole history is costly
+                continue  # nothing new, and fetching the history is expensive
             for progress in query.recentProgress:
                 if progress["timestamp"] > self._reported.get(query.name, ""):
                     self._reported[query.name] = progress["timestamp"]
                     yield report_of(progress)
 
     def stop(self, patience_ms: int = 0) -> None:
-        """Stop every query; a micro-batch that runs has `patience_ms` to finish."""
+        """Stop every query, allowing running micro-batches up to `patience_ms` to finish."""
         deadline_ms = SystemClock().monotonic_ms() + patience_ms
         for query in self.queries:
-            with contextlib.suppress(Exception):  # it has ended already
+            with contextlib.suppress(Exception):  # it has already ended
                 _wait_for_batch(query, deadline_ms)
                 query.stop()
 
 
 def _wait_for_batch(query: Any, deadline_ms: int) -> None:
-    """Wait until the current micro-batch is done, if one runs."""
+    """Wait until the current micro-batch, if any, is done."""
     before = query.lastProgress
     while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
         if not query.status["isTriggerActive"] or query.lastProgress != before:
@@ -240,7 +240,7 @@ def _wait_for_batch(query: Any, deadline_ms: int) -> None:
 
 @contextlib.contextmanager
 def _errors_of(what: str) -> Iterator[None]:
-    """Adds the part of the pipeline to errors raised inside."""
+    """Add the name of a part of the pipeline to errors raised inside the block."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - needs Spark
 
     try:
@@ -259,9 +259,9 @@ def _schema(text: str) -> Any:
 
 
 def prepare_topics(pipeline: Pipeline) -> list[str]:
-    """Create the missing topics of sinks and dead letters; returns their names.
+    """Create the missing topics of sinks and dead letters, and return their names.
 
-    Fails if a source's topic is missing. Otherwise a query would start, and a task would fail.
+    Raise `TopicNotFoundError` if a source's topic is missing, instead of letting a task fail later.
     """
     if pipeline.bootstrap is None:
         return []  # a folder is only read, and its source checks the topics
@@ -288,5 +288,5 @@ def prepare_topics(pipeline: Pipeline) -> list[str]:
             try:
                 client.create_topic(topic, wanted[topic] or -1)
             except TopicExistsError:
-                continue  # another pipeline created it meanwhile
+                continue  # another pipeline has created it in the meantime
     return missing

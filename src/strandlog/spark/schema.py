@@ -1,18 +1,19 @@
-"""DataFrame columns: those of Spark's Kafka source, or a user schema.
+"""The columns of DataFrames: those of Spark's Kafka source, or a user-defined schema.
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,
     timestampType int [, headers array<struct<key string, value binary>>]
 
-All columns are nullable. A schema may have some of them; the others are not decoded. With
-`valueFormat=string` key and value are strings. With `valueFormat=json` the user's schema counts: a
-column with one of the names above (except `value`) comes from the record, and every other column
-from the JSON. A type that json_rows.py cannot parse is an error when the query is planned.
+All columns are nullable. A schema may contain a subset of them; the others are not decoded. With
+`valueFormat=string`, key and value are strings. With `valueFormat=json`, the user must provide a
+schema: columns with one of the names above (except `value`) come from the record, and all others
+from the JSON. A type that json_rows.py cannot parse raises an error when the query is planned.
 
-`_corrupt` is null unless the value has a fault. It is a STRING, the text of the value, or a STRUCT
-with any of the fields of `CORRUPT_RECORD`: the record, byte for byte, and the reason.
+`_corrupt` is null unless the value is corrupt. It is either a STRING with the text of the value, or
+a STRUCT with any of the fields of `CORRUPT_RECORD`: the unchanged record and the reason.
 
-With `valueFormat=avro` the fields of `avroSchema` are columns, then `_corrupt`. A user's schema may
-have some of them, and columns of the record; if both have the name, the field counts.
+With `valueFormat=avro`, the columns are the fields of `avroSchema`, followed by `_corrupt`. A user
+schema may contain any of these and the columns of the record; if a field and a record column have
+the same name, the field takes precedence.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ CORRUPT_RECORD_FIELD: Final = StructField(
 
 
 def record_schema(options: Options) -> StructType:
-    """The columns of a DataFrame without a user schema."""
+    """Return the columns of a DataFrame without a user schema."""
     if options["valueFormat"] == "json":
         raise InvalidSettingError(
             "valueFormat",
@@ -127,7 +128,7 @@ def _spark_type(columns: AvroColumns, name: str) -> DataType:
 
 
 def check_schema(schema: StructType, options: Options) -> None:
-    """Check a user's schema against the available columns."""
+    """Check a user schema against the available columns."""
     if options["valueFormat"] == "avro":
         _check_avro_schema(schema, options)
     elif options["valueFormat"] != "json":
@@ -148,7 +149,7 @@ def check_schema(schema: StructType, options: Options) -> None:
 
 
 def _check_record_schema(schema: StructType, options: Options) -> None:
-    """Check that a schema has some columns of a record, each at most once."""
+    """Check that a schema contains only columns of a record, each at most once."""
     known = {field.name: field.dataType for field in record_schema(options)} | {"headers": HEADERS}
     seen: set[str] = set()
     for field in schema:
@@ -173,7 +174,7 @@ def _check_corrupt(field: StructField) -> None:
 
 
 def _check_json_field(field: StructField, path: str) -> None:
-    """Fail for types that are not parsed as `from_json` parses them, and for NOT NULL."""
+    """Raise an error for NOT NULL and for types that cannot be parsed as in `from_json`."""
     if not field.nullable:
         raise InvalidSettingError(
             "schema",
@@ -222,7 +223,7 @@ def _check_avro_schema(schema: StructType, options: Options) -> None:
 
 
 def record_columns(schema: StructType, options: Options) -> tuple[str, ...]:
-    """The columns that come from the record itself, not from its value."""
+    """Return the columns that come from the record itself rather than from its parsed value."""
     names = [field.name for field in schema if field.name in RECORD_COLUMNS]
     if options["valueFormat"] == "avro":
         inside = _avro_columns(options).names
@@ -237,7 +238,7 @@ def _as_text(name: str) -> DataType | None:
 
 
 def check_rows(schema: StructType, options: Options) -> None:
-    """Check the columns of a DataFrame to write."""
+    """Check the columns of a DataFrame that is to be written."""
     bytes_or_text = (BinaryType(), StringType())
     rules: dict[str, tuple[DataType, ...]] = {
         "value": bytes_or_text,

@@ -1,11 +1,11 @@
-"""`session()` and `register()`: a SparkSession with Java, Python and the data source set up.
+"""`session()` and `register()` set up a SparkSession with Java, Python and the data source.
 
     spark = session()                      # local, all cores
     spark = session("spark://host:7077", {"spark.executor.memory": "2g"})
 
 The session commits the progress of its queries to their groups, reports it to their brokers, and
 starts streams reliably on a busy machine (starting.py). `conf` takes precedence over the defaults
-here. The address of Spark's UI goes to stderr.
+below. The address of Spark's UI is written to stderr.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-# Rows come from Python as Arrow. Java's Arrow checks the bounds of each access, which Spark has
-# checked already: a tenth of Java's time for small records. The user's own Java options have
-# another name (`extraJavaOptions`) and are added to these.
+# Rows come from Python as Arrow data. Arrow for Java checks the bounds of each access, although
+# Spark has already done so; for small records this takes a tenth of Java's time. User-defined Java
+# options have another name (`extraJavaOptions`) and are added to these.
 ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-# Make reading and writing through Python faster, in any session.
+# Settings that make reading and writing through Python faster in any session.
 FASTER = {
     "spark.driver.defaultJavaOptions": ARROW_UNCHECKED,
     "spark.executor.defaultJavaOptions": ARROW_UNCHECKED,
-    # Python and Java run on one machine, so rows need no TCP.
+    # Python and Java run on the same machine, so rows need not go through TCP.
     "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
 }
 DEFAULTS = {
@@ -44,13 +44,13 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.driver.memory": "1g",
-    # A busy machine is slow to start a Python worker.
+    # Starting a Python worker can be slow on a busy machine.
     "spark.python.authenticate.socketTimeout": "90s",
 }
-# Spark adds these environment variables to a map that all queries of the format share, each time it
-# starts a stream reader. Two queries that start at once corrupt the map for the whole session. So
-# the variables are in the map from the beginning: replacing a value is safe. Spark fills in the
-# empty ones.
+# Whenever Spark starts a stream reader, it adds these environment variables to a map that all
+# queries of the format share. Two queries that start concurrently can corrupt the map for the whole
+# session. The variables are therefore put into the map in advance, since replacing an existing
+# value is safe. Spark fills in the empty ones.
 SHARED_VARIABLES = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_AUTH_SOCKET_TIMEOUT": "",
@@ -69,13 +69,13 @@ def session(
     quiet: bool = False,
     report: str | None = None,
 ) -> SparkSession:
-    """Return a configured session; the active one if there is one.
+    """Configure and return the active session, or a new one if there is none.
 
-    It reports the progress of its queries, under `app_name`, to the brokers that they use and that
-    have an HTTP listener. `report` is another address for the reports, or "off".
+    It reports the progress of its queries, under `app_name`, to those brokers they use that have an
+    HTTP listener. `report` is a different address for the reports, or "off".
     """
     if report is not None:
-        parse_report(report)  # raises here, not in the background
+        parse_report(report)  # raise errors here rather than in the background
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -103,7 +103,7 @@ def session(
 
 
 def _prepare_environment() -> None:
-    # Workers must run this Python, not the first one on the path.
+    # Workers must run this Python interpreter, not the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     home = java_home()
@@ -112,9 +112,9 @@ def _prepare_environment() -> None:
 
 
 def silence_closed_accumulator_connections(context: SparkContext) -> None:
-    """Keep Python's accumulator server from printing a traceback when Java closes its connection.
+    """Keep PySpark's accumulator server from printing a traceback when Java closes its connection.
 
-    Java does so when a query is stopped at the wrong moment, and reconnects later.
+    This can happen when a query is stopped; Java reconnects later.
     """
     server = getattr(context, "_accumulatorServer", None)
     if server is None:
@@ -129,15 +129,18 @@ def silence_closed_accumulator_connections(context: SparkContext) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Add the format "strandlog" to a session. Spark finds an installed package itself; a session
-    that was started before the installation does not."""
+    """Add the format "strandlog" to a session.
+
+    Spark finds the format of an installed package itself, but not in a session that was started
+    before the installation.
+    """
     from strandlog.spark.data_source import StrandlogDataSource  # noqa: PLC0415 - needs pyspark
 
     context = getattr(spark, "_sc", None)  # None over Spark Connect
     if context is None:
         spark.dataSource.register(StrandlogDataSource)
         return
-    # Spark would warn, for each stream, that this replaces the source that it found itself.
+    # Spark would warn, for each stream, that this replaces the automatically discovered source.
     log4j = context._jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel(REGISTRY, log4j.Level.ERROR)
     before = context.environment

@@ -1,12 +1,13 @@
 """Starts streaming queries on machines that are slow to start a Python process.
 
-Spark gives the process that reads a Python source ten seconds to connect, and no setting changes
-that. On a busy machine the process takes longer, and the query fails with TOO_SLOW before it has
-read anything. It is then started again: once a query has begun, it cannot fail in this way.
+Spark allows the process that reads a Python source ten seconds to connect, and this time-out cannot
+be configured. On a busy machine the process may take longer, and the query fails with TOO_SLOW
+before it has read anything. In that case the query is started again. A query that has started
+successfully cannot fail in this way.
 
-`session` changes DataStreamWriter.start and toTable to do so for queries that read the format
-"strandlog". They return when the first micro-batch begins, there is no data to read, or the query
-has ended. Queries of other sources start as usual.
+`session` patches DataStreamWriter.start and toTable to do this for queries that read the format
+"strandlog". They return when the first micro-batch has started, there is no data to read, or the
+query has ended. Queries on other sources are not affected.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ _spark_methods: dict[str, Callable[..., Any]] = {}  # the original methods of Da
 
 
 def start_patiently(begin: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
-    """Start a query, repeatedly while its Python process is too slow. `check` is called while it
-    starts, and may raise to cancel."""
+    """Start a query, and retry if its Python process is too slow to connect.
+
+    `check` is called while the query starts; it may raise to cancel the start.
+    """
     for attempt in range(1, START_ATTEMPTS + 1):
         query = begin()
         wait_until_settled(query, check)
@@ -47,7 +50,7 @@ def start_patiently(begin: Callable[[], Any], check: Callable[[], None] = lambda
 
 
 def wait_until_settled(query: Any, check: Callable[[], None] = lambda: None) -> None:
-    """Wait until the query has begun its first micro-batch, waits for data, or has ended."""
+    """Wait until a query has started its first micro-batch, is waiting for data, or has ended."""
     deadline_ms = SystemClock().monotonic_ms() + SETTLE_MS
     while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
         if query.status["message"].startswith(SETTLED):
@@ -61,8 +64,11 @@ def wait_until_settled(query: Any, check: Callable[[], None] = lambda: None) -> 
 
 
 def _forget_empty_offset_log(query: Any) -> None:
-    """Remove the folder `offsets` of the checkpoint if it is empty. Spark creates it before the
-    first micro-batch, and does not start a query with a memory sink once the folder exists."""
+    """Remove the checkpoint's `offsets` folder if it is empty.
+
+    Spark creates the folder before the first micro-batch, and refuses to start a query with a
+    memory sink if it exists.
+    """
     from pyspark import SparkContext  # noqa: PLC0415 - an extra
 
     jvm: Any = SparkContext._jvm
@@ -70,11 +76,11 @@ def _forget_empty_offset_log(query: Any) -> None:
     folder = jvm.org.apache.hadoop.fs.Path(execution.resolvedCheckpointRoot(), "offsets")
     files = folder.getFileSystem(execution.sparkSession().sessionState().newHadoopConf())
     if files.exists(folder) and len(files.listStatus(folder)) == 0:
-        files.delete(folder, False)  # not recursive: fails if a file is in it
+        files.delete(folder, False)  # not recursive, so it fails if the folder is not empty
 
 
 def make_starts_patient() -> None:
-    """Make streaming queries of this process that read our format start with `start_patiently`."""
+    """Patch Spark to use `start_patiently` for streaming queries that read our format."""
     from pyspark.sql.streaming import DataStreamWriter  # noqa: PLC0415 - an extra
 
     for name in ("start", "toTable"):
@@ -108,6 +114,6 @@ def _reads_our_format(writer: Any) -> bool:
             and relation.sourceName() == FORMAT
             for relation in relations
         )
-    except Exception as error:  # noqa: BLE001 - of Java: a plan of unknown shape
+    except Exception as error:  # noqa: BLE001 - from Java: a plan of unknown shape
         logger.info("cannot read the plan of a query: %s", error)
         return False

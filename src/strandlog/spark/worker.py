@@ -1,16 +1,16 @@
 """Decorators for code that runs in Spark's Python workers.
 
-`hide_traceback` shortens errors. What a worker raises reaches the user as text, behind a traceback
-through Spark's files that says nothing about a wrong option. A `StrandlogError` is a message to the
-user, so it is sent without the traceback; bugs in strandlog keep theirs. Spark's worker leaves the
-traceback out if SPARK_HIDE_TRACEBACK is set when it handles an error, just before it exits. So the
-variable is set at that moment, in that process, and errors of the user's own functions keep their
-traceback.
+`hide_traceback` shortens errors. An exception raised in a worker reaches the user as text, after a
+traceback through Spark's files that does not help to find an invalid option. A `StrandlogError` is
+a message to the user, so it is sent without the traceback; other exceptions keep theirs. Spark's
+worker omits the traceback if SPARK_HIDE_TRACEBACK is set when it handles an error, just before it
+exits. The variable is set only at that moment and in that process, so errors in the user's own
+functions keep their traceback.
 
 `freeze_imports` makes garbage collection cheap. A worker calls `gc.collect()` after each task and
-after each request of the driver. With compiled code and protocol schemas loaded that visits 160,000
-objects and takes 70 ms of CPU time, more than a small task. These objects live as long as the
-process, so they are moved out of the collector's reach after any call that imported modules.
+after each request from the driver. With compiled code and protocol schemas loaded, each collection
+visits 160,000 objects and takes 70 ms of CPU time, more than a small task does. These objects live
+as long as the process, so they are excluded from collection after any call that imported modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strandlog.errors import StrandlogError
 IN_WORKER = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 HIDE = "SPARK_HIDE_TRACEBACK"
 
-_modules = 0  # how many were loaded at the last freeze
+_modules = 0  # the number of modules loaded at the last freeze
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Derives the last stable offset and the aborted transactions of a partition from its files.
 
-The newest producer snapshot has the transactions that were open at its offset; the batches behind
-it are replayed; the transaction indexes have those that were aborted before it, and the manifest
-and the snapshot prove that an index is complete. The writer makes a snapshot at least every 16 MB,
-so little is scanned.
+The newest producer snapshot contains the transactions that were open at its offset, and later
+batches are replayed. The transaction indexes contain the transactions that were aborted before that
+offset; checksums in the manifest and the snapshot prove that an index is complete. The writer takes
+a snapshot at least every 16 MB, so little is scanned.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from strandlog.storage.segment.transaction_index import (
 
 
 class CommittedView(NamedTuple):
-    """How far a reader of committed records may go, and what it leaves out."""
+    """The offset up to which committed records may be read, and the transactions to omit."""
 
     last_stable_offset: int
     aborted: list[AbortedTransaction]
 
 
 def committed_view(files: Files, view: PartitionView) -> CommittedView:
-    """As of the view's last look."""
+    """Compute the committed view of a partition as of the last refresh of `view`."""
     end_offset = view.end_offset
     producers, known_offset, mark = _newest_snapshot(files, view)
     aborted = _indexed(files, view, known_offset, mark)
@@ -59,8 +59,8 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
 def _newest_snapshot(
     files: Files, view: PartitionView
 ) -> tuple[ProducerState, int, IndexMark | None]:
-    """The producers as of an offset that the view shows, that offset, and what was in the
-    transaction index then."""
+    """Load the newest intact producer snapshot within the view. Return its state, its offset and
+    its checksum of the transaction index."""
     offsets = segment_offsets(files.list_dir(view.folder), SNAPSHOT_SUFFIX)
     for offset in reversed(offsets):
         if offset > view.end_offset:
@@ -68,7 +68,7 @@ def _newest_snapshot(
         try:
             data = files.read(stem_of(view.folder, offset) + SNAPSHOT_SUFFIX)
         except FileNotFoundError:
-            continue  # the owner made a newer one
+            continue  # the owner has replaced it with a newer one
         state = ProducerState.from_snapshot(data)
         if state is not None:
             return state, offset, index_mark(data)
@@ -78,7 +78,7 @@ def _newest_snapshot(
 def _indexed(
     files: Files, view: PartitionView, end_offset: int, mark: IndexMark | None
 ) -> list[AbortedTransaction]:
-    """What the transaction indexes tell of markers below an offset."""
+    """Return the aborted transactions with markers below an offset from the transaction indexes."""
     found: list[AbortedTransaction] = []
     claims = {claim.base_offset: claim for claim in read_manifest(files, view.folder).claims}
     ends = [*(segment.base_offset for segment in view.segments[1:]), NEVER]

@@ -1,7 +1,7 @@
-"""Lists batches, records and index entries of a file without trusting any of them.
+"""Lists the batches, records and index entries of a file without assuming that they are valid.
 
-A writer may be active: files are read, never mapped, because it may truncate the last one. Bytes
-that are missing by then read as zeros, which are no batch.
+A writer may be active and may truncate the last file, so files are read, never mapped. Bytes that
+have been truncated read as zeros, which are not a valid batch.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ _CODECS = {codec.value: codec.name.lower() for codec in Codec}
 
 
 def codec_name(header: BatchHeader) -> str:
-    """The codec of a batch; "unknown" if there is no such codec."""
+    """Return the name of a batch's codec, or "unknown"."""
     return _CODECS.get(header.attributes & CODEC_MASK, "unknown")
 
 
 def scan_file(files: Files, path: str, *, checks_crc: bool = True) -> Iterator[Batch | Damage]:
-    """The batches of a log file in order, and the damage between them."""
+    """Yield the batches of a log file in order, and the damage between them."""
     crc_from = 0 if checks_crc else NEVER
-    # If the writer cuts the file meanwhile, the rest reads as zeros, which are no batch.
+    # If the writer truncates the file during the scan, the rest reads as zeros: not a valid batch.
     source, size = buffered(padded_source(files, path)), files.size(path)
     return scan(source, 0, size, next_offset=_base_of(path), crc_from_offset=crc_from)
 
 
 def batch_records(files: Files, path: str, batch: Batch, tp: TopicPartition) -> list[Record]:
-    """The records of a batch; a `DataError` when they cannot be decoded."""
+    """Return the records of a batch. Raise `DataError` if they cannot be decoded."""
     data = files.read_at(path, batch.position, batch.header.size_bytes)
     return BatchView(data).records(*tp)
 
 
 def read_index(files: Files, path: str) -> list[IndexEntry]:
-    """The entries of an `.index` file, none when it is missing."""
+    """Return the entries of an `.index` file, or an empty list if it is missing."""
     base = _base_of(path)
     return [IndexEntry(base + a, b) for a, b in _entries(files, path, offset_index.ENTRY)]
 
 
 def read_time_index(files: Files, path: str) -> list[TimeEntry]:
-    """The entries of a `.timeindex` file, none when it is missing."""
+    """Return the entries of a `.timeindex` file, or an empty list if it is missing."""
     base = _base_of(path)
     return [TimeEntry(a, base + b) for a, b in _entries(files, path, time_index.ENTRY)]
 
@@ -60,6 +60,6 @@ def _base_of(path: str) -> int:
 
 
 def _entries(files: Files, path: str, layout: Struct) -> Iterator[tuple[int, ...]]:
-    """What an index file holds; a last entry that is cut short is being written."""
+    """Yield the entries of an index file, except an incomplete last one that is being written."""
     data = files.read(path) if files.exists(path) else b""
     return layout.iter_unpack(data[: len(data) - len(data) % layout.size])

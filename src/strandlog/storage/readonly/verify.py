@@ -1,21 +1,21 @@
 """Checks all files of a partition against each other and reports damage. Writes and prints nothing.
 
-    look_at_partition   what a partition holds, and what is wrong with its files
-    verify_state        the small state files that all partitions of a folder share
+    look_at_partition   reports the contents of a partition and the problems of its files
+    verify_state        checks the small state files that all partitions of a folder share
 
 A problem is a `Finding` of one of three kinds:
 
-    damage   bytes that once were good are not: a batch fails its checksum below the recovery point
-             or with good batches behind it, offsets or epochs go back, an index contradicts its
-             log, a state file fails its checksum
+    damage   data that was valid no longer is: a batch fails its checksum below the recovery point
+             or before intact batches, offsets or epochs decrease, an index contradicts its log, or
+             a state file fails its checksum
     tail     the last segment ends inside a batch that was never acknowledged: a writer is appending
-             right now, or was killed there (then its next start cuts the batch off)
-    note     worth knowing, nothing wrong
+             right now, or was killed while appending (its next start truncates the batch)
+    note     information; nothing is wrong
 
-A writer may be active. So the recovery point is read first, then the indexes, then the log:
-everything that the first two mention is already in the third. Files are read, never mapped, because
-a writer may truncate the last one. If damage is found and the folder changed meanwhile (compaction
-swaps files, retention removes them), the partition is checked again.
+A writer may be active. So the recovery point is read first, then the indexes, then the log, which
+by then contains everything that the first two refer to. Files are read, never mapped, because a
+writer may truncate the last one. If damage is found and the folder has changed during the check
+(compaction swaps files, retention removes them), the partition is checked again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Kind = Literal["damage", "tail", "note"]
 
 
 class Finding(NamedTuple):
-    """Something to tell about a file."""
+    """A problem or a note about a file."""
 
     kind: Kind
     path: str
@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What one partition holds, and what is wrong with it."""
+    """The contents of one partition and the findings about it."""
 
     name: str
     segments: int = 0
@@ -82,7 +82,7 @@ class PartitionReport:
         return any(finding.kind == "damage" for finding in self.findings)
 
     def note(self, header: BatchHeader) -> None:
-        """Count one batch."""
+        """Add one batch to the totals."""
         self.batches += 1
         self.records += header.record_count
         self.codecs[codec_name(header)] += 1
@@ -92,13 +92,13 @@ class PartitionReport:
         self.last_timestamp = max(self.last_timestamp, header.max_timestamp)
 
     def reach(self, offset: int, end_offset: int) -> None:
-        """The log goes on at `offset` and now ends at `end_offset`."""
+        """Extend the log to `end_offset`, counting offsets missing before `offset`."""
         self.missing_offsets += max(0, offset - self.end_offset)
         self.end_offset = max(self.end_offset, end_offset)
 
 
 def partition_folders(files: Files, path: str) -> list[str]:
-    """The partition folders in a data folder, or the folder itself when it is one."""
+    """Return the partition folders in a data folder, or the folder itself if it is a partition."""
     try:
         names = files.list_dir(path)
     except FileNotFoundError:
@@ -115,11 +115,11 @@ def partition_folders(files: Files, path: str) -> list[str]:
 
 
 def _decoding_error(files: Files, path: str, batch: Batch) -> str:
-    """Why the records of an intact batch cannot be decoded, or "" when they can."""
+    """Return why the records of an intact batch cannot be decoded, or "" if they can."""
     data = files.read_at(path, batch.position, batch.header.size_bytes)
     try:
         for _ in BatchView(data).pieces("", 0):
-            pass  # some records at a time: a batch may hold millions
+            pass  # decode in chunks, because a batch may hold millions of records
     except DataError as error:
         return str(error)
     return ""
@@ -132,30 +132,30 @@ def look_at_partition(
     verifies: bool = True,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> PartitionReport:
-    """What a partition holds and, with `verifies`, whether its files agree with each other.
+    """Report the contents of a partition and, with `verifies`, whether its files are consistent.
 
-    `on_bytes` hears of every stretch of log that is done.
+    `on_bytes` is called with the size of each processed range of the log.
     """
     for _ in range(LOOKS_BEFORE_GIVING_UP):
         try:
             before = _sealed_names(files, folder)
             report = _Look(files, folder, verifies, on_bytes).run()
         except FileNotFoundError:
-            continue  # retention, compaction or a newer snapshot took a file away
+            continue  # retention, compaction or a newer snapshot removed a file
         if not report.is_damaged or _sealed_names(files, folder) == before:
             return report
     return _Look(files, folder, verifies, on_bytes).run()
 
 
 def _sealed_names(files: Files, folder: str) -> dict[str, int]:
-    """The segments of a folder and their sizes, but for the last, which grows."""
+    """Return the segments of a folder and their sizes, with size 0 for the last, which grows."""
     names = files.list_dir(folder)
     logs = sorted(name for name in names if name.endswith(paths.LOG_SUFFIX))
     return {name: names[name] if name != logs[-1] else 0 for name in logs}
 
 
 class _EntryCheck:
-    """Holds the entries of an index against the batches as they come by, both ascending."""
+    """Compares the entries of an index with the batches of the log as they are scanned."""
 
     def __init__(self, path: str, entries: Sequence[tuple[int, int]], what: str) -> None:
         self._path = path
@@ -165,21 +165,23 @@ class _EntryCheck:
         self._wrong: list[tuple[int, int]] = []
 
     def note(self, last_offset: int, value: int) -> None:
-        """A batch ends with this offset; an entry about it has this value."""
+        """Check the entries up to `last_offset`, the last offset of the next batch. An entry for
+        that batch must have this value."""
         while self._next < len(self._entries) and self._entries[self._next][0] <= last_offset:
             if self._entries[self._next] != (last_offset, value):
                 self._wrong.append(self._entries[self._next])
             self._next += 1
 
     def skip_below(self, offset: int | None) -> None:
-        """Say nothing about entries below an offset (None: about no entry that is left)."""
+        """Skip entries below an offset, or all remaining entries if it is None."""
         while self._next < len(self._entries):
             if offset is not None and self._entries[self._next][0] >= offset:
                 return
             self._next += 1
 
     def findings(self, promised_offset: int) -> Iterator[Finding]:
-        """What is wrong; entries at or above the offset are about unacknowledged records."""
+        """Yield a finding if entries are wrong. It counts as damage if the first wrong entry is
+        below `promised_offset`; entries above that refer to unacknowledged records."""
         wrong = [*self._wrong, *self._entries[self._next :]]
         if wrong:
             offset, value = wrong[0]
@@ -194,7 +196,7 @@ class _EntryCheck:
 
 
 def _entry_checks(files: Files, stem: str | None) -> tuple[_EntryCheck, _EntryCheck]:
-    """Both indexes of a segment, ready to be checked; empty ones when there is no stem."""
+    """Return the checks of a segment's two indexes, which are empty if `stem` is None."""
     if stem is None:
         return _EntryCheck("", [], ""), _EntryCheck("", [], "")
     index, moments = stem + paths.INDEX_SUFFIX, stem + paths.TIME_INDEX_SUFFIX
@@ -206,7 +208,7 @@ def _entry_checks(files: Files, stem: str | None) -> tuple[_EntryCheck, _EntryCh
 
 
 class _Look:
-    """One walk over one partition."""
+    """A single pass over one partition."""
 
     def __init__(
         self, files: Files, folder: str, verifies: bool, on_bytes: Callable[[int], None]
@@ -308,11 +310,11 @@ class _Look:
             self._say("damage", self._folder, text, end_offset)
 
     def _check_manifest(self, names: dict[str, int]) -> None:
-        """Hold the manifest against the segments; both were there before the walk began."""
+        """Compare the segments with the claims that were in the manifest before the pass."""
         manifest = read_manifest(self._files, self._folder)
         path = join(self._folder, paths.SEGMENT_MANIFEST)
         for loss in losses(manifest.claims, names):
-            if loss.claim in self._claims:  # an owner may have added more meanwhile
+            if loss.claim in self._claims:  # the owner may have added others since
                 text = loss.describe(self._folder)
                 self._say("damage", self._folder, text, loss.claim.base_offset)
         if manifest.damaged:
@@ -323,7 +325,7 @@ class _Look:
             path = join(self._folder, paths.RECOVERY_POINT)
             self._say("damage", path, "both of its slots fail their checksum")
         for offset in segment_offsets(names, paths.SNAPSHOT_SUFFIX):
-            # One above the snapshot point may be half written, and no start uses it.
+            # A snapshot above the snapshot point may be incomplete, and recovery does not use it.
             stem = stem_of(self._folder, offset)
             path = stem + paths.SNAPSHOT_SUFFIX
             is_used = self._point is None or offset <= self._point.snapshot_offset
@@ -337,7 +339,7 @@ class _Look:
                 self._say("note", join(self._folder, name), text)
 
     def _check_transaction_indexes(self) -> None:
-        """Hold the transaction indexes of sealed segments against the manifest."""
+        """Compare the transaction indexes of sealed segments with the manifest."""
         for claim in sorted(self._claims):
             path = stem_of(self._folder, claim.base_offset) + paths.ABORT_INDEX_SUFFIX
             if not claim.aborted_crc:
@@ -349,7 +351,7 @@ class _Look:
 
 
 def verify_state(files: Files, folder: str, documents: Iterable[str] = ()) -> list[Finding]:
-    """Check the checksums of checkpoints and of the JSON documents with these names."""
+    """Verify the checksums of the checkpoints and of the given JSON documents."""
     try:
         check_layout(files, folder)
     except CorruptStateError as error:

@@ -1,15 +1,15 @@
 """Read-only view of a data folder that another process may be writing; also splits offset ranges.
 
-It takes no lock and relies on three guarantees of the writer: bytes below the recovery point do not
-change; a file is renamed before it is deleted; a new segment appears under its final name. So a
-reader reads up to the recovery point (with durability "page_cache": up to the last whole batch),
-and refreshes its view of the folder when a file is gone.
+The view takes no lock and relies on three guarantees of the writer: bytes below the recovery point
+do not change; a file is renamed before it is deleted; a new segment appears under its final name.
+So a reader reads up to the recovery point (with durability "page_cache": up to the last complete
+batch), and refreshes its view of the folder when a file is missing.
 
-It writes nothing: an index that is missing or wrong is rebuilt in memory.
+The view writes nothing: an index that is missing or wrong is rebuilt in memory.
 
-`split_offsets` divides a range of offsets into parts of about equal size in bytes. It cuts where a
-batch begins, so that no two parts decode the same batch, and uses the offset indexes alone: a wrong
-index makes parts uneven, never wrong.
+`split_offsets` divides a range of offsets into parts of about equal size in bytes. It splits at
+batch boundaries, so that no two parts decode the same batch, and uses only the offset indexes: a
+wrong index makes the parts uneven, never incorrect.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from strandlog.storage.segment.time_index import entry_before
 
 
 class SegmentRange(NamedTuple):
-    """The part of a segment that lies in the range, from one position to another."""
+    """The byte range of a segment that lies in a range of offsets."""
 
     base_offset: int  # of the segment
     entries: Buffer  # its offset index
@@ -71,7 +71,8 @@ class SegmentRange(NamedTuple):
 def range_in(
     base_offset: int, entries: Buffer, size_bytes: int, start_offset: int, end_offset: int | None
 ) -> SegmentRange:
-    """What a segment of that size has of a range; `end_offset` is None for all of it."""
+    """Return the part of a segment that lies in a range of offsets. If `end_offset` is None, the
+    range extends to the end of the segment."""
     first = search(entries, base_offset, start_offset)
     position = 0 if first is None else first.position
     if end_offset is None:
@@ -81,7 +82,8 @@ def range_in(
 
 
 def split_offsets(ranges: Iterable[SegmentRange], pieces: int) -> list[int]:
-    """Offsets, ascending, that cut into that many pieces; fewer where there are too few batches."""
+    """Return the ascending offsets at which to split the ranges into `pieces` parts, or fewer if
+    there are too few batches."""
     ranges = list(ranges)
     total_bytes = sum(stretch.size_bytes for stretch in ranges)
     found: set[int] = set()
@@ -102,11 +104,11 @@ T = TypeVar("T")
 
 
 class SegmentReplacedError(FileNotFoundError):
-    """The file that the view saw under this name is gone; a shorter one has its name now."""
+    """The file was replaced by another file of the same name since the view listed it."""
 
 
 class PartitionView:
-    """One partition, looked at from outside."""
+    """A read-only view of one partition."""
 
     def __init__(self, files: Files, tp: TopicPartition, folder: str, cache: SegmentCache) -> None:
         self.tp = tp
@@ -115,19 +117,19 @@ class PartitionView:
         self._cache = cache
         self._segments: list[Segment] = []
         self._end_offset = 0
-        self._losses: list[Loss] | None = None  # looked for at the first gap after a look
-        self._last_index = ("", b"")  # stem and entries of the last segment, as far as loaded
+        self._losses: list[Loss] | None = None  # determined at the first gap after a refresh
+        self._last_index = ("", b"")  # stem and loaded index entries of the last segment
         self._index_is_fresh = False
-        self._walked = ("", 0, 0)  # how far the last segment was walked: stem, position, offset
+        self._walked = ("", 0, 0)  # end of the scan of the last segment: stem, position, offset
         self.checkpointed_log_start = 0
         self.refresh()
 
     def refresh(self) -> None:
-        """See which segments there are now, and how far one may read."""
+        """Reload the list of segments and the end offset for readers."""
         for _ in range(LOOKS_BEFORE_GIVING_UP):
             try:
                 return self._look()
-            except FileNotFoundError:  # a file went between the listing and the read of it
+            except FileNotFoundError:  # a file was removed after it was listed
                 if not self._files.exists(self.folder):
                     raise
         return self._look()
@@ -141,7 +143,7 @@ class PartitionView:
             size = names[paths.segment_stem(base) + paths.LOG_SUFFIX]
             old = known.get(stem)
             if old is not None and size < old.size_bytes:
-                self._last_index = ("", b"")  # the writer cut the log, and the index with it
+                self._last_index = ("", b"")  # the writer truncated the log and its index
             if old is None or old.size_bytes != size:
                 self._cache.drop(stem)
                 old = Segment(stem, base, size)
@@ -154,7 +156,7 @@ class PartitionView:
         self._end_offset = self._find_end()
 
     def _find_end(self) -> int:
-        """The first offset that may not be read yet."""
+        """Return the first offset that may not be read yet."""
         point = read_recovery_point(self._files, join(self.folder, paths.RECOVERY_POINT))
         if point is None or not self._segments:
             return 0 if point is None else point.offset
@@ -163,7 +165,8 @@ class PartitionView:
         return max(self._end_of_last_segment(), point.offset)
 
     def _end_of_last_segment(self) -> int:
-        """Walk the last segment as far as it is whole, from where the last walk ended."""
+        """Return the offset after the last complete batch, scanning from the end of the previous
+        scan."""
         last = self._segments[-1]
         stem, position, end = self._walked
         if stem != last.stem or position > last.size_bytes:
@@ -191,7 +194,8 @@ class PartitionView:
         return list(self._segments)
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
-        """Bytes from the batch that holds `offset` on; may run past `end_offset`."""
+        """Return bytes starting with the batch that holds `offset`. They may extend past
+        `end_offset`."""
         return self._retrying(lambda: self._read(offset, max_bytes))
 
     def _retrying(self, attempt: Callable[[], T]) -> T:
@@ -254,8 +258,8 @@ class PartitionView:
         return data
 
     def _check_gap(self, offset: int, next_offset: int) -> None:
-        """A gap is normal after compaction. It is damage where the manifest claims a segment that
-        is gone or was cut."""
+        """Raise `CorruptSegmentError` if a gap covers a segment that, according to the manifest,
+        was lost or truncated. Other gaps are normal after compaction."""
         if next_offset <= offset:
             return
         if self._losses is None:
@@ -275,7 +279,7 @@ class PartitionView:
         if not is_last:
             maps = self._maps(segment)
             return maps.source, maps.lookup(segment, offset)
-        # The last segment may still be cut by its owner's next start: it is read, never mapped.
+        # The next start of the owner may truncate the last segment, so it is read, never mapped.
         entries = self._entries(segment, is_last=True)
         entry = search_offset(entries, segment.base_offset, offset)
         if entry is not None and not 0 < entry.position < segment.size_bytes:
@@ -283,7 +287,7 @@ class PartitionView:
         return self._reader(segment), entry
 
     def _entries(self, segment: Segment, *, is_last: bool) -> Buffer:
-        """The offset index."""
+        """Return the entries of a segment's offset index."""
         if not is_last:
             return self._maps(segment).index
         stem, entries = self._last_index
@@ -296,11 +300,11 @@ class PartitionView:
         return entries
 
     def _grown(self, path: str, entries: bytes) -> bytes:
-        """The entries of an index file of which some are known: only the rest is read."""
+        """Return the entries of an index file, reading only those that are not yet known."""
         try:
             size = self._files.size(path)
             if size < len(entries):
-                entries = b""  # the writer made it anew
+                entries = b""  # the writer has rebuilt it
             if size > len(entries):
                 entries += self._files.read_at(path, len(entries), size - len(entries))
         except FileNotFoundError:
@@ -308,7 +312,7 @@ class PartitionView:
         return entries[: len(entries) - len(entries) % OFFSET_ENTRY.size]
 
     def split_offsets(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
-        """Where to cut a range into pieces of about as many bytes each."""
+        """Return the offsets at which to split a range into parts of about equal size in bytes."""
         return self._retrying(lambda: self._split_offsets(start_offset, end_offset, pieces))
 
     def _split_offsets(self, start_offset: int, end_offset: int, pieces: int) -> list[int]:
@@ -319,7 +323,7 @@ class PartitionView:
             is_before = behind is not None and behind <= start_offset
             if is_before or segment.base_offset >= end_offset:
                 continue
-            # Of the last one we may not read everything, so its size says little.
+            # The last segment may not be readable to its end, so do not rely on its size.
             end = None if behind is not None and behind <= end_offset else end_offset
             entries = self._entries(segment, is_last=is_last)
             if is_last:
@@ -330,7 +334,7 @@ class PartitionView:
         return [offset for offset in cuts if start_offset < offset < end_offset]
 
     def _unsaved_entries(self, segment: Segment, saved: Buffer, end_offset: int) -> bytes:
-        """What the owner of the folder has of the index in memory: the log tells it again."""
+        """Derive from the log the index entries that the owner has not yet written to the file."""
         last = search_offset(saved, segment.base_offset, end_offset)
         position = 0 if last is None else last.position
         found = bytearray()
@@ -342,8 +346,8 @@ class PartitionView:
         return bytes(found)
 
     def _maps(self, segment: Segment) -> SegmentMaps:
-        """The files of a sealed segment. Its owner may have swapped in others since the listing:
-        then the size of the segment, and all that follows from it, is that of the old file."""
+        """Return the maps of a sealed segment. Raise `SegmentReplacedError` if the owner has
+        replaced its files since they were listed, because the known size is then outdated."""
         maps = self._cache.get(segment)
         if len(maps.log) != segment.size_bytes:
             self._cache.drop(segment.stem)
@@ -362,7 +366,8 @@ class PartitionView:
         return read
 
     def headers(self, segment: Segment, from_offset: int) -> Iterator[Batch]:
-        """The batches of a segment from about an offset on, up to where the owner is writing."""
+        """Yield the batches of a segment up to where the owner is writing, starting at or shortly
+        before an offset."""
         is_last = segment is self._segments[-1]
         if not is_last and segment.end_offset <= from_offset:
             return
@@ -386,7 +391,8 @@ class PartitionView:
         )
 
     def _whole_batches(self, segment: Segment, position: int, next_offset: int) -> Iterator[Batch]:
-        """Of the last segment, up to where the owner is writing, or died."""
+        """Yield the complete batches of the last segment, up to where the owner is writing or
+        crashed."""
         source = buffered(self._reader(segment))
         for item in scan(source, position, segment.size_bytes, next_offset=next_offset):
             if isinstance(item, Damage):
@@ -394,7 +400,8 @@ class PartitionView:
             yield item
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after a time. Scans the headers of segments that may have it."""
+        """Find the first record at or after a timestamp by scanning the batch headers of all
+        segments that may contain it."""
         self.refresh()
         return self._retrying(lambda: self._find_timestamp(timestamp_ms))
 
@@ -414,10 +421,10 @@ class PartitionView:
         return None
 
     def _is_older(self, segment: Segment, timestamp_ms: int) -> bool:
-        """Whether all records of a sealed segment are older, by the last entry of its time index.
-        An entry that the log contradicts says nothing."""
+        """Return whether all records of a sealed segment are older than a timestamp, according to
+        the last entry of its time index. An entry that the log contradicts is ignored."""
         if segment.largest is None:
-            maps = self._maps(segment)  # sets it if the index has to be rebuilt
+            maps = self._maps(segment)  # sets `largest` if the index has to be rebuilt
             count = len(maps.time_index) // TIME_ENTRY.size
             entry = entry_before(maps.time_index, segment.base_offset, count)
             if segment.largest is None and entry is not None:
@@ -438,8 +445,8 @@ class PartitionView:
         return segment.largest is not None and segment.largest.timestamp < timestamp_ms
 
     def _find_in(self, batch: BatchView, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after a time in one batch. One that cannot be decoded may hold it:
-        a reader who begins there gets the error that names the batch."""
+        """Find the first record at or after a timestamp in one batch. If the batch cannot be
+        decoded, return its base offset: a read from there raises an error that names the batch."""
         batch.check()
         try:
             return batch.find_timestamp(timestamp_ms, from_offset=self.start_offset)
@@ -449,7 +456,7 @@ class PartitionView:
 
 
 class FolderView:
-    """A data folder, looked at from outside."""
+    """A read-only view of a data folder."""
 
     def __init__(self, files: Files, path: str) -> None:
         if not files.exists(path):
@@ -462,7 +469,7 @@ class FolderView:
         self._topic_ids: dict[TopicPartition, str | None] = {}
 
     def partitions(self) -> dict[str, int]:
-        """How many partitions each topic has, by the folders that are there."""
+        """Return the number of partitions of each topic, derived from the existing folders."""
         counts: dict[str, int] = {}
         for name, size in self._files.list_dir(self.path).items():
             tp = paths.parse_partition_dir(name) if size == DIRECTORY else None
@@ -471,8 +478,8 @@ class FolderView:
         return counts
 
     def topic_id(self, tp: TopicPartition) -> str | None:
-        """The id of the topic that the partition belongs to now; None when its folder does not
-        tell. A view of a topic of the same name that was deleted is forgotten."""
+        """Return the id of the topic that the partition currently belongs to, or None if its folder
+        does not record it. Drop the view of a deleted topic of the same name."""
         folder = join(self.path, paths.partition_dir(tp))
         if not self._files.exists(folder):
             self._views.pop(tp, None)
@@ -486,13 +493,13 @@ class FolderView:
         return found
 
     def read_log_starts(self) -> None:
-        """See what was deleted since the last look (DeleteRecords)."""
+        """Reload the log start offsets, which DeleteRecords may have raised."""
         starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
         for tp, view in self._views.items():
             view.checkpointed_log_start = starts.get(tp, 0)
 
     def view(self, tp: TopicPartition) -> PartitionView:
-        """The partition, as it was at the last look."""
+        """Return the view of a partition as of its last refresh."""
         found = self._views.get(tp)
         if found is None:
             folder = join(self.path, paths.partition_dir(tp))

@@ -1,1 +1,1 @@
-"""The data folder: its lock, identity, checkpoints and reserve of disk space."""
+"""The data folder: its lock, identity, checkpoints and disk reserve."""

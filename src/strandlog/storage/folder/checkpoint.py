@@ -1,6 +1,6 @@
-"""Small versioned, checksummed state files, written whole and atomically, in two copies.
+"""Small versioned, checksummed state files, replaced atomically and stored in two copies.
 
-Two forms with one rule. *Offset checkpoints* are Kafka's text, with a checksum line at the end:
+There are two formats. *Offset checkpoints* use Kafka's text format plus a checksum line at the end:
 
     0                                        version
     2                                        number of entries
@@ -9,15 +9,15 @@ Two forms with one rule. *Offset checkpoints* are Kafka's text, with a checksum 
     crc32c 8f1d2c3a log-start-offset-checkpoint
                                              over everything above, and the name of the file
 
-`OffsetCheckpoint` is one such file of a folder, with what it says. *Documents* hold JSON the same
-way (`{...}` then the checksum line). The name in the checksum line gives away a file that took the
-place of another; lines of older versions have no name and are accepted.
+`OffsetCheckpoint` represents one such file and its contents. *Documents* hold JSON in the same way
+(`{...}`, then the checksum line). The name in the checksum line reveals a file that was copied over
+another; checksum lines of older versions have no name and are accepted.
 
 Every write replaces the file and then its copy (`.previous`). So the file is never older than the
-copy, and after damage to one of them the other says the same. A file that is missing or fails its
-checksum is reported, and its copy is used; when the copy fails too the reader gets None, and
-rebuilds what it can from other evidence. A crash leaves the old file or the new one, never a
-mixture; the copy may then be one write behind.
+copy, and if one of them is damaged, the other has the same contents. A file that is missing or
+fails its checksum is reported, and its copy is used. If the copy is unusable too, the reader gets
+None and rebuilds what it can from other sources. A crash leaves the old file or the new one, never
+a mixture; the copy may then be one write behind.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _seal(path: str, body: str) -> bytes:
 
 
 def _unseal(path: str, data: bytes) -> str | None:
-    """The body, or None when the checksum does not match."""
+    """Return the body, or None if the checksum does not match."""
     body, separator, seal = data.rpartition(_CRC_PREFIX)
     crc, _, name = seal.removesuffix(b"\n").partition(b" ")
     is_named_right = name in (_name_of(path), b"") and seal.endswith(b"\n")
@@ -72,7 +72,7 @@ def _read_sealed(files: Files, path: str, problems: list[str]) -> str | None:
 
 
 def _write_twice(files: Files, path: str, body: str) -> None:
-    """Replace a state file and then its copy; durable when this returns."""
+    """Replace a state file and then its copy. Durable when this returns."""
     data = _seal(path, body)
     try:
         files.replace(path, data)
@@ -82,12 +82,12 @@ def _write_twice(files: Files, path: str, body: str) -> None:
 
 
 def write_document(files: Files, path: str, document: dict[str, Any]) -> None:
-    """Replace a JSON state file; durable when this returns."""
+    """Replace a JSON state file. Durable when this returns."""
     _write_twice(files, path, json.dumps(document, indent=1) + "\n")
 
 
 def read_document(files: Files, path: str, problems: list[str]) -> dict[str, Any] | None:
-    """The newest intact version, or None when there is none."""
+    """Read the newest intact version of a JSON state file, or return None if there is none."""
     body = _read_sealed(files, path, problems)
     if body is None:
         return None
@@ -97,14 +97,14 @@ def read_document(files: Files, path: str, problems: list[str]) -> dict[str, Any
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace an offset checkpoint; durable when this returns."""
+    """Replace an offset checkpoint. Durable when this returns."""
     lines = [str(VERSION), str(len(offsets))]
     lines += [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
     _write_twice(files, path, "\n".join(lines) + "\n")
 
 
 def read_offsets(files: Files, path: str, problems: list[str]) -> dict[TopicPartition, int]:
-    """What the checkpoint says; empty when there is none that can be trusted."""
+    """Read the offsets of a checkpoint. Return an empty dict if no copy is intact."""
     body = _read_sealed(files, path, problems)
     return {} if body is None else _parse_offsets(path, body, problems)
 
@@ -122,7 +122,7 @@ def _parse_offsets(path: str, body: str, problems: list[str]) -> dict[TopicParti
 
 
 class OffsetCheckpoint:
-    """An offset checkpoint of an owned folder."""
+    """An offset checkpoint in a folder that this process owns."""
 
     def __init__(self, files: Files, path: str, problems: list[str]) -> None:
         self._files = files
@@ -135,7 +135,7 @@ class OffsetCheckpoint:
         problems += found
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file and its copy, unless they say this already; durable when this
+        """Replace the file and its copy unless they already hold these offsets. Durable when this
         returns."""
         if self.is_stale(offsets):
             self._needs_writing = True  # until both copies are written
@@ -144,18 +144,19 @@ class OffsetCheckpoint:
             self.offsets = dict(offsets)
 
     def create(self) -> None:
-        """Write the file, empty: one that is missing later was lost."""
+        """Write an empty checkpoint, so that a file that is missing later is known to be lost."""
         write_offsets(self._files, self._path, {})
         self.is_missing = False
 
     def is_stale(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Whether the file or its copy says something else."""
+        """Return whether the file or its copy differs from these offsets."""
         return self._needs_writing or offsets != self.offsets
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make sure that neither the file nor its copy knows these partitions.
+        """Remove these partitions from the file and its copy.
 
-        Before partitions are created: earlier ones of the same name may have left their marks.
+        Call this before creating partitions, because earlier ones of the same name may have left
+        entries.
         """
         gone = set(partitions)
         if self._needs_writing or not gone.isdisjoint(self.offsets):

@@ -1,15 +1,15 @@
 """Disk space set aside for the writes that free space.
 
-Deleting a topic, lowering its retention and deleting records free disk space, but each of them
-first writes a little: `topics.json`, a checkpoint, a producer snapshot, tombstones. On a full disk
-those writes fail, and the only way out would be to delete files by hand.
+Deleting a topic, lowering its retention and deleting records free disk space, but each of these
+operations first writes some data: `topics.json`, a checkpoint, a producer snapshot, tombstones. On
+a full disk those writes would fail, and the only remedy would be to delete files by hand.
 
-So the owner of a folder keeps a file of `size_bytes` allocated (`hold`). An operation that frees
-space, and the start and the stop of the owner, run inside `spending()`: when less than the reserve
-is free, the file is removed first. `hold` allocates it again once the disk has room for it twice,
-so that the reserve is never what fills the disk up.
+So the owner of a folder keeps a file of `size_bytes` allocated (`hold`). Operations that free
+space, and startup and shutdown, run inside `spending()`, which first removes the file if the free
+space is smaller than the reserve. `hold` allocates the file again once the disk has twice that
+space free, so that the reserve itself never fills the disk.
 
-A size of 0 keeps no reserve. Everything here runs in the owner's thread.
+A size of 0 disables the reserve. Everything here runs in the owner's thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DiskReserve:
         self._path = join(folder, RESERVE)
         self._spenders = 0
         self.size_bytes = size_bytes
-        # Another size was configured before, or a crash interrupted the allocation.
+        # The size differs if the setting was changed or a crash interrupted the allocation.
         with contextlib.suppress(StorageError, FileNotFoundError):
             if files.size(self._path) != size_bytes:
                 files.remove(self._path)
@@ -52,7 +52,7 @@ class DiskReserve:
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
-        """Around work that frees disk space: it may use the reserve."""
+        """Let the enclosed work, which frees disk space, use the reserve."""
         self._release_if_low()
         self._spenders += 1
         try:
@@ -61,7 +61,7 @@ class DiskReserve:
             self._spenders -= 1
 
     def _release_if_low(self) -> None:
-        # A disk that cannot say how much is free, or keeps the file, is no reason not to try.
+        # If querying the free space or removing the file fails, the work is still attempted.
         with contextlib.suppress(StorageError, FileNotFoundError):
             if self.is_held and self._files.free_bytes(self._folder) < self.size_bytes:
                 self._files.remove(self._path)

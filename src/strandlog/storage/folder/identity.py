@@ -1,9 +1,9 @@
 """Cluster id and layout version of a data folder (`meta.properties`).
 
 Kafka writes a UUID as 22 characters of URL-safe base64, and `meta.properties` as lines of
-`key=value` with comments. Ours says which layout the folder has and ends with a checksum over the
-lines before it; a copy is in `meta.properties.previous`, so that one flipped bit does not
-make a whole folder unusable.
+`key=value` with comments. Strandlog's version also records the layout of the folder and ends with a
+checksum over the preceding lines. `meta.properties.previous` is a copy, so that a single flipped
+bit does not make the entire folder unusable.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _HARMLESS_NAMES = {
 
 
 def base64_id(value: UUID) -> str:
-    """A UUID as Kafka prints it."""
+    """Format a UUID as Kafka does."""
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def uuid_of(text: str) -> UUID:
-    """Parses a UUID in Kafka's form; ValueError if it is none."""
+    """Parse a UUID in Kafka's format. Raise ValueError if it is invalid."""
     return UUID(bytes=urlsafe_b64decode(text + "=="))
 
 
 def properties_text(properties: Mapping[str, str]) -> bytes:
-    """The lines of a properties file, and their checksum."""
+    """Return the contents of a properties file, ending with the checksum."""
     body = "".join(f"{key}={value}\n" for key, value in properties.items()).encode()
     return body + f"{CHECKSUM_KEY}={crc32c(body):08x}\n".encode()
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    """What a properties file says. Lines without `=` and comments say nothing."""
+    """Parse a properties file. Comments and lines without `=` are ignored."""
     properties: dict[str, str] = {}
     for line in data.decode(errors="replace").splitlines():
         key, separator, value = line.partition("=")
@@ -70,13 +70,13 @@ def _read(files: Files, path: str) -> bytes:
 
 
 def _intact_text(files: Files, folder: str) -> bytes:
-    """The first intact copy, or nothing."""
+    """Return the contents of the first intact copy, or b"" if there is none."""
     copies = (_read(files, join(folder, name)) for name in (META_PROPERTIES, _COPY))
     return next(filter(_is_intact, copies), b"")
 
 
 def check_layout(files: Files, folder: str) -> None:
-    """Raise unless the folder is ours, or empty, or not there yet."""
+    """Raise an error unless the folder is a strandlog data folder, is empty or does not exist."""
     try:
         names = files.list_dir(folder)
     except FileNotFoundError:
@@ -109,14 +109,15 @@ def _check_properties(folder: str, properties: dict[str, str], *, is_intact: boo
 
 
 def is_identified(files: Files, folder: str) -> bool:
-    """Whether the folder was opened before: one of the copies is there, whatever it says."""
+    """Return whether the folder was opened before, that is, whether one of the copies exists."""
     return any(files.exists(join(folder, name)) for name in (META_PROPERTIES, _COPY))
 
 
 def take_identity(
     files: Files, folder: str, new_uuid: Callable[[], UUID], problems: list[str]
 ) -> str:
-    """The cluster id of a folder that passed `check_layout`; both copies are whole after this."""
+    """Return the cluster id of a folder that passed `check_layout`, creating one if necessary.
+    Afterwards both copies are intact."""
     text = _intact_text(files, folder)
     if not text:
         properties = {
@@ -138,13 +139,13 @@ def take_identity(
 
 
 def parent_of(path: str) -> str:
-    """The folder that holds this one."""
+    """Return the parent folder."""
     head, slash, _ = path.rstrip("/").rpartition("/")
     return head or slash or "."
 
 
 def make_durable_folder(files: Files, path: str) -> None:
-    """Make a folder and its parents, so that a power cut does not take them back."""
+    """Create a folder and its parents durably."""
     if files.exists(join(path, META_PROPERTIES)):
         return
     missing = [path]

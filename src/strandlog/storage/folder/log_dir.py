@@ -1,21 +1,22 @@
 """A data folder owned by this process: lock, partitions and shared checkpoints.
 
-One owner at a time holds `.lock`. `meta.properties` says that the folder is ours, which layout it
-has and which cluster it is; a folder with other things in it is refused, never touched. A clean
-stop leaves a marker; its absence at the next start is reported, and costs nothing else, because
-each partition knows how far it is good.
+The owner holds the lock on `.lock`. `meta.properties` identifies the folder as a strandlog data
+folder and records its layout and cluster id; a folder with other contents is rejected and never
+modified. A clean shutdown leaves a marker. If it is missing at the next start, this is reported but
+has no other cost, because each partition records the offset up to which it is durable.
 
-    checkpoint                         says                                     if it is lost
-    log-start-offset-checkpoint        where delete_records moved the start     records come back,
+    checkpoint                         content                                  if it is lost
+    log-start-offset-checkpoint        log start offsets set by delete_records  records reappear,
                                                                                 which is reported
-    cleaner-offset-checkpoint          up to where compaction came              compacted again
-    replication-offset-checkpoint      the high watermark, for other tools      nothing
-    recovery-point-offset-checkpoint   the recovery point, as a second witness  nothing
+    cleaner-offset-checkpoint          how far each log was compacted           compacted again
+    replication-offset-checkpoint      the high watermark, for other tools      no effect
+    recovery-point-offset-checkpoint   a second copy of the recovery point      no effect
 
-The last one says what was on disk at the last clean stop, or about a minute before a crash. A
-partition that ends below that, because its files or its folder are gone, reports the loss and does
-not give those offsets out again. Where nothing but this file is left after a crash, the partition
-continues `UNSEEN_OFFSETS` later: the offsets of the last minute are unknown.
+The last one records what was durable at the last clean shutdown, or about a minute before a crash.
+A partition that ends below that offset, because its files or its folder are missing, reports the
+loss and does not reuse those offsets. If this file is all that is left of a partition after a
+crash, the partition skips another `UNSEEN_OFFSETS`, because the offsets of the last minute are
+unknown.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ from strandlog.storage.work import Parallel, Work, run_inline, yield_control
 __all__ = ["LogDir", "check_layout"]
 
 
-FLUSHED_TOGETHER = 64  # partitions, at the end
-MOST_OF_A_KIND = 10  # problems that clients can cause again and again
+FLUSHED_TOGETHER = 64  # partitions per step, at shutdown
+MOST_OF_A_KIND = 10  # limit on problems of one kind that clients can cause repeatedly
 UNSEEN_OFFSETS = 2**32  # more than can be written between two checkpoints
 
 
 class LogDir:
-    """One data folder, owned."""
+    """A data folder that this process owns."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class LogDir:
         new_uuid: Callable[[], UUID],
         settings: BrokerSettings | None = None,
     ) -> None:
-        """Take ownership; `AlreadyOpenError` if another owner has it, `UnknownLayoutError` if it
-        is not ours."""
+        """Take ownership of the folder. Raise `AlreadyOpenError` if it has another owner, and
+        `UnknownLayoutError` if it is not a strandlog data folder."""
         settings = settings or broker_settings()
         self.path = path
         self.files = files
@@ -86,7 +87,7 @@ class LogDir:
         self.steady_clock = SteadyClock(clock)
         self.producer_ids_seen = ProducerIdsSeen()
         self.problems: list[str] = []
-        self._reported: dict[str, int] = {}  # how many problems of a kind
+        self._reported: dict[str, int] = {}  # number of problems by kind
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._removed: set[TopicPartition] = set()
         self._close_error: StorageError | None = None
@@ -131,8 +132,8 @@ class LogDir:
             self.problems.append(problem)
 
     def report(self, kind: str, problem: str) -> None:
-        """Add a problem that a client can cause again and again: the first of a kind are kept, the
-        others are counted in one line."""
+        """Add a problem that a client can cause repeatedly. The first few of a kind are kept, and
+        the others are summarized in one line with their number."""
         left_out = self._reported.get(kind, 0) + 1 - MOST_OF_A_KIND
         self._reported[kind] = left_out + MOST_OF_A_KIND
         if left_out <= 0:
@@ -154,7 +155,7 @@ class LogDir:
         return OffsetCheckpoint(self.files, join(self.path, name), self.problems)
 
     def _begin_log_starts(self) -> None:
-        """See to it that the log start offsets have a file."""
+        """Create the log start checkpoint if it is missing, and report it if it was lost."""
         if not self._log_starts.is_missing:
             return
         if self.partitions_on_disk():
@@ -162,7 +163,7 @@ class LogDir:
                 f"{join(self.path, paths.LOG_START_CHECKPOINT)} is missing, and so is its copy: "
                 "records that were deleted may be back"
             )
-        with contextlib.suppress(StorageError):  # a full disk keeps no folder from being opened
+        with contextlib.suppress(StorageError):  # a full disk must not prevent opening
             self._log_starts.create()
 
     def _drop_deleted_folders(self) -> None:
@@ -173,26 +174,26 @@ class LogDir:
     # -- partitions ---------------------------------------------------------------------------
 
     def partition_folders(self) -> Iterator[tuple[TopicPartition, str]]:
-        """Every partition folder on disk, with the topic id that it carries ("" when
-        unreadable)."""
+        """Yield every partition on disk with the topic id from its folder, or "" if that is
+        unreadable."""
         for tp in self.partitions_on_disk():
             yield tp, read_topic_id(self.files, join(self.path, paths.partition_dir(tp)))
 
     def partitions_on_disk(self) -> list[TopicPartition]:
-        """The partitions that have a folder."""
+        """Return the partitions that have a folder."""
         names = sorted(self.files.list_dir(self.path).items())
         parsed = (paths.parse_partition_dir(name) for name, size in names if size == DIRECTORY)
         return [tp for tp in parsed if tp is not None]
 
     def metadata(self, tp: TopicPartition) -> PartitionMetadata:
-        """What the folder of a partition says about its topic."""
+        """Read the `partition.metadata` of a partition."""
         return read_metadata(self.files, join(self.path, paths.partition_dir(tp)))
 
     def original_of(
         self, tp: TopicPartition, partitions: Iterable[TopicPartition]
     ) -> TopicPartition | None:
-        """Which of these partitions the folder of `tp` was before it was copied or renamed by
-        hand; None when its `partition.metadata` names none of them."""
+        """Return which of these partitions the folder of `tp` was copied or renamed from by hand,
+        or None if its `partition.metadata` names none of them."""
         path = join(join(self.path, paths.partition_dir(tp)), paths.PARTITION_METADATA)
         try:
             data = self.files.read(path)
@@ -205,7 +206,7 @@ class LogDir:
         return None if owner is None else names[owner]
 
     def has_history(self, tp: TopicPartition) -> bool:
-        """Whether the folder of a partition shows that records were written to it once."""
+        """Return whether the folder of a partition shows that records were ever written to it."""
         folder = join(self.path, paths.partition_dir(tp))
         names = self.files.list_dir(folder)
         logs = [parsed for name in names if (parsed := paths.parse_segment_file(name))]
@@ -217,13 +218,13 @@ class LogDir:
         return point is not None and point.offset > 0
 
     def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
-        """Make an empty partition. Durable once `fsync_directory` was called."""
+        """Create an empty partition. Durable after a call to `fsync_directory`."""
         self.clear_checkpoints([tp])
         self.register(self.create_files(tp, topic_id, settings))
 
     def clear_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
-        """See to it that no checkpoint knows these partitions: some of their names may have been
-        there before."""
+        """Remove these partitions from all checkpoints, which may have entries of earlier
+        partitions of the same name."""
         partitions = list(partitions)
         for checkpoint in (self._log_starts, self._cleaner_points, self._recovery_points):
             checkpoint.forget(partitions)
@@ -231,9 +232,10 @@ class LogDir:
     def create_files(
         self, tp: TopicPartition, topic_id: str, settings: LogSettings
     ) -> PartitionLog:
-        """Create an empty partition, in any thread, also several at once. It is not visible until
-        it is registered. Call `clear_checkpoints` before: they may know an old one."""
-        if not is_identified(self.files, self.path):  # or the next start finds a foreign folder
+        """Create the files of an empty partition, which is not visible until it is registered. May
+        be called from several threads concurrently. Call `clear_checkpoints` first, because the
+        checkpoints may have entries of an earlier partition of the same name."""
+        if not is_identified(self.files, self.path):  # else the next start would reject the folder
             raise StorageError(f"could not create {tp}: the data folder {self.path} was removed")
         folder = join(self.path, paths.partition_dir(tp))
         self.files.make_dir(folder)
@@ -241,11 +243,11 @@ class LogDir:
         self.files.remove(metadata)
         self.files.append_to(metadata, metadata_text(paths.partition_dir(tp), topic_id))
         self.files.sync_file(metadata)
-        return self._opened(tp, settings, 0)  # which makes the names in the folder durable
+        return self._opened(tp, settings, 0)  # makes the names in the folder durable
 
     def restore_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
-        """Create a partition whose folder is gone, empty; it goes on after the last offset that is
-        known to have been on disk."""
+        """Recreate a partition whose folder is missing. It is empty and continues after the last
+        offset that is known to have been durable."""
         known_end = max(self._known_end(tp), self._log_starts.offsets.get(tp, 0))
         self._cleaner_points.forget([tp])
         folder = join(self.path, paths.partition_dir(tp))
@@ -257,17 +259,18 @@ class LogDir:
         self.problems.append(f"the folder of {tp} is gone; made anew, empty{lost}")
 
     def _known_end(self, tp: TopicPartition) -> int:
-        """Up to where the partition was on disk when the checkpoint was written."""
+        """Return the offset up to which the partition was durable when the checkpoint was
+        written."""
         return self._recovery_points.offsets.get(tp, 0)
 
     def register(self, log: PartitionLog) -> None:
-        """Take a partition that was made into the folder's books."""
+        """Register a partition whose files were created."""
         self.cleaner_offsets.pop(log.tp, None)
-        self._removed.discard(log.tp)  # not before: what was known of an old one must not come back
+        self._removed.discard(log.tp)  # only now, so that entries of an old one do not reappear
         self.logs[log.tp] = log
 
     def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
-        """Say in the partition's folder which topic it belongs to."""
+        """Record in the partition's folder which topic it belongs to."""
         name = paths.partition_dir(tp)
         path = join(join(self.path, name), paths.PARTITION_METADATA)
         self.files.replace(path, metadata_text(name, topic_id))
@@ -279,8 +282,8 @@ class LogDir:
     def open_partition(
         self, tp: TopicPartition, settings: LogSettings, *, was_created: bool = False
     ) -> PartitionLog:
-        """Open a partition that is on disk, recovering it if need be. `was_created` says that its
-        creation is known to be complete: then files that are missing are lost, not unwritten."""
+        """Open an existing partition, recovering it if necessary. `was_created` means that its
+        creation is known to have completed, so that missing files are lost, not unwritten."""
         log_start = self._log_starts.offsets.get(tp, 0)
         unseen_offsets = self._unseen_offsets if was_created else 0
         log = self._opened(tp, settings, log_start, unseen_offsets)
@@ -289,7 +292,7 @@ class LogDir:
 
     @property
     def _unseen_offsets(self) -> int:
-        """How many offsets may have been given out since the checkpoint was written."""
+        """The number of offsets that may have been assigned since the checkpoint was written."""
         return 0 if self.was_clean else UNSEEN_OFFSETS
 
     def _opened(
@@ -300,12 +303,12 @@ class LogDir:
         return PartitionLog(tp, folder, settings, self._context, log_start, known)
 
     def delete_partition(self, tp: TopicPartition, delay_ms: int) -> None:
-        """Take a partition out at once; its files go `delay_ms` later."""
+        """Remove a partition immediately, and delete its files after `delay_ms`."""
         self.unregister(tp)
         self.remove_later(self.rename_away(tp), delay_ms)
 
     def unregister(self, tp: TopicPartition) -> None:
-        """Strike a partition from the books, before its folder goes."""
+        """Unregister a partition before its folder is renamed."""
         log = self.logs.pop(tp, None)
         if log is not None:
             log.abandon()
@@ -313,15 +316,16 @@ class LogDir:
         self._removed.add(tp)
 
     def rename_away(self, tp: TopicPartition) -> str:
-        """Give the folder of a partition its last name, in any thread; returns that."""
+        """Rename the folder of a partition for deletion and return its new path. May be called
+        from any thread."""
         return self._rename_folder(tp, paths.DELETE_DIR_SUFFIX)
 
     def remove_later(self, renamed: str, delay_ms: int) -> None:
-        """Remove a folder that was renamed away after a while."""
+        """Delete a renamed folder after `delay_ms`."""
         self.remover.remove_later(renamed, self.clock.now_ms() + delay_ms)
 
     def set_stray_aside(self, tp: TopicPartition) -> None:
-        """No topic knows this folder: keep it, under another name, and say so."""
+        """Rename the folder of a partition that belongs to no topic, and report it."""
         self._removed.add(tp)
         renamed = self._rename_folder(tp, paths.STRAY_DIR_SUFFIX)
         self.problems.append(f"{tp} belongs to no topic and was set aside as {renamed}")
@@ -333,15 +337,15 @@ class LogDir:
         self.files.rename(join(self.path, name), renamed)
         return renamed
 
-    # -- checkpoints and the end --------------------------------------------------------------
+    # -- checkpoints and shutdown -------------------------------------------------------------
 
     def write_log_starts(self) -> None:
         """Make raised log start offsets durable."""
         run_inline(self.writing_log_starts())
 
     def writing_log_starts(self) -> Work[None]:
-        """The same in steps."""
-        # Partitions that are there but were not opened keep the one they have.
+        """Do the work of `write_log_starts` in steps."""
+        # Partitions that exist but were not opened keep their entry.
         known = self.logs.keys() | self._removed
         starts = {tp: o for tp, o in self._log_starts.offsets.items() if tp not in known}
         for tp, log in self.logs.items():
@@ -356,7 +360,7 @@ class LogDir:
         run_inline(self.writing_checkpoints())
 
     def writing_checkpoints(self) -> Work[None]:
-        """The same in steps."""
+        """Do the work of `write_checkpoints` in steps."""
         yield from self.writing_log_starts()
         yield partial(self._cleaner_points.write, dict(self.cleaner_offsets))
         marks = {tp: log.high_watermark for tp, log in self.logs.items()}
@@ -368,8 +372,8 @@ class LogDir:
         write_offsets(self.files, join(self.path, name), offsets)
 
     def flushing_for_close(self) -> Work[None]:
-        """Make all partitions durable, many at a time, so that `close` has little left to do: one
-        after the other, thousands of them take a minute."""
+        """Flush all partitions, many at a time, so that `close` has little left to do. Flushing
+        thousands of partitions one after the other would take a minute."""
         logs = [log for log in self.logs.values() if log.failure is None]
         with self.reserve.spending():
             for start in range(0, len(logs), FLUSHED_TOGETHER):
@@ -398,10 +402,10 @@ class LogDir:
                 log.flush_completed(plan)
 
     def close(self) -> None:
-        """Stop cleanly: everything durable, the marker written, the lock released.
+        """Shut down cleanly: flush all partitions, write the marker and release the lock.
 
-        A partition that cannot be flushed does not keep the others from it; then there is no
-        marker, and the first error is raised at the end.
+        If a partition cannot be flushed, the others are still flushed, but no marker is written,
+        and the first error is raised at the end.
         """
         with self.reserve.spending():
             self._close()
@@ -429,13 +433,14 @@ class LogDir:
             raise error
 
     def abandon(self) -> None:
-        """Let go without any write, as a crash would. For callers whose start went wrong."""
+        """Release the folder without writing anything, as a crash would. For callers whose startup
+        failed."""
         self.cache.close()
         self._lock.release()
 
 
 def read_topic_id(files: Files, folder: str) -> str:
-    """The id of the topic that a partition's folder carries; "" when it is not readable."""
+    """Return the topic id recorded in a partition's folder, or "" if it is unreadable."""
     return read_metadata(files, folder).topic_id
 
 

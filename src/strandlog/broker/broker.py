@@ -1,25 +1,25 @@
-"""`Broker`: the one object that listeners, the embedded library and tests call.
+"""`Broker`: the entry point for listeners, the embedded library and tests.
 
 It owns the topics, groups, transactions, producer ids, flushes, delayed fetches, timers and metrics
-of one data folder. One thread at a time calls it. Time, disk, randomness and threads come in
-through the constructor; nothing is assigned later.
+of one data folder. Only one thread at a time may call it. Time, disk, randomness and threads are
+injected through the constructor.
 
-Every method that a client can cause takes the `RequestContext` of that client first. Permission and
-quota checks belong into the first lines of these methods and nowhere else. The methods come in four
-forms:
+Every method that handles a client request takes the client's `RequestContext` as its first
+argument. Permission and quota checks belong at the top of these methods and nowhere else. The
+methods return their results in one of four forms:
 
-    value or error at once    `topic`, `heartbeat`, …
-    `Deferred[T]`             what may have to wait; every `StrandlogError` arrives through it
-    `T | Deferred[T]`         `produce`, `fetch`: the value itself if nothing has to wait
-    `Work[T]`                `produce_work`, `list_offset`: work in steps for the caller to run
+    plain value or error      `topic`, `heartbeat`, …
+    `Deferred[T]`             may have to wait; every `StrandlogError` is delivered through it
+    `T | Deferred[T]`         `produce`, `fetch`: the plain value if there is nothing to wait for
+    `Work[T]`                 `produce_work`, `list_offset`: work in steps for the caller to run
 
-A topic is given by name or id where the type is `TopicRef`. No method returns a `PartitionLog`.
+A `TopicRef` argument is a topic name or id. No method returns a `PartitionLog`.
 
-The owner of the runtime calls `tick` when `next_deadline_ms` says so, executes `take_flushes`, and
-reports each job with `flush_done` (broker/runtime.py).
+The owner of the runtime calls `tick` at `next_deadline_ms`, executes the jobs of `take_flushes`,
+and reports each with `flush_done` (broker/runtime.py).
 
-The tables of the coordinators are compacted topics, which are created at the first use: a program
-without groups has no such folder.
+The tables of the coordinators are compacted topics that are created on first use, so a program
+without groups has no directories for them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from strandlog.storage.files import Files
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.paths import join
 
-MAX_COUNTED_POSITIONS = 10_000  # of one client
+MAX_COUNTED_POSITIONS = 10_000  # per client
 WRITE_PROBE = ".write-probe"
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class SegmentCacheUse(NamedTuple):
 
 
 class DiskUsage(NamedTuple):
-    """The data folder and the disk that it is on."""
+    """The path of the data folder, and the space on its disk."""
 
     path: str
     total_bytes: int
@@ -91,7 +91,7 @@ class DiskUsage(NamedTuple):
 
 
 def _group_of(key: bytes) -> str:
-    """The group that a record of `__consumer_offsets` belongs to."""
+    """Return the group that a record of `__consumer_offsets` belongs to."""
     match decode_key(key):
         case GroupKey(group=group) | OffsetKey(group=group):
             return group
@@ -106,7 +106,7 @@ def _transactional_id_of(key: bytes) -> str:
 
 
 class Broker(RecordRequests, TransactionRequests):
-    """One data folder at work."""
+    """A broker that serves one data folder."""
 
     def __init__(
         self,
@@ -119,9 +119,9 @@ class Broker(RecordRequests, TransactionRequests):
         *,
         keeps_reserve: bool = False,
     ) -> None:
-        """`keeps_reserve` holds back some disk space, so that a full disk can still be cleaned
-        up; a server does that, a program that embeds the log does not."""
-        # A copy: clients may change dynamic settings of this broker while it runs.
+        """Open the data folder. `keeps_reserve` reserves some disk space, so that data can still be
+        deleted when the disk is full; servers do that, programs that embed the log do not."""
+        # Copy the settings, because clients may change dynamic ones while the broker runs.
         self.settings = replace(settings) if settings is not None else broker_settings()
         self.clock = clock
         self.metrics = Metrics()
@@ -142,7 +142,7 @@ class Broker(RecordRequests, TransactionRequests):
         self.is_closed = False
 
     def _open(self, new_uuid: Callable[[], UUID]) -> None:
-        """Open every partition and load the groups."""
+        """Open every partition and load the consumer groups."""
         settings, clock, runtime = self.settings, self.clock, self._runtime
         self.catalog = TopicCatalog(self.log_dir, settings, new_uuid)
         self.delayed_fetches = DelayedFetches(self.timers, runtime)
@@ -182,7 +182,7 @@ class Broker(RecordRequests, TransactionRequests):
         self._remove_members_of_old_processes()
 
     def _open_services(self) -> None:
-        """What appends records, changes topics and maintains the folder."""
+        """Create the services that append records, change topics and maintain the folder."""
         settings, clock, runtime = self.settings, self.clock, self._runtime
         self.appender = RecordAppender(
             self.log_dir,
@@ -221,7 +221,8 @@ class Broker(RecordRequests, TransactionRequests):
         return CompactedTable(self.catalog, spec, self.durability.written, self.log_dir.problems)
 
     def _remove_members_of_old_processes(self) -> None:
-        """Members inside the last owner's process ended with it; no rebalance waits for them."""
+        """Remove group members that ran inside the folder's previous owner process, so that no
+        rebalance waits for them."""
         for listing in self.group_coordinator.list_groups():
             for member in self.group_coordinator.describe(listing.group_id).members:
                 if member.client_host == IN_PROCESS_HOST:
@@ -240,7 +241,7 @@ class Broker(RecordRequests, TransactionRequests):
     # -- for the owner of the runtime ------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due: time-outs, maintenance, and flushes if the runtime executes none."""
+        """Run due timers and maintenance tasks, and due flushes if the runtime executes none."""
         self.timers.run_due(self.clock.monotonic_ms())
         if not self._is_stopping:
             self.maintenance.start_due()
@@ -249,8 +250,8 @@ class Broker(RecordRequests, TransactionRequests):
                 self.maintenance.note(error)
 
     def next_deadline_ms(self, *, with_flushes: bool = True) -> int:
-        """When `tick` or, unless it is called soon anyway, `take_flushes` has something to do, on
-        the monotonic clock."""
+        """Return when `tick` must be called next, on the monotonic clock; with `with_flushes`,
+        also consider when `take_flushes` next has a job."""
         deadline_ms = self.maintenance.next_due_ms()
         timer_ms = self.timers.next_deadline_ms()
         if timer_ms is not None and timer_ms < deadline_ms:
@@ -259,34 +260,34 @@ class Broker(RecordRequests, TransactionRequests):
         return deadline_ms if flush_ms is None else min(deadline_ms, flush_ms)
 
     def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
-        """Flushes that are due; any thread may execute them."""
+        """Return the flushes that are due; any thread may execute them."""
         return self.durability.take_flushes(max_partitions)
 
     def flush_done(self, job: FlushJob, error: StorageError | None) -> None:
-        """A flush was executed, or failed."""
+        """Process the outcome of a flush: `error` is None if it succeeded."""
         self.durability.flush_done(job, error)
 
     def flush_dropped(self, job: FlushJob) -> None:
-        """A flush was not executed."""
+        """Reschedule a flush that was not executed."""
         self.durability.flush_dropped(job)
 
     @property
     def has_waiting_requests(self) -> bool:
-        """Whether a request waits for the disk."""
+        """Whether any request is waiting for the disk."""
         return self.durability.has_waiting
 
     def complete_delayed_fetches(self) -> None:
-        """Answer all fetches with what there is: the process stops."""
+        """Answer all waiting fetches with the data available now, because the process stops."""
         self.delayed_fetches.complete_all()
 
     def stop_maintenance(self) -> None:
-        """Start no more tasks; a compaction that runs is cancelled."""
+        """Start no more maintenance tasks, and cancel a running compaction."""
         self._is_stopping = True
         self.maintenance.cancel_compaction()
 
     @property
     def problems(self) -> list[str]:
-        """What the start found wrong and did about it, and what maintenance cannot do."""
+        """Problems found and repaired at start-up, and failures of maintenance tasks."""
         found = [*self.log_dir.problems, *self.maintenance.failures]
         for log in self.log_dir.logs.values():
             report = log.last_report
@@ -296,7 +297,7 @@ class Broker(RecordRequests, TransactionRequests):
         return found
 
     def refresh_metrics(self) -> Metrics:
-        """The metrics, with those that are not counted on the way computed now."""
+        """Return the metrics, after computing those that are not updated incrementally."""
         metrics = self.metrics
         metrics.waiting_fetches = self.delayed_fetches.waiting_count
         metrics.fetched_bytes = self.delayed_fetches.read_bytes
@@ -316,53 +317,54 @@ class Broker(RecordRequests, TransactionRequests):
         return self.log_dir.path
 
     def segment_cache(self) -> SegmentCacheUse:
-        """What the cache of mapped segments did since the start, and how many are mapped now."""
+        """Return the cache counters since start-up, and how many segments are mapped now."""
         cache = self.log_dir.cache
         return SegmentCacheUse(cache.hits, cache.misses, cache.evictions, len(cache))
 
     @property
     def fetched_bytes(self) -> int:
-        """Bytes that were read for consumers since the start."""
+        """Bytes read for consumers since start-up."""
         return self.delayed_fetches.read_bytes
 
     @property
     def failed_group_writes(self) -> int:
-        """Writes of the group coordinator that failed."""
+        """The number of failed writes of the group coordinator."""
         return self.group_coordinator.failed_writes
 
     def disk_usage(self) -> DiskUsage:
-        """The space on the disk of the data folder; any thread may call it."""
+        """Return the disk space of the data folder; any thread may call this."""
         files, path = self.log_dir.files, self.log_dir.path
         return DiskUsage(path, files.total_bytes(path), files.free_bytes(path))
 
     @property
     def write_failure(self) -> StorageError | None:
-        """Why the last append failed, if the disk was the reason."""
+        """The error of the last append, if it failed because of the disk."""
         return self.appender.write_failure
 
     def probe_write(self) -> None:
-        """Write a small file, and raise if that fails; any thread may call it."""
+        """Write and remove a small file; raise if that fails. Any thread may call this."""
         path = join(self.log_dir.path, WRITE_PROBE)
         self.log_dir.files.replace(path, b"probe")
         self.log_dir.files.remove(path)
 
     def write_works_again(self, failure: StorageError) -> None:
-        """`probe_write` succeeded after this failure."""
+        """Clear a write failure after `probe_write` has succeeded, unless a newer one occurred."""
         if self.appender.write_failure is failure:
             self.appender.write_failure = None
 
     def failed_partitions(self) -> list[tuple[TopicPartition, StorageError]]:
-        """Partitions that take no records since a failed fsync."""
+        """Return the partitions that reject records because of a failed fsync."""
         logs = list(self.log_dir.logs.values())
         return [(log.tp, log.failure) for log in logs if log.failure is not None]
 
     def close(self) -> None:
-        """Stop cleanly."""
+        """Close the data folder cleanly."""
         if not self.is_closed:
             self.is_closed = True
             self.log_dir.close()
 
     def abandon(self) -> None:
-        """Let go of the folder without writing anything: this process is a fork of its owner."""
+        """Release the folder without writing anything, because this process is a fork of its
+        owner."""
         self.is_closed = True
         self.log_dir.abandon()

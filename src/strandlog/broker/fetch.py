@@ -1,21 +1,21 @@
-"""Reads for consumers; a fetch with too little data waits for more or for its deadline.
+"""Reads records for consumers; a fetch with too little data waits for more or for its deadline.
 
-A fetch asks for several partitions and says how much it wants (`min_bytes`), how much it takes
-(`max_bytes`, and a limit per partition) and how long it would wait. It is answered when at least
-`min_bytes` can be read, when any partition has an error, or at its deadline, whichever comes first.
-Partitions are read in the order of the request; the first batch of the first partition that has one
-is returned whole, however large, so that a consumer always makes progress (KIP-74).
+A fetch lists several partitions and specifies the minimum amount of data to wait for (`min_bytes`),
+the maximum to return (`max_bytes`, and a limit per partition) and a deadline. It is answered when
+at least `min_bytes` can be read, when any partition has an error, or at its deadline, whichever
+comes first. Partitions are read in the order of the request; the first batch of the first partition
+that has one is returned in full, however large, so that a consumer always makes progress (KIP-74).
 
-A delayed fetch is looked at again when the high watermark of one of its partitions moves. Nothing
-is read before it is known to be wanted: the estimate counts bytes up to the high watermark.
+A delayed fetch is rechecked when the high watermark of one of its partitions advances. No data is
+read until the fetch is answered: the recheck only estimates the bytes up to the high watermark.
 
-Records that are appended but not durable are not returned, and an offset among them is in range: a
-fetch there finds nothing yet. If they were appended before the fetch came, it waits for their flush
-even if it would not wait for new records (`when_visible`); they were acknowledged, and the consumer
-expects them.
+Records that are appended but not yet durable are not returned. Their offsets are in range: a fetch
+from one of them returns no data yet. If they were appended before the fetch arrived, the fetch
+waits for their flush even if it would not wait for new records (`when_visible`), because they were
+acknowledged and the consumer expects them.
 
-A fetch of many partitions is read in slices, one fetch at a time: so others have their turn, and
-the bytes of at most one such response are in memory that no budget knows yet.
+Fetches of many partitions are read in slices, one fetch at a time. This lets other requests run,
+and at most one such response at a time is in memory without being charged to a memory budget.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from strandlog.storage.work import Work, run_inline, yield_control
 
 FEW_ABORTED = 100
 WAKE_SECONDS = 0.004
-FEW_PARTITIONS = 32  # are read without a pause
-# Partitions of all waiting fetches of more than a few. Another such fetch is answered at once, and
-# its consumer asks again: less quickly, but memory and time for waiting are bounded.
+FEW_PARTITIONS = 32  # up to this many partitions are read in a single step
+# The total number of partitions of all waiting large fetches (those of more than FEW_PARTITIONS).
+# A large fetch beyond this limit is answered immediately, and its consumer polls again: that is
+# less efficient, but memory and time are bounded.
 MAX_WAITING_PARTITIONS = 100_000
 NO_EPOCH = -1
 TOO_LARGE = bytearray()
@@ -57,11 +58,11 @@ class FetchPartition(NamedTuple):
     partition: int
     offset: int
     max_bytes: int
-    leader_epoch: int = NO_EPOCH  # that the client knows of
+    leader_epoch: int = NO_EPOCH  # the epoch known to the client
 
 
 class FetchRequest(NamedTuple):
-    """A whole fetch."""
+    """A fetch of one or more partitions."""
 
     partitions: Sequence[FetchPartition]
     min_bytes: int
@@ -84,13 +85,13 @@ class FetchPartitionData(NamedTuple):
 
 
 FetchResult = list[FetchPartitionData]
-# The log of each partition of a request, or why it cannot be read.
+# The log of a requested partition, or the error that explains why it cannot be read.
 Target = PartitionLog | StrandlogError
 WhenVisible = Callable[[Iterable[PartitionLog], Callable[[], None]], bool]
 
 
 class DelayedFetch(Deferred[FetchResult]):
-    """A fetch whose result comes later."""
+    """A fetch that has not been answered yet."""
 
     __slots__ = (
         "_available",
@@ -108,14 +109,14 @@ class DelayedFetch(Deferred[FetchResult]):
         self.request = request
         self.targets = targets
         self.timer: Timer | None = None
-        self.waits_for_flush = False  # of what was appended before the fetch came
-        self.is_expired = False  # its deadline has passed
+        self.waits_for_flush = False  # of records that were appended before the fetch arrived
+        self.is_expired = False  # whether its deadline has passed
         self._available = 0
         self._readable: dict[PartitionLog, int] = {}
         self._rows: dict[PartitionLog, FetchPartition] = {}
 
     def estimate(self) -> None:
-        """Note what can be read now."""
+        """Estimate how many bytes can be read from each partition now."""
         for part, log in zip(self.request.partitions, self.targets, strict=True):
             if isinstance(log, PartitionLog):
                 self._rows[log] = part
@@ -123,7 +124,7 @@ class DelayedFetch(Deferred[FetchResult]):
         self._available = sum(self._readable.values())
 
     def is_enough(self, logs: Iterable[PartitionLog]) -> bool:
-        """Whether to answer, now that readers may see more of these partitions."""
+        """Update the estimate for these partitions; return whether the fetch can be answered."""
         for log in logs:
             part = self._rows[log]
             if _has_error(part, log):
@@ -140,27 +141,27 @@ class DelayedFetches:
     def __init__(self, timers: Timers, runtime: Runtime) -> None:
         self._timers = timers
         self._runtime = runtime
-        # To be looked at, each with the partitions that have more to return.
+        # Fetches to recheck, each with its partitions that have new visible records.
         self._woken: dict[DelayedFetch, dict[PartitionLog, None]] = {}
-        self._waiting_partitions = 0  # of fetches of more than a few
+        self._waiting_partitions = 0  # total number of partitions of the waiting large fetches
         self._is_waking = False
         self._by_log: dict[PartitionLog, dict[DelayedFetch, None]] = {}
         self._waiting: dict[DelayedFetch, None] = {}
-        # Fetches of many partitions that are to be read; the first one is being read.
+        # Large fetches that are ready to be read; the first one is being read.
         self._large: dict[DelayedFetch, None] = {}
         self._is_reading = False
         self.read_bytes = 0
 
     @property
     def waiting_count(self) -> int:
-        """How many fetches wait."""
+        """The number of waiting fetches."""
         return len(self._waiting)
 
     def fetch(
         self, request: FetchRequest, targets: list[Target], now_ms: int, when_visible: WhenVisible
     ) -> FetchResult | Deferred[FetchResult]:
-        """The result, or a deferred one. `when_visible` calls back once readers see what was
-        appended before."""
+        """Return the result, or a deferred one. `when_visible` calls back once readers can see all
+        records that were appended before the fetch."""
         is_large = len(targets) > FEW_PARTITIONS
         if _is_enough(request, targets):
             if not is_large:
@@ -204,17 +205,17 @@ class DelayedFetches:
             self._finish(delayed)
 
     def _flushed(self, delayed: DelayedFetch) -> None:
-        """What was appended before the fetch came is visible, or will not be soon."""
+        """Stop waiting for the flush of earlier appends; answer the fetch if it has expired."""
         delayed.waits_for_flush = False
         if delayed.is_expired:
             self._finish(delayed)
 
     def is_awaited(self, log: PartitionLog) -> bool:
-        """Whether a fetch waits for more of this partition."""
+        """Return whether any fetch waits for more records of this partition."""
         return log in self._by_log
 
     def high_watermark_moved(self, log: PartitionLog) -> None:
-        """Readers may see more of a partition: look at the fetches that wait for it."""
+        """Recheck the fetches that wait for a partition, because its high watermark advanced."""
         waiting = self._by_log.get(log)
         if waiting:
             for delayed in waiting:
@@ -223,13 +224,13 @@ class DelayedFetches:
                 self._wake()
 
     def _wake(self) -> None:
-        """Answer those that can be, as many as the time allows; the others a little later."""
+        """Answer the woken fetches that are ready; continue later if this takes too long."""
         self._is_waking = True
         began = stopwatch()
         while self._woken and stopwatch() - began < WAKE_SECONDS:
             delayed = next(iter(self._woken))
             logs = self._woken.pop(delayed)
-            # A response may close the connection of another fetch, which cancels it.
+            # Sending a response may close another fetch's connection, which cancels that fetch.
             if delayed in self._waiting and delayed.is_enough(logs):
                 self._finish(delayed)
         if self._woken:
@@ -238,7 +239,7 @@ class DelayedFetches:
             self._is_waking = False
 
     def deleted(self, log: PartitionLog) -> None:
-        """A partition is deleted: fetches that wait for it fail."""
+        """Answer the fetches that wait for a deleted partition, with an error for it."""
         gone = TopicNotFoundError(log.tp.topic)
         for delayed in list(self._by_log.get(log, ())):
             self._stop_waiting(delayed)
@@ -247,19 +248,19 @@ class DelayedFetches:
                 self._answer(delayed)
 
     def complete_all(self) -> None:
-        """Answer all fetches with what there is."""
+        """Answer all waiting fetches with the data available now."""
         for delayed in list(self._waiting):
             self._finish(delayed)
 
     def cancel(self, delayed: Deferred[FetchResult]) -> None:
-        """The consumer disconnected."""
+        """Drop a fetch whose consumer has disconnected."""
         assert isinstance(delayed, DelayedFetch), "only fetches of this broker can be cancelled"
         self._large.pop(delayed, None)
         if delayed in self._waiting:
             self._stop_waiting(delayed)
 
     def _finish(self, delayed: DelayedFetch) -> None:
-        is_wanted = delayed in self._waiting  # else it was answered or cancelled
+        is_wanted = delayed in self._waiting  # otherwise it has been answered or cancelled
         self._stop_waiting(delayed)
         if is_wanted and not delayed.is_done:
             self._answer(delayed)
@@ -284,7 +285,7 @@ class DelayedFetches:
         return found
 
     def _read_large(self) -> None:
-        """Begin with the next fetch of many partitions."""
+        """Start reading the next large fetch."""
         if not self._large:
             self._is_reading = False
             return
@@ -294,7 +295,7 @@ class DelayedFetches:
 
     def _read_slice(self, delayed: DelayedFetch, reading: Work[FetchResult]) -> None:
         began = stopwatch()
-        while delayed in self._large:  # else the consumer disconnected
+        while delayed in self._large:  # removed if the consumer disconnects
             try:
                 next(reading)
             except StopIteration as end:
@@ -312,8 +313,8 @@ class DelayedFetches:
     def _reading(
         self, request: FetchRequest, targets: list[Target], max_bytes: int
     ) -> Work[FetchResult]:
-        """Read within the limits of the request and `max_bytes` in total; yields after each
-        partition."""
+        """Read within the limits of the request and at most `max_bytes` in total, yielding after
+        each partition."""
         left = max_bytes
         budget = CheckBudget()
         results = []
@@ -330,7 +331,7 @@ class DelayedFetches:
                 if report(log, problem):
                     self._runtime.report(f"{log.tp}: {problem}")
             if found.data is TOO_LARGE:
-                left = 0  # the response is full: nothing more is read only to be dropped
+                left = 0  # the response is full: do not read more data only to discard it
                 found = found._replace(data=b"")
             left -= len(found.data)
             took_any = took_any or bool(found.data)
@@ -355,12 +356,12 @@ class DelayedFetches:
 
 
 def has_more_to_show(log: PartitionLog) -> bool:
-    """Whether a flush would show readers more than they see now."""
+    """Return whether a flush would make more records visible to readers."""
     return log.high_watermark < log.log_end_offset and log.failure is None
 
 
 def _is_enough(request: FetchRequest, targets: list[Target]) -> bool:
-    """Whether there is something to answer with: an error, or min_bytes to read."""
+    """Return whether the fetch can be answered now, with an error or at least `min_bytes`."""
     available = 0
     for part, log in zip(request.partitions, targets, strict=True):
         if not isinstance(log, PartitionLog) or _has_error(part, log):
@@ -376,17 +377,17 @@ def _has_error(part: FetchPartition, log: PartitionLog) -> bool:
 
 
 def _part_bytes(part: FetchPartition, log: PartitionLog, request: FetchRequest) -> int:
-    """About how much of a partition the fetch can read."""
+    """Estimate how many bytes the fetch can read from a partition."""
     committed = request.isolation is IsolationLevel.READ_COMMITTED
     if part.offset >= (log.last_stable_offset if committed else log.high_watermark):
         return 0
     if request.min_bytes <= 1:
-        return 1  # what nearly every consumer asks for: anything at all
+        return 1  # the usual case: the consumer waits for any data at all
     return min(_readable_bytes(log, part.offset, committed), part.max_bytes)
 
 
 def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:
-    """About how many bytes a reader at `offset` has before it."""
+    """Estimate how many bytes can be read from `offset` on."""
     plan = read_plan(log, offset, 0, committed=committed)
     found = plan.locate() if plan is not None else None
     if plan is None or found is None:
@@ -400,7 +401,7 @@ def _readable_bytes(log: PartitionLog, offset: int, committed: bool) -> int:
 
 
 def failed_fetch(part: FetchPartition, error: StrandlogError) -> FetchPartitionData:
-    """The result for a partition that cannot be read."""
+    """Return the result for a partition that cannot be read."""
     return FetchPartitionData(part.topic, part.partition, error, -1, -1, b"")
 
 
@@ -420,7 +421,7 @@ def _read_part(
             limit = max(0, min(part.max_bytes, left))
             data = read_intact(log, part.offset, limit, budget, committed=committed)
             if len(data) > left and not is_first:
-                data = TOO_LARGE  # a first batch that no longer fits; the next fetch gets it
+                data = TOO_LARGE  # the batch no longer fits; a later fetch returns it
     except StrandlogError as raised:
         error = raised
     return FetchPartitionData(
@@ -436,10 +437,10 @@ def _read_part(
 
 
 def _aborted(log: PartitionLog, offset: int, data: Buffer) -> list[tuple[int, int]]:
-    """(producer id, first offset) of the aborted transactions with records in the data."""
+    """Return (producer id, first offset) of the aborted transactions with records in the data."""
     if not len(log.aborted) or not len(data):
         return []
     end_offset = log.last_stable_offset
-    if len(log.aborted) > FEW_ABORTED:  # else looking at each batch costs more than it saves
+    if len(log.aborted) > FEW_ABORTED:  # otherwise parsing the batches costs more than it saves
         end_offset = min(end_offset, end_offset_of(data))
     return [entry[:2] for entry in aborted_in(log, offset, end_offset)]

@@ -1,16 +1,16 @@
-"""Appends records: free space, transaction and key checks, then the wait that `acks` asks for.
+"""Appends records after checking free space, transactions and keys, then waits as `acks` requires.
 
-    acks=0, 1     appended: in the page cache when `produce` returns
+    acks=0, 1     records are in the page cache when `produce` returns
     acks=all      one `DelayedProduce`, complete when every partition of the request is on disk
 
-`produce` treats each partition on its own, as Kafka does: one that is rejected has its error in the
-result, and the others are appended. `produce_all` validates everything first, and appends all of it
-or nothing.
+`produce` handles each partition independently, as Kafka does: if one is rejected, the result
+contains its error, and the others are still appended. `produce_all` validates everything first, and
+appends either to all partitions or to none.
 
-Compacted topics, and topics that limit the age of records or have `record.validation=records`, need
-every record of a batch decoded before the append. A few small batches are decoded on the way; for
-more, `record_checks` returns work whose steps decode one batch each and may run in another thread.
-Its outcome is passed to the append that follows.
+For compacted topics, and topics that limit the age of records or have `record.validation=records`,
+every record of a batch must be decoded before the append. The append itself decodes a few small
+batches; for more, `record_checks` returns work whose steps decode one batch each and may run in
+another thread. Its outcome is passed to the subsequent append.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from strandlog.storage.partition.record_checks import QUICK_RECORDS, check_recor
 from strandlog.storage.work import Work, yield_control
 
 FREE_SPACE_CHECK_BYTES = 8 * 1024 * 1024
-REPORT_INTERVAL_MS = 60_000  # between two reports of a disk that takes no records
-QUICK_BATCHES = 8  # of one request
+REPORT_INTERVAL_MS = 60_000  # minimum time between two reports of failed writes
+QUICK_BATCHES = 8  # per request
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ALL_ACKS = frozenset(Acks)
 
 ProduceResult = AppendResult | StrandlogError
-# What the checks of records found, by the partition's number in the request.
+# The results of the record checks, by the partition's index in the request.
 Checked = Mapping[int, StrandlogError | None]
 NOTHING_CHECKED: Checked = {}
 
@@ -81,10 +81,10 @@ class DelayedProduce(Deferred[list[ProduceResult]]):
     def __init__(self) -> None:
         super().__init__()
         self._results: list[ProduceResult] = []
-        self._waiting = 1  # for `appended`: not before everything was appended
+        self._waiting = 1  # prevents completion before `appended` is called
 
     def flushed(self, number: int, error: StorageError | None) -> None:
-        """One partition is on disk, or will not be."""
+        """Record that one partition is on disk, or that its flush failed."""
         self._waiting -= 1
         if error is not None:
             self._results[number] = error
@@ -92,7 +92,7 @@ class DelayedProduce(Deferred[list[ProduceResult]]):
             self.complete(self._results)
 
     def wait(self, result: ProduceResult) -> int:
-        """Add a partition; its number."""
+        """Add a partition to wait for; return its index."""
         self._results.append(result)
         self._waiting += 1
         return len(self._results) - 1
@@ -102,7 +102,7 @@ class DelayedProduce(Deferred[list[ProduceResult]]):
         self._results.append(error)
 
     def appended(self) -> None:
-        """All partitions were added."""
+        """Allow completion, because all partitions have been added."""
         self._waiting -= 1
         if not self._waiting:
             self.complete(self._results)
@@ -132,14 +132,14 @@ class RecordAppender:
         self._runtime = runtime
         self._bytes_until_check = 0
         self._quiet_until_ms = 0
-        self.write_failure: StorageError | None = None  # of the last append, if the disk failed
+        self.write_failure: StorageError | None = None  # set if the last append failed on disk
 
-    # -- one partition at a time -----------------------------------------------------------------
+    # -- independent partitions ------------------------------------------------------------------
 
     def produce(
         self, partitions: Sequence[PartitionRecords], acks: int, checked: Checked
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
-        """Append to each partition on its own."""
+        """Append to each partition independently."""
         if acks == Acks.ALL and self._durability.waits_for_fsync:
             delayed = DelayedProduce()
             for number in range(len(partitions)):
@@ -154,7 +154,7 @@ class RecordAppender:
     def produce_work(
         self, partitions: Sequence[PartitionRecords], acks: int, checked: Checked
     ) -> Work[list[ProduceResult] | Deferred[list[ProduceResult]]]:
-        """The same for many partitions, with a pause after each."""
+        """Do the same as `produce` for many partitions, yielding after each."""
         if acks == Acks.ALL and self._durability.waits_for_fsync:
             delayed = DelayedProduce()
             for number in range(len(partitions)):
@@ -213,13 +213,14 @@ class RecordAppender:
         return self.append(log, records, records_checked=is_checked)
 
     def _check_transaction(self, log: PartitionLog, records: Buffer) -> None:
-        """A transactional batch needs an open transaction that its partition belongs to."""
+        """Raise unless the producer has an open transaction that includes the partition."""
         header = read_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         try:
             self._transactions.check_append(producer, log.tp)
         except StrandlogError:
-            # The producer id of a damaged batch means nothing; the producer should send it again.
+            # The producer id of a damaged batch is meaningless: report the damage instead, so that
+            # the producer retries.
             for each, batch in split_batches(records):
                 check_crc(each, batch)
             raise
@@ -251,7 +252,7 @@ class RecordAppender:
     def append_all(
         self, parts: Sequence[tuple[PartitionLog, Buffer]], *, records_checked: bool = False
     ) -> list[AppendResult]:
-        """Append to several partitions; if one is rejected, nothing is written anywhere."""
+        """Append to several partitions; if one is rejected, write to none of them."""
         for log, data in parts:
             forbid_internal(log.tp.topic)
             self._bytes_until_check -= len(data)
@@ -259,7 +260,7 @@ class RecordAppender:
                 self._check_free_space()
             if log.settings.checks_records and not records_checked:
                 self.check_records(log, data)
-            if len(parts) > 1:  # a single one is validated by its own append
+            if len(parts) > 1:  # a single partition is validated by its append
                 if log.failure is not None:
                     raise StorageError(str(log.failure))
                 now_ms = self._clock.now_ms()
@@ -273,7 +274,7 @@ class RecordAppender:
     def append(
         self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
     ) -> AppendResult:
-        """Append whole batches of a client; in the page cache when this returns."""
+        """Append complete batches from a client; they are in the page cache when this returns."""
         forbid_internal(log.tp.topic)
         self._bytes_until_check -= len(data)
         if self._bytes_until_check < 0:
@@ -283,7 +284,7 @@ class RecordAppender:
         return self._append(log, data)
 
     def _append(self, log: PartitionLog, data: Buffer) -> AppendResult:
-        try:  # as `TopicCatalog.changing` does, but without a generator per append
+        try:  # like `TopicCatalog.guard`, but without creating a generator per append
             result = log.append(data)
         except StorageError as error:
             self._write_failed(error)
@@ -302,7 +303,7 @@ class RecordAppender:
         return result
 
     def _write_failed(self, error: StorageError) -> None:
-        """Kafka's clients retry silently and report a time-out; the log shows the reason."""
+        """Remember a write failure and report it, because Kafka clients only show a time-out."""
         self.write_failure = error
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:
@@ -310,7 +311,7 @@ class RecordAppender:
             self._runtime.report(f"records are rejected: {error}")
 
     def _check_free_space(self) -> None:
-        """Reject appends while there is room left for reads, deletes and a clean stop."""
+        """Raise if free space is low, to leave room for deletes and a clean shutdown."""
         limit = self._settings.log_min_free_bytes
         try:
             free = self._log_dir.files.free_bytes(self._log_dir.path)
@@ -324,12 +325,13 @@ class RecordAppender:
             raise
         self._bytes_until_check = min(FREE_SPACE_CHECK_BYTES, free - limit)
 
-    # -- checks of records -----------------------------------------------------------------------
+    # -- record checks ---------------------------------------------------------------------------
 
     def check_records(self, log: PartitionLog, data: Buffer) -> None:
-        """Raise what is wrong with the records of some batches, by the rules of their topic.
+        """Raise if the records of some batches violate the rules of their topic.
 
-        Changes nothing, so any thread may call it; the headers are checked first, which bounds it.
+        This has no side effects, so any thread may call it. The header of each batch is checked
+        first, which bounds the work.
         """
         now_ms, settings = self._clock.now_ms(), log.settings
         most, limit_bytes = self._settings.batch_max_records, self._settings.decompressed_max_bytes
@@ -340,11 +342,12 @@ class RecordAppender:
     def record_checks(
         self, partitions: Sequence[PartitionRecords], is_abandoned: Callable[[], bool]
     ) -> Work[Checked] | None:
-        """Work that decodes the records of a request, one batch per step; None if it is quick.
+        """Return work that checks the records of a request, one batch per step; None if the append
+        can do so quickly.
 
-        It ends early when the client is gone.
+        The work stops early if `is_abandoned` returns True.
         """
-        if len(partitions) == 1:  # nearly all requests, and nearly all topics check no records
+        if len(partitions) == 1:  # fast path for nearly all requests; most topics need no checks
             part = partitions[0]
             try:
                 log = self._catalog.resolve(part.topic, part.partition)
@@ -373,7 +376,7 @@ class RecordAppender:
             found.append(_ToCheck(number, log, [view for _, view in batches]))
             count += len(batches)
             records += sum(header.record_count for header, _ in batches)
-            # `is_quick` decompresses, so it does not look at all of many batches.
+            # `is_quick` decompresses, so it is not called for a large number of batches.
             quick = quick and count <= QUICK_BATCHES and all(is_quick(*each) for each in batches)
         return [] if quick and records <= QUICK_RECORDS else found
 
@@ -396,8 +399,8 @@ class RecordAppender:
 
 
 def _has_several_batches(records: Buffer) -> bool:
-    """Whether more follows the first batch. Kafka rejects that, too: millions of batches that are
-    nearly empty fit into one request."""
+    """Return whether there is more data after the first batch. Kafka rejects such requests, too:
+    one could hold millions of nearly empty batches."""
     if len(records) <= HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
         return False
     length = int.from_bytes(records[BATCH_LENGTH_POSITION:LOG_OVERHEAD])

@@ -1,7 +1,7 @@
 """Requests about consumer groups: membership and committed offsets.
 
-`Broker` inherits these methods. Permission checks belong into their first lines. What a request
-writes is durable when its result is complete.
+`Broker` inherits these methods. Permission checks belong at the top of each method. Everything that
+a request writes is durable when its result is complete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class GroupRequests:
-    """What clients ask about groups."""
+    """The group requests of a `Broker`."""
 
     catalog: TopicCatalog
     durability: Durability
@@ -40,11 +40,11 @@ class GroupRequests:
     offsets_table: CompactedTable
 
     def join_group(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
-        """Join a group; complete with the rebalance."""
+        """Join a group; the result completes when the rebalance does."""
         return deferred(lambda: self.group_coordinator.join(request))
 
     def sync_group(self, context: RequestContext, request: SyncRequest) -> Deferred[SyncResult]:
-        """Ask for the assignment of a member; complete when the leader has sent it."""
+        """Request a member's assignment; the result completes when the leader has sent it."""
         return deferred(lambda: self.group_coordinator.sync(request))
 
     def heartbeat(
@@ -67,9 +67,9 @@ class GroupRequests:
     def commit_offsets(
         self, context: RequestContext, request: CommitRequest, *, all_or_nothing: bool = False
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        """Commit offsets of a group; complete when they are durable. The result has the errors of
-        the partitions that were not committed; with `all_or_nothing` the first error fails the
-        call, and nothing is committed."""
+        """Commit offsets of a group; the result completes when they are durable. It contains the
+        errors of partitions that were not committed. With `all_or_nothing`, the first error fails
+        the call, and nothing is committed."""
         request, errors = self._with_partitions(request)
         try:
             if not all_or_nothing:
@@ -87,7 +87,7 @@ class GroupRequests:
     def _with_partitions(
         self, request: CommitRequest
     ) -> tuple[CommitRequest, dict[TopicPartition, StrandlogError]]:
-        """The request without partitions that do not exist, and their errors."""
+        """Return the request without partitions that do not exist, and the errors for those."""
         errors: dict[TopicPartition, StrandlogError] = {}
         for tp in request.offsets:
             try:
@@ -100,7 +100,8 @@ class GroupRequests:
         return request, errors
 
     def when_groups_durable(self, groups: Iterable[str], value: T) -> Deferred[T]:
-        """`value`, when everything that the coordinator wrote for these groups is on disk."""
+        """Return a result that completes with `value` when everything that the coordinator wrote
+        for these groups is on disk."""
         result: Deferred[T] = Deferred()
         exists = self.offsets_table.exists
         logs = {self.offsets_table.existing_log_for(group) for group in groups} if exists else ()
@@ -127,8 +128,9 @@ class GroupRequests:
         *,
         require_stable: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata | StrandlogError | None]:
-        """Committed offsets, None where there is none; without `partitions` all of the group.
-        With `require_stable` an offset that an open transaction may change is an error."""
+        """Return committed offsets, None for partitions without one. If `partitions` is None,
+        return all offsets of the group. With `require_stable`, an offset that an open transaction
+        may change is reported as an error."""
         found: dict[TopicPartition, OffsetAndMetadata | StrandlogError | None] = {
             **self.group_coordinator.fetch_offsets(group, partitions)
         }
@@ -143,7 +145,7 @@ class GroupRequests:
     def delete_offsets(
         self, context: RequestContext, group: str, partitions: Sequence[TopicPartition]
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        """Delete committed offsets; the errors of those that stay because a member reads them."""
+        """Delete committed offsets; return errors for partitions that a member still consumes."""
         try:
             errors = self.group_coordinator.delete_offsets(group, partitions)
         except StrandlogError as error:
@@ -151,7 +153,7 @@ class GroupRequests:
         return self.when_groups_durable([group], errors)
 
     def delete_group(self, context: RequestContext, group: str) -> Deferred[None]:
-        """Delete a group without members; complete when that is durable."""
+        """Delete a group that has no members; the result completes when that is durable."""
         try:
             self.group_coordinator.delete(group)
         except StrandlogError as error:
@@ -159,17 +161,17 @@ class GroupRequests:
         return self.when_groups_durable([group], None)
 
     def groups(self, context: RequestContext) -> list[GroupListing]:
-        """All groups, by name."""
+        """Return all groups, sorted by name."""
         return self.group_coordinator.list_groups()
 
     def describe_group(self, context: RequestContext, group: str) -> GroupDescription:
-        """State and members of a group."""
+        """Return the state and members of a group."""
         return self.group_coordinator.describe(group)
 
     def member_count(self, context: RequestContext, group: str) -> int:
-        """How many members a group has."""
+        """Return the number of members of a group."""
         return self.group_coordinator.member_count(group)
 
     def subscribed_groups(self, context: RequestContext, topic: str) -> list[str]:
-        """The groups with a member that subscribes to a topic."""
+        """Return the groups with a member that subscribes to a topic."""
         return self.group_coordinator.groups_subscribed_to(topic)

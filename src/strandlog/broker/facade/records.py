@@ -1,6 +1,6 @@
 """Requests about records: produce, fetch, offsets by time and by epoch.
 
-`Broker` inherits these methods. Permission and quota checks belong into their first lines.
+`Broker` inherits these methods. Permission and quota checks belong at the top of each method.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from strandlog.model import IsolationLevel, PartitionRecords, TimestampOffset, T
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Work
 
-MAX_COUNTED_POSITIONS = 10_000  # of one client
+MAX_COUNTED_POSITIONS = 10_000  # per client
 
 
 class RecordRequests:
-    """What clients ask about records."""
+    """The record requests of a `Broker`."""
 
     catalog: TopicCatalog
     clock: Clock
@@ -49,7 +49,7 @@ class RecordRequests:
         acks: int,
         checked: Checked = NOTHING_CHECKED,
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
-        """Append to each partition on its own; complete as `acks` asks for."""
+        """Append to each partition independently; the result completes as `acks` requires."""
         return self.appender.produce(partitions, acks, checked)
 
     def produce_work(
@@ -59,7 +59,7 @@ class RecordRequests:
         acks: int,
         checked: Checked = NOTHING_CHECKED,
     ) -> Work[list[ProduceResult] | Deferred[list[ProduceResult]]]:
-        """The same for a request of many partitions, in steps."""
+        """Do the same as `produce`, in steps, for a request with many partitions."""
         return self.appender.produce_work(partitions, acks, checked)
 
     def record_checks(
@@ -68,8 +68,8 @@ class RecordRequests:
         partitions: Sequence[PartitionRecords],
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> Work[Checked] | None:
-        """Work that decodes the records of a request before it is produced, because the topics
-        demand it; None if `produce` can do that quickly itself."""
+        """Return work that decodes and checks the records of a request, if their topics require it,
+        before they are produced; None if `produce` can do so quickly itself."""
         return self.appender.record_checks(partitions, is_abandoned)
 
     def produce_all(
@@ -85,13 +85,13 @@ class RecordRequests:
     def fetch(
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResult | Deferred[FetchResult]:
-        """Read batches; waits for `min_bytes`, an error or the deadline."""
+        """Read batches; the result may wait for `min_bytes`, an error or the deadline."""
         targets: list[Target] = []
         positions = context.fetch_positions
         for part in request.partitions:
             try:
                 log = self.catalog.resolve(part.topic, part.partition)
-                if not -1 <= part.leader_epoch <= 0:  # -1: not known; 0: the only one there is
+                if not -1 <= part.leader_epoch <= 0:  # -1: unknown; 0: the only epoch
                     check_leader_epoch(part.leader_epoch)
             except StrandlogError as error:
                 targets.append(error)
@@ -110,8 +110,10 @@ class RecordRequests:
     def _count_consumed(
         self, positions: dict[tuple[TopicRef, int], int], part: FetchPartition, log: PartitionLog
     ) -> None:
-        """Counting the records of a response would mean to look at each batch; the next fetch
-        shows how far the consumer got."""
+        """Count the records consumed since the last fetch, from the difference of the offsets.
+
+        Counting the records of a response would require parsing each batch.
+        """
         moved = min(part.offset, log.high_watermark) - positions.pop((part.topic, part.partition))
         self.metrics.fetched_records += max(0, moved)
 
@@ -128,7 +130,7 @@ class RecordRequests:
                 positions[part.topic, part.partition] = part.offset
 
     def cancel_fetch(self, result: Deferred[FetchResult]) -> None:
-        """The client of a fetch that waits is gone."""
+        """Cancel a waiting fetch, because its client has disconnected."""
         self.delayed_fetches.cancel(result)
 
     def list_offset(
@@ -140,8 +142,8 @@ class RecordRequests:
         isolation: IsolationLevel,
         leader_epoch: int = -1,
     ) -> Work[TimestampOffset]:
-        """The offset at a time, or at one of Kafka's special times, for a reader. A lookup by
-        time may have to decode a large batch, hence the steps."""
+        """Return the offset for a timestamp or for one of Kafka's special timestamps. A lookup by
+        time may have to decode a large batch, so it runs in steps."""
         log = self.catalog.resolve(topic, partition)
         check_leader_epoch(leader_epoch)
         return (yield from offset_at(log, timestamp, isolation))
@@ -154,7 +156,7 @@ class RecordRequests:
         epoch: int,
         current_epoch: int = -1,
     ) -> tuple[int, int]:
-        """(epoch, end offset) of the last leader epoch up to `epoch`."""
+        """Return (epoch, end offset) of the last leader epoch up to `epoch`."""
         log = self.catalog.resolve(topic, partition)
         check_leader_epoch(current_epoch)
         return end_of_epoch(log, epoch)
@@ -164,8 +166,9 @@ class RecordRequests:
         context: RequestContext,
         partitions: Iterable[tuple[TopicRef, int]] | None = None,
     ) -> Deferred[None]:
-        """Complete when readers see all that was appended to these partitions before this call,
-        or when the disk fails or takes too long. None: all partitions."""
+        """Return a result that completes when readers can see everything that was appended to these
+        partitions (None: all partitions) before this call, or when the disk fails or takes too
+        long."""
         result: Deferred[None] = Deferred()
         logs = (
             self.durability.unflushed() if partitions is None else self.catalog.existing(partitions)

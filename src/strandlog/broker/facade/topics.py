@@ -1,7 +1,7 @@
-"""Requests about topics: look up, create, change, delete, clean.
+"""Requests about topics: look up, create, alter, delete, clean.
 
-`Broker` inherits these methods. Permission checks belong into their first lines. Changes run in the
-order of the requests (`Runtime.run_in_order`).
+`Broker` inherits these methods. Permission checks belong at the top of each method. Changes run in
+the order of the requests (`Runtime.run_in_order`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _state_of(log: PartitionLog) -> PartitionState:
 
 
 class TopicRequests:
-    """What clients ask about topics."""
+    """The topic requests of a `Broker`."""
 
     catalog: TopicCatalog
     topic_admin: TopicAdmin
@@ -52,19 +52,19 @@ class TopicRequests:
     visibility: Visibility
 
     def topic_names(self, context: RequestContext) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return self.catalog.names()
 
     def topics(self, context: RequestContext) -> list[Topic]:
-        """All topics, by name."""
+        """Return all topics, sorted by name."""
         return [self.catalog.topic(name) for name in self.catalog.names()]
 
     def has_topic(self, context: RequestContext, name: str) -> bool:
-        """Whether a topic exists."""
+        """Return whether a topic exists."""
         return name in self.catalog
 
     def topic(self, context: RequestContext, topic: TopicRef) -> Topic:
-        """A topic by name or id; a name that no topic can have is an InvalidTopicError."""
+        """Return a topic by name or id; raise InvalidTopicError if the name is not valid."""
         if isinstance(topic, UUID):
             return self.catalog.topic_with_id(topic)
         return self.catalog.existing_or_valid(topic)
@@ -76,34 +76,34 @@ class TopicRequests:
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> Topic:
-        """The topic that `create_topic` would create; raises what it would raise."""
+        """Return the topic that `create_topic` would create; raise the errors it would raise."""
         forbid_internal(check_topic_name(name))
         return self.catalog.check_new(name, partitions, config)
 
     def partition_state(
         self, context: RequestContext, topic: TopicRef, partition: int
     ) -> PartitionState:
-        """Offsets, size and failure of one partition."""
+        """Return the offsets, size and failure of one partition."""
         return _state_of(self.catalog.resolve(topic, partition))
 
     def partition_states(
         self, context: RequestContext, topic: TopicRef, first: int = 0, end: int | None = None
     ) -> list[PartitionState]:
-        """The same of the partitions of a topic from `first` up to `end`."""
+        """Return the states of a topic's partitions from `first` up to, but excluding, `end`."""
         name = self.catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
         return [_state_of(log) for log in self.catalog.logs(name)[first:end]]
 
     def size_from(
         self, context: RequestContext, topic: TopicRef, partition: int, base_offset: int
     ) -> int:
-        """Bytes of the segments of a partition from a base offset on."""
+        """Return the total size of a partition's segments from a base offset on."""
         segments = self.catalog.resolve(topic, partition).segments.all()
         return sum(each.size_bytes for each in segments if each.base_offset >= base_offset)
 
     def producers(
         self, context: RequestContext, topic: TopicRef, partition: int
     ) -> list[tuple[int, ProducerEntry]]:
-        """The idempotent producers of a partition, by producer id."""
+        """Return the idempotent producers of a partition, with their producer ids."""
         return list(self.catalog.resolve(topic, partition).producers)
 
     def create_topic(
@@ -113,21 +113,21 @@ class TopicRequests:
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> Deferred[Topic]:
-        """Create a topic, of which no group has offsets."""
+        """Create a topic, after deleting offsets left over from an earlier topic of that name."""
         return self._in_order("CreateTopic", self.topic_admin.create(name, partitions, config))
 
     def create_missing_topics(
         self, context: RequestContext, names: Sequence[str]
     ) -> Deferred[dict[str, StrandlogError]]:
-        """Create the topics that do not exist (auto.create.topics.enable); the errors."""
+        """Create the topics that do not exist (auto.create.topics.enable); return the errors."""
         return self._in_order("CreateTopic", self.topic_admin.create_missing(names))
 
     def delete_topic(self, context: RequestContext, name: str) -> Deferred[None]:
-        """Delete a topic and the offsets that groups have committed in it."""
+        """Delete a topic and the offsets that groups have committed for it."""
         return self._in_order("DeleteTopic", self.topic_admin.delete(name))
 
     def add_partitions(self, context: RequestContext, name: str, count: int) -> Deferred[Topic]:
-        """Raise the number of partitions of a topic to `count`."""
+        """Increase the number of partitions of a topic to `count`."""
         return self._in_order("CreatePartitions", self.topic_admin.add_partitions(name, count))
 
     def alter_topic(
@@ -144,22 +144,22 @@ class TopicRequests:
 
     @property
     def dynamic_settings(self) -> DynamicSettings:
-        """The broker's settings by where they were set."""
+        """The broker's dynamic settings, by layer."""
         return self.catalog.dynamic
 
     def compact_topic(self, context: RequestContext, name: str) -> Deferred[CompactionReport]:
-        """Compact a topic now, whatever its policy and the schedule say."""
+        """Compact a topic now, regardless of its cleanup policy and the schedule."""
         return self._in_order("compaction", self.topic_admin.compact(name))
 
     def apply_retention(self, context: RequestContext, name: str) -> Deferred[int]:
-        """Apply the retention of a topic now; how many offsets were removed."""
+        """Apply the retention settings of a topic now; return how many offsets were removed."""
         return self._in_order("retention", self.topic_admin.apply_retention(name))
 
     def delete_records(
         self, context: RequestContext, offsets: Mapping[TopicPartition, int]
     ) -> Deferred[dict[TopicPartition, int | StrandlogError]]:
-        """Delete records below an offset (-1: all that readers see); the new log start offsets,
-        durable."""
+        """Delete the records below an offset (-1: all visible records); return the new log start
+        offsets once they are durable."""
         result: Deferred[dict[TopicPartition, int | StrandlogError]] = Deferred()
         work = self.topic_admin.delete_records(offsets)
         self.visibility.when_visible(
@@ -177,7 +177,7 @@ class TopicRequests:
         def run() -> Work[None]:
             try:
                 value = yield from work
-            except Exception as error:  # noqa: BLE001 - the request that caused it gets it
+            except Exception as error:  # noqa: BLE001 - passed on to the request that caused it
                 result.fail(error)
             else:
                 result.complete(value)

@@ -1,6 +1,6 @@
 """Requests about producers and transactions.
 
-`Broker` inherits these methods. Permission checks belong into their first lines.
+`Broker` inherits these methods. Permission checks belong at the top of each method.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandlog.model import ProducerIdentity, TopicPartition
 
 
 class TransactionRequests(GroupRequests, TopicRequests):
-    """What clients ask about producers and transactions."""
+    """The producer and transaction requests of a `Broker`."""
 
     producer_ids: ProducerIds
     transaction_coordinator: TransactionCoordinator
@@ -32,7 +32,7 @@ class TransactionRequests(GroupRequests, TopicRequests):
     def find_coordinator(
         self, context: RequestContext, kind: Literal["group", "transaction"], key: str
     ) -> Deferred[None]:
-        """Make sure that a coordinator can be used: its topic is created at the first use."""
+        """Ensure that a coordinator is usable, creating its topic on first use."""
         table = self.offsets_table if kind == "group" else self.transactions_table
         if table.exists:
             return Deferred.done(None)
@@ -45,7 +45,7 @@ class TransactionRequests(GroupRequests, TopicRequests):
         timeout_ms: int,
         producer: ProducerIdentity,
     ) -> Deferred[ProducerIdentity]:
-        """A producer id and epoch; a transaction that the producer left open is aborted first."""
+        """Return a producer id and epoch, after aborting any transaction the producer left open."""
         if transactional_id == "" or (producer.producer_id < 0) is not (producer.epoch < 0):
             problem = "a transactional id has at least one character; id and epoch come together"
             return Deferred.failed(InvalidRequestError(problem))
@@ -88,7 +88,7 @@ class TransactionRequests(GroupRequests, TopicRequests):
     def commit_transaction_offsets(
         self, context: RequestContext, request: CommitRequest, producer: ProducerIdentity
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        """Commit offsets inside a transaction; they count when it commits."""
+        """Commit offsets inside a transaction; they take effect when it commits."""
         request, errors = self._with_partitions(request)
         try:
             log = self.offsets_table.existing_log_for(request.group_id)
@@ -106,15 +106,15 @@ class TransactionRequests(GroupRequests, TopicRequests):
         *,
         commit: bool,
     ) -> Deferred[None]:
-        """Commit or abort; complete when every marker is durable."""
+        """Commit or abort a transaction; the result completes when every marker is durable."""
         return deferred(
             lambda: self.transaction_coordinator.end(transactional_id, producer, commit=commit)
         )
 
     def transactions(self, context: RequestContext) -> list[Transaction]:
-        """All transactional producers, by transactional id."""
+        """Return all transactional producers, sorted by transactional id."""
         return self.transaction_coordinator.all()
 
     def describe_transaction(self, context: RequestContext, transactional_id: str) -> Transaction:
-        """One transactional producer and its transaction."""
+        """Return one transactional producer and its transaction."""
         return self.transaction_coordinator.describe(transactional_id)
